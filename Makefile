@@ -4,17 +4,17 @@
 SHELL := /bin/bash
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # The clients that the node is tested with, none of them ours; and what the tests mount.
-TEST_TOOLS := mariadbd redis-server psql fio qemu-img qemu-io qemu-nbd nbdkit nbdcopy nbdinfo nbdfuse nbdsh mkfs.ext4 mkfs.xfs losetup openssl promtool prometheus systemd-analyze
-TEST_PACKAGES := mariadb-server redis-server postgresql fio qemu-utils nbdkit libnbd-bin python3-libnbd fuse3 e2fsprogs xfsprogs util-linux openssl prometheus systemd
+TEST_TOOLS := clang llvm-strip g++ setpriv pkg-config mariadbd redis-server psql fio qemu-img qemu-io qemu-nbd nbdkit nbdcopy nbdinfo nbdfuse nbdsh mkfs.ext4 mkfs.xfs losetup openssl promtool prometheus systemd-analyze db_bench
+TEST_PACKAGES := clang llvm libbpf-dev g++ librocksdb-dev rocksdb-tools pkg-config mariadb-server redis-server postgresql fio qemu-utils nbdkit libnbd-bin python3-libnbd fuse3 e2fsprogs xfsprogs util-linux openssl prometheus systemd
 BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run demo demo-databases figure test lint bench fuzz sanitize soak chaos busy promises python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node evidence evidence-live nvme-guest
+.PHONY: ceph texts install-c check audit coverage run demo demo-databases figure test lint bench fuzz sanitize soak chaos busy promises python wheel guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node evidence evidence-live nvme-guest nvme-postgres nvme-compare fronts
 
 # Only what serving needs, without link-time optimisation; the other targets build all commands as shipped.
 run: build-deps
-	cargo build --profile quick --no-default-features -p plimsoll -p plimsoll-shape-shim
+	cargo build --profile quick --no-default-features -p plimsoll
 	target/quick/plimsoll serve --data $(DATA)
 
 # The same load on storage without promises and with, side by side: a minute.
@@ -35,20 +35,76 @@ figure: build-deps test-deps
 		target/release/plimsoll demo --without $$without --seed $$seed --json target/demo-$$without-$$seed.json >/dev/null || exit 1; done; done
 	target/release/plimsoll lab figure target/demo-nbdkit*-[1-5].json --out docs/demo.svg
 
-# Builds once, in one profile; prints each suite's own closing lines.
+# Builds once, in one profile; runs the test programs side by side, and says what each took. CONTRIBUTING.md has the tiers.
 test: build-deps test-deps
-	cargo test --workspace --no-fail-fast
+	$(call need,python3,python3)
+	tests/run.py -- --locked
 
-lint: build-deps
+# The second pass lints what is different without `tools`, which only one crate has; with -p it would check all dependencies again.
+lint: texts
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --no-default-features --all-targets -- -D warnings
+
+# What is checked without a build: seconds.
+texts: build-deps
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	cargo clippy -p plimsoll --no-default-features --all-targets -- -D warnings
 	tests/dependencies.py
 	tests/arrows.py
+	tests/unused.py
+	tests/words.py
+	tests/links.py
+	tests/messages.py
+	tests/reference.py --check
+	tests/run.py --table check
+	docs/pictures/draw.py --check
+
+# What to run before each commit: neither root nor servers, under five minutes when only a crate or two has changed.
+check: texts
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	tests/run.py --tier pure -- --locked
+
+# Rules that cost minutes, so that .ci/run doesn't have them: a node with no more features than it asks for, documentation without
+# warnings, known vulnerabilities, every fuzz target for ten seconds. The first run builds what checks.
+audit: build-deps
+	cargo check --locked -p plimsoll --no-default-features
+	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --no-deps
+	@command -v cargo-audit >/dev/null && [ -d "$${CARGO_HOME:-$$HOME/.cargo}/advisory-db" ] && cargo audit --no-fetch || \
+		echo "SKIPPED: known vulnerabilities: cargo-audit or its database isn't here (cargo install cargo-audit; cargo audit)"
+	fuzz/run.sh 10
+
+# RocksDB's plug-in of host mode, in target/host.
+.PHONY: host-rocksdb host-replicas host-cost
+host-rocksdb: build-deps test-deps
+	cargo build --release --locked -p plimsoll-host-c
+	mkdir -p target/host
+	g++ -std=c++17 -O2 -Wall -Wextra -fPIC -shared -Icrates/host-c/include integrations/rocksdb/plimsoll_fs.cc \
+		-o target/host/libplimsoll_rocksdb.so -Ltarget/release -Wl,-rpath,$(CURDIR)/target/release -lplimsoll_host_c -lrocksdb
+
+# Three replicas of RocksDB on this host, one of them noisy at a time, as root: a quarter of an hour.
+host-replicas: build-deps test-deps
+	cargo build --release --locked -p plimsoll -p plimsoll-host-c
+	bench/host_rocksdb.py target/release/plimsoll target/release --json target/host-rocksdb.json
+
+# What host mode costs on the disk of target/, as root: BPF's run time by request, look-ups, refusals: a minute.
+host-cost: build-deps
+	cargo build --release --locked -p plimsoll-host --example host_cost
+	[ -e target/host.data ] || head -c 256M /dev/urandom > target/host.data
+	sync target/host.data && target/release/examples/host_cost target/host.data
+
+# The C client into PREFIX, for pkg-config's `plimsoll-client`.
+PREFIX ?= /usr/local
+install-c: build-deps
+	cargo build --release --locked -p plimsoll-client-c
+	crates/client-c/install.sh target/release $(PREFIX)
+
+# How much of the code the tests run, as a report in target/coverage: half an hour. No limit is set on it.
+coverage: build-deps test-deps
+	@command -v cargo-llvm-cov >/dev/null || cargo install --locked cargo-llvm-cov
+	cargo llvm-cov --workspace --locked --html --output-dir target/coverage
 
 bench: build-deps test-deps bench-deps
 	cargo build --release -p plimsoll
-	bench/nbd.py target/release/plimsoll
+	bench/nbd_peers.py target/release/plimsoll
 	bench/simulator.py
 	bench/model.py target/release/plimsoll
 	bench/logs.py target/release/plimsoll
@@ -75,10 +131,16 @@ soak: build-deps test-deps
 	PLIMSOLL_ROT_SEEDS=60 cargo test --release -p plimsoll-store --test rot -- --nocapture
 	PLIMSOLL_CHAOS_SEEDS=5000 cargo test --release -p plimsoll-chaos --test simulated -- --nocapture
 	PLIMSOLL_RESOURCES=500 cargo test --release -p plimsoll --test resources -- --nocapture --test-threads 1 --skip planted_mistakes
-	PLIMSOLL_PLANTED=all cargo test -p plimsoll --test resources -- --nocapture --exact planted_mistakes_are_found
+	cargo test -p plimsoll --test resources -- --ignored --nocapture --exact planted_mistakes_are_found
 	PLIMSOLL_SOAK_KILLS=500 cargo test --release -p plimsoll --test crash -- --nocapture
 
-# Whole pools drawn from seeds, in the simulator and live (docs/chaos.md): a quarter of an hour. Prints each live seed and what repeats it.
+.PHONY: fs-soak
+# The file system: 10,000 losses of power in each journaling mode, 20,000 damaged images: ten minutes.
+fs-soak: build-deps
+	PLIMSOLL_FS_CRASHES=10000 cargo test --release -p plimsoll-fs --test crash -- --nocapture
+	PLIMSOLL_FS_IMAGES=20000 cargo test --release -p plimsoll-fs --test operations damaged -- --nocapture
+
+# Whole pools drawn from seeds, in the simulator and live (docs/contributing/chaos.md): a quarter of an hour. Prints each live seed and what repeats it.
 chaos: build-deps
 	PLIMSOLL_CHAOS_SEEDS=$${PLIMSOLL_CHAOS_SEEDS:-2000} cargo test --release -p plimsoll-chaos --test simulated -- --nocapture
 	PLIMSOLL_CHAOS_SECONDS=$${PLIMSOLL_CHAOS_SECONDS:-600} cargo test --release -p plimsoll --test chaos -- --nocapture
@@ -88,7 +150,7 @@ busy: build-deps
 	cargo bench -p plimsoll --bench busy
 
 # Accepted means kept: reads with a deadline at 50 to 300 % of what devices can do, live; a database beside deep writes
-# (docs/cores.md). Half an hour on a quiet machine.
+# (docs/guides/cores.md). Half an hour on a quiet machine.
 promises: build-deps test-deps
 	cargo bench -p plimsoll --bench promises
 	cargo build --release -p plimsoll
@@ -111,6 +173,28 @@ nvme-guest: build-deps
 	$(call need,qemu-system-x86_64 busybox cpio depmod xz fio nbdcopy,qemu-system-x86 busybox-static cpio kmod xz-utils fio libnbd-bin)
 	cargo build --release -p plimsoll
 	tests/guest_nvme.sh target/release/plimsoll
+
+# PostgreSQL in an emulated guest over one path that refuses late reads: five minutes.
+nvme-postgres: build-deps
+	$(call need,qemu-system-x86_64 busybox cpio depmod xz mmdebstrap,qemu-system-x86 busybox-static cpio kmod xz-utils mmdebstrap)
+	cargo build --release -p plimsoll
+	tests/guest_nvme_postgres.sh target/release/plimsoll
+
+# NBD and NVMe/TCP on one volume: requests per second and processor time per request. Two minutes on a quiet machine.
+fronts: build-deps
+	cargo bench -p plimsoll --bench fronts
+
+# RocksDB over two noisy nodes in an emulated guest: refusals, multipath's own policies, NBD. Ten minutes.
+nvme-compare: build-deps
+	$(call need,qemu-system-x86_64 busybox cpio depmod xz fio nbdcopy db_bench nbd-client mkfs.ext4 gawk,qemu-system-x86 busybox-static cpio kmod xz-utils fio libnbd-bin rocksdb-tools nbd-client e2fsprogs gawk)
+	cargo build --release -p plimsoll
+	bench/nvme_guest.sh target/release/plimsoll
+
+# A node over a real Ceph cluster on this host, broken in many ways; then reads while one OSD stops and goes: ten minutes, as root.
+ceph: build-deps
+	$(call need,ceph-mon ceph-osd ceph-mgr ceph rbd qemu-img qemu-storage-daemon nbdcopy nbdinfo fio,ceph-mon ceph-osd ceph-mgr ceph-common librbd1 qemu-utils qemu-system-common qemu-block-extra libnbd-bin python3-libnbd fio)
+	cargo build --release -p plimsoll
+	tests/ceph.py target/release/plimsoll --json target/ceph.json
 
 # What it costs a client when a node refuses and it goes on to the next.
 failover: build-deps
@@ -176,14 +260,19 @@ shape-mongo: build-deps
 	cargo build --release -p plimsoll -p plimsoll-shape-shim
 	target/peers/bin/python tests/peers/mongo_shaped.py target/release/plimsoll
 
-# The Python package: built by maturin into an environment of its own, and tested against real nodes.
-python: build-deps
+# The Python package as a wheel, in target/wheels. Compilers and servers of this machine's age can use it: no manylinux image is asked for.
+wheel: build-deps
 	$(call need,python3,python3 python3-venv)
 	[ -d target/python ] || python3 -m venv target/python
-	target/python/bin/pip install --quiet 'maturin>=1.16,<2' pytest
-	cargo build --release -p plimsoll
-	PATH="$(CURDIR)/target/python/bin:$$PATH" target/python/bin/pip install --quiet --no-build-isolation ./bindings/python
-	PLIMSOLL=$(CURDIR)/target/release/plimsoll target/python/bin/pytest -q bindings/python/tests
+	target/python/bin/pip install --quiet 'maturin>=1.16,<2'
+	rm -rf target/wheels
+	CARGO_TARGET_DIR=$(CURDIR)/target/python-build target/python/bin/maturin build --quiet --release --locked \
+		--manifest-path bindings/python/Cargo.toml --out target/wheels
+
+# The wheel, installed into an environment of its own, and tested against real nodes.
+python: wheel
+	cargo build -p plimsoll
+	tests/wheel.sh target/debug/plimsoll
 
 # What people would tune with instead, on the same budget: Optuna's TPE and random search against the solver.
 tune-peers: build-deps
@@ -226,3 +315,22 @@ deb: build-deps
 package-test: build-deps
 	$(call need,qemu-system-x86_64 busybox mmdebstrap cpio depmod xz lintian,qemu-system-x86 busybox-static mmdebstrap cpio kmod xz-utils lintian)
 	packaging/test.sh
+
+.PHONY: docs reference shots
+# The documents as a site, in target/docs. Dead links fail, within the pages and to other files.
+docs: build-deps
+	tests/links.py
+	[ -x target/mdbook/bin/mdbook ] || cargo install --quiet --locked --no-default-features --features search --root target/mdbook mdbook --version 0.4.52
+	target/mdbook/bin/mdbook build docs
+
+# The pictures of the dashboard and of `plimsoll top`, from a node of the demonstration: a minute beside the build.
+shots: build-deps
+	$(call need,python3 chromium,python3 chromium fonts-dejavu-core)
+	cargo build --profile quick --no-default-features -p plimsoll
+	docs/pictures/shots.py target/quick/plimsoll
+
+# Pages that are generated from the code: configuration, API, commands; and the pictures.
+reference: build-deps
+	tests/reference.py
+	docs/pictures/draw.py
+	PLIMSOLL_WRITE_DOCS=1 cargo test -p plimsoll --test docs the_reference

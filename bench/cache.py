@@ -1,14 +1,15 @@
 #!/usr/bin/python3
 """Live NI-E6: fio's NBD client on a plain array of ten disks (`tps`), without and with the flash cache before it.
 
-usage: bench/cache.py PLIMSOLL [--seconds S] [--rounds N]
+usage: bench/cache.py PLIMSOLL [--seconds S] [--rounds N] [--json OUT]
 
 Requests of 8 KiB, one in five a read (FIU's ratio), Zipf 0.9 within 1 GiB, half of each request's bytes compressible and 30 % of them
-duplicates; 16 at once. The array and the cache's drive are modelled in real time (docs/devices.md); a pool on md's RAID is configured
+duplicates; 16 at once. The array and the cache's drive are modelled in real time (docs/reference/models.md); a pool on md's RAID is configured
 alike, by its block device. Settings alternate, and each is warmed by a run of its own. Needs fio with its nbd engine.
 """
-import argparse, statistics, sys, tempfile
+import tempfile
 
+from lib import alternate, arguments, head, keep, middle, row
 from node import Node, fio, fio_job, one
 
 CACHE = """[pool.cache]
@@ -36,28 +37,21 @@ def measure(node, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plimsoll")
-    parser.add_argument("--seconds", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
-    found = {k: [] for k in KINDS}
-    with tempfile.TemporaryDirectory() as folder:
-        for round_ in range(args.rounds):
-            for kind, cache in KINDS.items():
-                print(f"round {round_ + 1} of {args.rounds}: {kind}", file=sys.stderr)
-                device = '{ file = "p.img", size = "5GiB", model = "raid0:10:64K:constellation-es3-1tb" }'
-                number = round_ * len(KINDS) + list(KINDS).index(kind)
-                with Node(args.plimsoll, f"{folder}/{number}", one(device, "1GiB", cache)) as node:
-                    measure(node, args.seconds)
-                    found[kind].append(measure(node, args.seconds))
+    args = arguments(__doc__, seconds=30).parse_args()
+    device = '{ file = "p.img", size = "5GiB", model = "raid0:10:64K:constellation-es3-1tb" }'
+
+    def warmed(kind, round_):
+        with tempfile.TemporaryDirectory() as folder, Node(args.plimsoll, folder, one(device, "1GiB", KINDS[kind])) as node:
+            measure(node, args.seconds)
+            return measure(node, args.seconds)
+
+    found = alternate(KINDS, args.rounds, warmed)
+    keep(args.json, args, found)
     print(f"{args.rounds} rounds of {args.seconds} s, warm; medians (range)\n")
-    print("| setting | IOPS | gained % | read response time ms |")
-    print("| --- | --- | --- | --- |")
-    middle = lambda values, n: f"{statistics.median(values):.{n}f} ({min(values):.{n}f}..{max(values):.{n}f})"
+    head("setting", "IOPS", "gained %", "read response time ms")
     for kind, rounds in found.items():
         gained = [100 * (r[0] / base[0] - 1) for r, base in zip(rounds, found["no cache"])]
-        print(f"| {kind} | {middle([r[0] for r in rounds], 0)} | {middle(gained, 0)} | {middle([r[1] for r in rounds], 2)} |")
+        row(kind, middle((r[0] for r in rounds), 0), middle(gained, 0), middle((r[1] for r in rounds), 2))
 
 
 main()

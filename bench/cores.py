@@ -1,15 +1,16 @@
 #!/usr/bin/python3
 """Live: fio's NBD clients, one with an objective and one without, on a flash drive modelled in real time and eight virtual cores.
 
-usage: bench/cores.py PLIMSOLL [--seconds S] [--rounds N] [--policies qwin,share-everything] [--slower 10] [--within 30]
+usage: bench/cores.py PLIMSOLL [--seconds S] [--rounds N] [--policies qwin,share-everything] [--slower 10] [--within 30] [--json OUT]
 
 The latency-critical client reads 4 KiB at random with 4 x 16 outstanding, and promises p99 within --within ms; the best-effort one reads
 64 KiB in order with 2 x 16. The drive is nvme-modern with every time multiplied by --slower, as this machine couldn't keep up with
 more. Rounds alternate between the policies; medians are printed as a Markdown table, and how many cores the tenant with the
 objective had. Needs fio with its nbd engine.
 """
-import argparse, json, os, statistics, sys, tempfile, time
+import json, os, statistics, tempfile, time
 
+from lib import ROOT, alternate, arguments, head, keep, middle, row
 from node import Node, fio, fio_job, slowed
 
 POLICIES = ["qwin", "qwin-window", "two-priorities", "partial-sharing", "share-everything"]
@@ -79,35 +80,30 @@ def measure(node, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plimsoll")
-    parser.add_argument("--seconds", type=int, default=15)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = arguments(__doc__, seconds=15)
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--slower", type=float, default=10)
     parser.add_argument("--within", type=int, default=30)
     args = parser.parse_args()
-    profile = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../crates/device/profiles/flash/nvme-modern.toml")
-    policies = args.policies.split(",")
-    found = {p: [] for p in policies}
+    profile = os.path.join(ROOT, "crates/device/profiles/flash/nvme-modern.toml")
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/slow.toml", "w") as f:
             f.write(slowed(open(profile).read(), args.slower))
-        for round_ in range(args.rounds):
-            for policy in policies:
-                print(f"round {round_ + 1} of {args.rounds}: {policy}", file=sys.stderr)
-                configuration = sections(f"{folder}/slow.toml", policy, args.within, args.slower)
-                with Node(args.plimsoll, f"{folder}/{policy}{round_}", configuration) as node:
-                    found[policy].append(measure(node, args.seconds))
+
+        def run(policy, round_):
+            configuration = sections(f"{folder}/slow.toml", policy, args.within, args.slower)
+            with Node(args.plimsoll, f"{folder}/{policy}{round_}", configuration) as node:
+                return measure(node, args.seconds)
+
+        found = alternate(args.policies.split(","), args.rounds, run)
+    keep(args.json, args, found)
     print(f"objective p99 within {args.within} ms; drive {args.slower}x slower; {args.rounds} rounds of {args.seconds} s, medians (range of p99)\n")
-    print("| policy | p99 ms | p99.9 ms | IOPS | best effort MB/s | cores, mean / most | core changes/min |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    head("policy", "p99 ms", "p99.9 ms", "IOPS", "best effort MB/s", "cores, mean / most", "core changes/min")
     for policy, rounds in found.items():
         median = lambda key: statistics.median(r[key] for r in rounds)
-        low, high = min(r["p99"] for r in rounds), max(r["p99"] for r in rounds)
         changes = median("changes") * 60 / (args.seconds + 3)
-        print(f"| {policy} | {median('p99'):.1f} ({low:.1f}..{high:.1f}) | {median('p99.9'):.1f} | {median('iops'):.0f} | "
-              f"{median('be'):.0f} | {median('cores'):.1f} / {median('most'):.0f} | {changes:.0f} |")
+        row(policy, middle(r["p99"] for r in rounds), f"{median('p99.9'):.1f}", f"{median('iops'):.0f}", f"{median('be'):.0f}",
+            f"{median('cores'):.1f} / {median('most'):.0f}", f"{changes:.0f}")
 
 
 main()

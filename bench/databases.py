@@ -8,8 +8,9 @@ clients) PostgreSQL, each commit durable. The neighbour reads and writes 64 KiB,
 the database alone, beside the neighbour without promises, and beside it with: a pool with cores, and a database with an objective for its I/O (p99
 within --within ms). Medians over the rounds. Needs root, /dev/fuse, fio with its nbd engine, and the databases.
 """
-import argparse, contextlib, glob, json, os, pwd, re, shutil, signal, statistics, subprocess, sys, tempfile, time
+import contextlib, glob, json, os, pwd, re, shutil, signal, statistics, subprocess, sys, tempfile, time
 
+from lib import arguments, head, keep, row
 from node import Node, fio, fio_job, uri
 
 MODEL = "sized:2G:vf-sata-60g"
@@ -205,26 +206,21 @@ class Bench:
 
 
 def table(everything):
-    print("| database | | alone | beside the neighbour, without promises | with |")
-    print("| --- " * 5 + "|")
+    head("database", "", "alone", "beside the neighbour, without promises", "with")
     for name, rounds in everything.items():
         def median(mode, key):
             return statistics.median(r[mode][key] for r in rounds)
 
         for text, key in (("transactions' p99, ms", "p99_ms"), ("transactions/s", "per_s")):
-            print(f"| {name} | {text} | " + " | ".join(f"{median(mode, key):.1f}" for mode in ("alone", "without", "with")) + " |")
-        print(f"| | p99 of its I/O, ms (objective {median('with', 'within_ms'):.1f}) | | | {median('with', 'io_p99_ms'):.2f} |")
-        print(f"| | neighbour, MB/s | | {median('without', 'neighbour_mb_s'):.1f} | {median('with', 'neighbour_mb_s'):.1f} |")
+            row(name, text, *(f"{median(mode, key):.1f}" for mode in ("alone", "without", "with")))
+        row("", f"p99 of its I/O, ms (objective {median('with', 'within_ms'):.1f})", "", "", f"{median('with', 'io_p99_ms'):.2f}")
+        row("", "neighbour, MB/s", "", *(f"{median(mode, 'neighbour_mb_s'):.1f}" for mode in ("without", "with")))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plimsoll")
+    parser = arguments(__doc__, seconds=15, rounds=1)
     parser.add_argument("--databases", default="mariadb,postgresql")
-    parser.add_argument("--seconds", type=int, default=15)
-    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--within", type=float, default=4, help="the objective of a database's I/O: p99 in ms")
-    parser.add_argument("--json")
     args = parser.parse_args()
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         sys.exit("bench/databases.py mounts volumes: run it as root, on a host with /dev/fuse")
@@ -239,9 +235,7 @@ def main():
                 for mode, found in everything[name][-1].items():
                     print(f"  {mode}: " + ", ".join(f"{k} {v:.2f}" for k, v in found.items()), file=sys.stderr)
     table(everything)
-    if args.json:
-        with open(args.json, "w") as f:
-            json.dump(everything, f, indent=1)
+    keep(args.json, args, everything)
 
 
 main()

@@ -2,6 +2,7 @@
 """Live VF-E3: fio's NBD clients, each in a cgroup of its own, on a disk and the cache's flash, both modelled in real time.
 
 usage: bench/fence.py PLIMSOLL [--seconds S] [--rounds N] [--warm W] [--slots 4] [--slot 20ms] [--workloads file,mail,web] [--systems cfq,fence,published]
+                      [--json OUT]
 
 Four volumes, each a quarter of the disk. As in the paper the first asks for 8 % of what saturates the system, each of the others for 24 %; what
 saturates it is measured first, by all four as fast as they can. Workloads are blocks in the proportions of filebench's personalities, at random
@@ -12,8 +13,9 @@ of the others one stands for all. Runs alone and shared, of all systems, alterna
 are seen in less than 20 s.
 Containers are cgroups; guests are in tests/guest_fence.sh. Needs fio with its nbd engine.
 """
-import argparse, os, statistics, sys, tempfile
+import os, tempfile
 
+from lib import alternate, arguments, head, keep, middle, row as table_row
 from node import Node, fio, fio_job
 
 # Version 2, or the processors' hierarchy of version 1.
@@ -112,19 +114,14 @@ def rates(node, workload, seconds, warm):
 
 def row(system, workload, saturation, rounds):
     deviation = lambda of, i: [100 * abs(r[of][0][i] - r[of][1][i]) / r[of][0][i] for r in rounds]
-    middle = lambda values: f"{statistics.median(values):.1f} ({min(values):.1f}..{max(values):.1f})"
     ms = lambda of, which: middle([r[of][which][0] for r in rounds])
-    cells = [system, workload, f"{saturation:.0f}", ms("low", 0), ms("low", 1), middle(deviation("low", 0)), middle(deviation("low", 1)),
-             middle(deviation("other", 0)), middle(deviation("other", 1)), str(rounds[0]["low"][0][2])]
-    print(f"| {' | '.join(cells)} |", flush=True)
+    table_row(system, workload, f"{saturation:.0f}", ms("low", 0), ms("low", 1), middle(deviation("low", 0)), middle(deviation("low", 1)),
+              middle(deviation("other", 0)), middle(deviation("other", 1)), rounds[0]["low"][0][2])
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plimsoll")
-    parser.add_argument("--seconds", type=int, default=20)
+    parser = arguments(__doc__, seconds=20)
     parser.add_argument("--warm", type=int, default=120, help="seconds in which caches become warm")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--slot", default="20ms")
     parser.add_argument("--workloads", default="file,mail,web")
@@ -134,26 +131,27 @@ def main():
     known = {"cfq": "", "fence": fence, "published": fence + "steady = false\n"}
     systems = {k: known[k] for k in args.systems.split(",")}
     print(f"{args.rounds} rounds of {args.seconds} s; medians (range); paper: low-intensity volume at most 15 %, the others 19\n")
-    print("| system | workload | saturation 1/s | alone ms | shared ms | response deviation % | throughput deviation % | "
-          "an other's response % | throughput % | requests a run |")
-    print("|" + " --- |" * 10, flush=True)
+    head("system", "workload", "saturation 1/s", "alone ms", "shared ms", "response deviation %", "throughput deviation %",
+         "an other's response %", "throughput %", "requests a run")
+    everything = {}
     with tempfile.TemporaryDirectory() as folder:
         for workload in args.workloads.split(","):
             nodes = {k: Node(args.plimsoll, f"{folder}/{workload}-{k}", sections(f)) for k, f in systems.items()}
             try:
                 asked = {k: rates(node, workload, args.seconds, args.warm) for k, node in nodes.items()}
-                found = {k: [] for k in systems}
-                for round_ in range(args.rounds):
-                    for kind, node in nodes.items():
-                        print(f"{workload}, round {round_ + 1} of {args.rounds}: {kind}", file=sys.stderr)
-                        run = lambda volumes: measure(node, workload, volumes, args.seconds, asked[kind][1])
-                        low, other, shared = run([0])[0], run([1])[1], run(range(4))
-                        found[kind].append({"low": (low, shared[0]), "other": (other, shared[1])})
-                for kind, rounds in found.items():
+
+                def both(kind, _round):
+                    run = lambda volumes: measure(nodes[kind], workload, volumes, args.seconds, asked[kind][1])
+                    low, other, shared = run([0])[0], run([1])[1], run(range(4))
+                    return {"low": (low, shared[0]), "other": (other, shared[1])}
+
+                everything[workload] = alternate(systems, args.rounds, both, f"{workload}, ")
+                for kind, rounds in everything[workload].items():
                     row(kind, workload, asked[kind][0], rounds)
             finally:
                 for node in nodes.values():
                     node.stop()
+    keep(args.json, args, everything)
     for i in range(4):
         path = cgroup(i)
         if path:

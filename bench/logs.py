@@ -1,17 +1,16 @@
 #!/usr/bin/python3
 """Live: a sequential NBD reader beside batches of small durable writes on a disk modelled in real time, with and without logs.
 
-usage: bench/logs.py PLIMSOLL [--seconds S] [--rounds N] [--model cheetah-15k5]
+usage: bench/logs.py PLIMSOLL [--seconds S] [--rounds N] [--model cheetah-15k5] [--json OUT]
 
 A batch is 20 scattered 4 KiB writes sent together, then one FLUSH; 40 writes/s are 2 batches a second (Manylogs' way of
 counting). The reader has 2 reads of 128 KiB outstanding over a file of 2 GiB. Rounds alternate between the two nodes; medians
 are printed as a Markdown table. Needs python3-libnbd, and a sparse file of the modelled disk's size in a temporary folder.
 """
-import argparse, json, os, random, select, statistics, sys, tempfile, time
+import json, random, select, statistics, tempfile, time
 
+from lib import alternate, arguments, head, keep, middle, row
 from node import Node, one, uri
-
-sys.path.pop(0)  # beside this file lies another `nbd`
 
 import nbd
 
@@ -86,21 +85,14 @@ def measure(node, rate, seconds, round_):
 
 
 def main():
-    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    args.add_argument("plimsoll")
-    args.add_argument("--seconds", type=float, default=8)
-    args.add_argument("--rounds", type=int, default=3)
+    args = arguments(__doc__, seconds=8.0)
     args.add_argument("--model", default="cheetah-15k5")
     a = args.parse_args()
-    results = {}
     with tempfile.TemporaryDirectory() as folder:
-        nodes = {name: start(os.path.abspath(a.plimsoll), f"{folder}/{name}", a.model, logs)
+        nodes = {name: start(a.plimsoll, f"{folder}/{name}", a.model, logs)
                  for name, logs in (("without", False), ("with", True))}
-        for r in range(a.rounds):
-            for rate in (0, 40, 160, 320):
-                for name, node in nodes.items():
-                    results.setdefault((rate, name), []).append(measure(node, rate, a.seconds, r))
-                    print(f"round {r + 1}, {rate} writes/s, {name} logs: {results[rate, name][-1][0]:.1f} MB/s", flush=True)
+        runs_of = lambda setting, r: measure(nodes[setting[1]], setting[0], a.seconds, r)
+        results = alternate([(rate, name) for rate in (0, 40, 160, 320) for name in nodes], a.rounds, runs_of)
         late = json.loads(nodes["with"].cli("status", "--json"))
         model = json.loads(nodes["with"].cli("pool", "show", "p", "--json"))["model"]
         for node in nodes.values():
@@ -110,16 +102,15 @@ def main():
     pauses = late["node"]["host_pauses"]
     print(f"the host: answers later than the model's p50 {model['late_p50_us']} us, p99 {model['late_p99_us']}, most {model['late_max_us']}; "
           f"{pauses['count']} pauses of 250 us or more, {pauses['total_us'] / late['node']['uptime_us']:.1%} of the time\n")
-    print("| writes/s | logs | bandwidth kept (min..max) | batch + flush mean / p99 ms | flush alone mean / p99 ms |")
-    print("| --- | --- | --- | --- | --- |")
+    keep(a.json, a, {f"{rate} writes/s, {name} logs": runs for (rate, name), runs in results.items()})
+    head("writes/s", "logs", "% of bandwidth kept (least..most)", "batch + flush mean / p99 ms", "flush alone mean / p99 ms")
     p99 = lambda v: sorted(v)[min(len(v) - 1, int(len(v) * 0.99))]
     for (rate, name), runs in sorted(results.items()):
         if rate:
             kept = [100 * m / alone[name] for m, _, _ in runs]
             syncs = [t for _, s, _ in runs for t in s] or [float("nan")]
             flushes = [t for _, _, f in runs for t in f] or [float("nan")]
-            print(f"| {rate} | {name} | {statistics.median(kept):.0f} % ({min(kept):.0f}..{max(kept):.0f}) "
-                  f"| {statistics.mean(syncs):.1f} / {p99(syncs):.1f} | {statistics.mean(flushes):.1f} / {p99(flushes):.1f} |")
+            row(rate, name, middle(kept, 0), f"{statistics.mean(syncs):.1f} / {p99(syncs):.1f}", f"{statistics.mean(flushes):.1f} / {p99(flushes):.1f}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """How well live volumes on modelled devices keep their models' times.
 
-usage: bench/model.py PLIMSOLL [--seconds S] [--rounds N] [MODEL...]
+usage: bench/model.py PLIMSOLL [--seconds S] [--rounds N] [--json OUT] [MODEL...]
 
 Each model in turn is served over a sparse file, and fio reads 4 KiB at random from it over NBD, one at a time. Prints how
 late completions were against the model's due times, as the node's own histogram has it, beside the pauses that the node's
 watchdog saw in the same time. Lateness is wall-clock time: run it on an idle machine, and look at the pauses.
 """
-import argparse, json, os, subprocess, tempfile
+import json, subprocess, tempfile
 
+from lib import alternate, arguments, head, keep, row
 from node import Node, one, uri
 
 
@@ -23,21 +24,17 @@ def measure(plimsoll, model, seconds):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("plimsoll")
+    p = arguments(__doc__, seconds=20, rounds=1)
     p.add_argument("models", nargs="*", default=["hdd-160g-7200", "cheetah-15k5", "seagate-archive-8tb", "nvme-modern"])
-    p.add_argument("--seconds", type=int, default=20)
-    p.add_argument("--rounds", type=int, default=1)
     a = p.parse_intermixed_args()
-    plimsoll = os.path.abspath(a.plimsoll)
-    print("| model | completions | late p50 us | p95 us | p99 us | max us | bytes late | host pauses >= 250 us | of the time |")
-    print("| --- " * 9 + "|")
-    for model in a.models * a.rounds:
-        status, m = measure(plimsoll, model, a.seconds)
+    found = alternate(a.models, a.rounds, lambda model, _round: measure(a.plimsoll, model, a.seconds))
+    keep(a.json, a, found)
+    head("model", "completions", "late p50 us", "p95 us", "p99 us", "max us", "bytes late", "host pauses >= 250 us", "of the time")
+    for model, (status, m) in ((model, run) for model, runs in found.items() for run in runs):
         h = status["node"]["host_pauses"]
         share = 100 * h["total_us"] / status["node"]["uptime_us"]
-        print(f"| {model} | {m['completions']} | {m['late_p50_us']} | {m['late_p95_us']} | {m['late_p99_us']} | {m['late_max_us']} "
-              f"| {m['data_late']} | {h['count']} | {share:.2f} % |", flush=True)
+        row(model, *(m[key] for key in ("completions", "late_p50_us", "late_p95_us", "late_p99_us", "late_max_us", "data_late")), h["count"],
+            f"{share:.2f} %")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ Each round measures, on the same device:
 A process of its own sleeps 1 ms again and again, at real-time priority where it may. A run in which it overslept for more than
 0.5 % of the time is void: named, and left out. Medians over the rounds. Needs fio with its nbd engine; `loop` needs root.
 """
-import argparse, json, os, statistics, subprocess, sys, tempfile, time
+import json, os, statistics, subprocess, sys, tempfile, time
 from multiprocessing import Event, Process, Queue
 
+from lib import arguments, head, keep, row
 from node import Node, fio, fio_job, slowed
 
 MIB = 1 << 20
@@ -190,8 +191,8 @@ class Bench:
 
 def table(everything):
     """Medians of what isn't void. The objective of a round follows from that round's p99 alone, so it varies, too."""
-    print("| device | p99 alone ms | objective | without a promise: p99, MB/s | bound: p99 (by the node), MB/s | of that | best fixed bound that keeps it |")
-    print("| --- " * 7 + "|")
+    head("device", "p99 alone ms", "objective", "without a promise: p99, MB/s", "bound: p99 (by the node), MB/s", "of that",
+         "best fixed bound that keeps it")
     for device, rounds in everything.items():
         def median(mode, key):
             found = [r[mode][key] for r in rounds if mode in r and not r[mode]["void"]]
@@ -200,22 +201,18 @@ def table(everything):
         objective = median("bound", "within_ms")
         fixed = {share: median(f"fixed {share}", "batch_mb_s") for share in FIXED if median(f"fixed {share}", "p99_ms") <= objective}
         best = max(fixed.values(), default=None)
-        print(f"| {device} | {median('alone', 'p99_ms'):.2f} | {objective:.2f} | {median('none', 'p99_ms'):.2f}, {median('none', 'batch_mb_s'):.0f} "
-              f"| {median('bound', 'p99_ms'):.2f} ({median('bound', 'node_p99_ms'):.2f}), {median('bound', 'batch_mb_s'):.1f} "
-              f"| {100 * median('bound', 'batch_mb_s') / median('none', 'batch_mb_s'):.0f} % | {'none' if best is None else f'{best:.1f} MB/s'} |")
+        row(device, f"{median('alone', 'p99_ms'):.2f}", f"{objective:.2f}", f"{median('none', 'p99_ms'):.2f}, {median('none', 'batch_mb_s'):.0f}",
+            f"{median('bound', 'p99_ms'):.2f} ({median('bound', 'node_p99_ms'):.2f}), {median('bound', 'batch_mb_s'):.1f}",
+            f"{100 * median('bound', 'batch_mb_s') / median('none', 'batch_mb_s'):.0f} %", "none" if best is None else f"{best:.1f} MB/s")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plimsoll")
+    parser = arguments(__doc__, seconds=8, rounds=3)
     parser.add_argument("--devices", default="file,loop,vf-sata-60g,nvme-modern")
     parser.add_argument("--modes", default="batch,bound,fixed")
-    parser.add_argument("--seconds", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--times", type=float, default=1.5)
     parser.add_argument("--keys", default="", help="more of the pool's section in `bound`")
     parser.add_argument("--folder", help="where the devices' files are made; default: a temporary one")
-    parser.add_argument("--json")
     args = parser.parse_args()
     everything = {}
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
@@ -230,9 +227,7 @@ def main():
             finally:
                 bench.close()
     table(everything)
-    if args.json:
-        with open(args.json, "w") as f:
-            json.dump(everything, f, indent=1)
+    keep(args.json, args, everything)
 
 
 main()

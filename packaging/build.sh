@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the Debian packages plimsoll, plimsoll-lab and plimsoll-shape into target/debian.
+# Builds the Debian packages plimsoll, plimsoll-lab, plimsoll-shape and plimsoll-host into target/debian.
 # usage: packaging/build.sh [--profile NAME] [--deb-version VERSION] [PACKAGE...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 packages=("${@:-plimsoll}")
-[ $# -gt 0 ] || packages=(plimsoll plimsoll-lab plimsoll-shape-shim)
+[ $# -gt 0 ] || packages=(plimsoll plimsoll-lab plimsoll-shape-shim plimsoll-host-c)
 folder=$profile
 [ "$profile" = dev ] && folder=debug
 
@@ -23,6 +23,8 @@ PLIMSOLL_COMMIT=$(git rev-parse --short=12 HEAD)
 [ -z "$(git status --porcelain --untracked-files=no)" ] || PLIMSOLL_COMMIT=$PLIMSOLL_COMMIT+
 export PLIMSOLL_COMMIT PLIMSOLL_VERSION="$version ($PLIMSOLL_COMMIT)"
 cargo build --profile "$profile" "${packages[@]/#/-p}"
+# The package plimsoll-host has the library to preload too.
+case " ${packages[*]} " in *" plimsoll-host-c "*) cargo build --profile "$profile" -p plimsoll-host-shim ;; esac
 for program in plimsoll plimsoll-lab; do
     case " ${packages[*]} " in *" $program "*) ;; *) continue ;; esac
     rm -rf "target/package/$program"

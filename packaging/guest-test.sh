@@ -1,6 +1,8 @@
 # Run by packaging/test.sh inside the guest.
 trap 'echo "PACKAGE-TEST failed at line $LINENO: $BASH_COMMAND"; systemctl status --no-pager plimsoll; journalctl --no-pager -u plimsoll -n 40; exit 1' ERR
 set -eE
+# A command that must fail: `!` alone would let its success pass.
+fails() { if "$@"; then echo "PACKAGE-TEST: should have failed: $*"; return 1; fi; }
 passed() { echo "PACKAGE-TEST: $*"; }
 config=/etc/plimsoll/plimsoll.toml
 uri() { echo "nbd+unix:///$1?socket=/run/plimsoll/nbd.sock"; }
@@ -13,12 +15,13 @@ plimsoll status >/dev/null
 [ "$(stat -c '%U %a' $config)" = "root 640" ]
 [ "$(stat -c %a /run/plimsoll/control.sock)" = 600 ]
 systemctl show -p StatusText --value plimsoll | grep -q serving
-[ -z "$(nbdinfo --list "nbd+unix:///?socket=/run/plimsoll/nbd.sock" 2>/dev/null | grep 'export=')" ]
+exports() { nbdinfo --list "nbd+unix:///?socket=/run/plimsoll/nbd.sock" 2>/dev/null | grep -q 'export='; }
+fails exports
 passed "installed and started: as user plimsoll, nothing granted"
 
 cp $config /srv/good.toml
 sed -i 's/^\[\[tenant\]\]/&\ndedline = "5ms"/' $config
-! systemctl reload plimsoll
+fails systemctl reload plimsoll
 [ "$(systemctl is-active plimsoll)" = active ]
 cp /srv/good.toml $config
 cat >>$config <<'TOML'
@@ -59,7 +62,7 @@ grep -q 'name = "cached"' $config
 nbdcopy "$(uri cached)" - | head -c 16777216 | cmp - /srv/written
 passed "upgraded: restarted, its configuration kept, all data there"
 
-! dpkg -i /srv/old.deb 2>/srv/said
+fails dpkg -i /srv/old.deb 2>/srv/said
 grep -q 'refusing to downgrade from .* to ' /srv/said
 [ "$(systemctl is-active plimsoll)" = active ]
 [ "$(dpkg-query -W -f '${Version}' plimsoll)" = "$(dpkg-deb -f /srv/new.deb Version)" ]
@@ -80,7 +83,7 @@ passed "drained, started, stopped in order"
 
 systemctl start plimsoll
 dpkg -r plimsoll
-! systemctl is-active --quiet plimsoll
+fails systemctl is-active --quiet plimsoll
 [ -f $config ] && [ -f /var/lib/plimsoll/main.img ]
 dpkg -P plimsoll
 [ ! -e $config ] && [ -f /var/lib/plimsoll/main.img ]

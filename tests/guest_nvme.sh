@@ -1,6 +1,6 @@
 #!/bin/bash
-# A Linux guest (emulated: no KVM needed) as the NVMe/TCP host of two nodes: reads over two paths of which one refuses all or some, and
-# verified reads and writes over one path that refuses. Takes about two minutes. Usage: tests/guest_nvme.sh path/to/plimsoll
+# A Linux guest (emulated: no KVM needed) as the NVMe/TCP host of two nodes: reads over two paths of which one refuses all or some,
+# authentication, and verified reads and writes over one path that refuses. Takes about two minutes. Usage: tests/guest_nvme.sh path/to/plimsoll
 set -euo pipefail
 . "$(dirname "$0")/guest.sh"
 plimsoll=$(realpath "$1")
@@ -57,6 +57,27 @@ for subsystem in all some; do
         echo "GUEST-END $subsystem $policy"
     done
 done
+# Authentication: without a secret, with a wrong one, one-way, and mutual with each hash function.
+refused() { # options
+    echo "transport=tcp,traddr=10.0.2.2,trsvcid=$(word a),nqn=nqn.2026-11.plimsoll:rw,hostnqn=nqn.2026-11.plimsoll:guest,hostid=22222222-2222-3333-4444-555555555555,nr_io_queues=1$1" >/dev/nvme-fabrics 2>/dev/null && fail "connected with $1"
+    true
+}
+proved() { # name, options
+    echo "transport=tcp,traddr=10.0.2.2,trsvcid=$(word a),nqn=nqn.2026-11.plimsoll:secret,hostnqn=nqn.2026-11.plimsoll:guest,hostid=22222222-2222-3333-4444-555555555555,nr_io_queues=2,$2" >/dev/nvme-fabrics || fail "authentication $1"
+    d=$(disk secret)
+    dd if=/dev/$d of=/dev/null bs=64k count=16 iflag=direct 2>/dev/null || fail "read after authentication $1"
+    echo "GUEST-PROVED $1"
+    for c in /sys/class/nvme/nvme*; do
+        [ "$(cat $c/subsysnqn)" = nqn.2026-11.plimsoll:secret ] && echo 1 >$c/delete_controller
+    done
+    while [ -n "$(grep -l plimsoll:secret /sys/class/nvme/nvme*/subsysnqn 2>/dev/null)" ]; do usleep 20000; done
+}
+refused ""
+refused ",dhchap_secret=$(word wrong)"
+proved one-way "dhchap_secret=$(word host)"
+proved mutual "dhchap_secret=$(word host),dhchap_ctrl_secret=$(word node)"
+refused ",dhchap_secret=$(word host),dhchap_ctrl_secret=$(word wrong)"
+echo GUEST-END authentication
 connect rw $(word a) ,hdr_digest,data_digest
 d=$(disk rw)
 echo GUEST-BEGIN rw one-path
@@ -71,7 +92,7 @@ echo GUEST-END rw one-path
 # Read-ahead that a path refuses (its device has a "c" in its name) is logged and read again: no error of the multipath device.
 dmesg | grep -E "I/O error, dev nvme[0-9]+n[0-9]+,|Buffer I/O error|nvme.*(timeout|reset)" && fail "the kernel saw errors"
 [ $bad = 0 ] && echo GUEST-PASSED
-' "virtio_net nvme_tcp libcrc32c crc32c_generic crc32c-intel" fio
+' "virtio_net nvme_tcp libcrc32c crc32c_generic crc32c-intel nvme_auth hmac sha256_generic sha512_generic dh_generic" fio
 
 config() { # which, device, subsystems
     cat <<CONFIG
@@ -119,6 +140,14 @@ start_node() { # which, configuration
     node_serves "$work/$1/log"
 }
 declare -A nodes
+# Secrets as `nvme gen-dhchap-key` makes them: the host's as it stands, the node's bound to its name by SHA-384, and another.
+host_secret=DHHC-1:00:JTA7RlFcZ3J9iJOeqbS/ytXg6/YBDBciLThDTllkb3qr02o2:
+node_secret=DHHC-1:02:SlVga3aBjJeirbjDztnk7/oFEBsmMTxHUl1oc36JlJ+qtcDL1uHs9wINGCMuOURPT+31Dw==:
+wrong_secret=DHHC-1:00:b3qFkJumsbzH0t3o8/4JFB8qNUBLVmFsd4KNmKOuucQjDnYo:
+nvme_host="[[nvme_host]]
+nqn = \"nqn.2026-11.plimsoll:guest\"
+secret_file = \"host.key\"
+subsystem_secret_file = \"node.key\""
 disk='{ file = "disk.img", size = "160MiB", model = "cheetah-15k5" }'
 plain='{ file = "disk.img", size = "160MiB" }'
 
@@ -130,10 +159,11 @@ for n in a b; do
     kill "${nodes[$n]}"
     wait "${nodes[$n]}"
 done
-start_node a "$(config a "$disk" "$(subsystem all 'data?deadline=1us&busy=error' 1; subsystem some 'data?deadline=25ms&busy=error' 1; subsystem rw 'rw?deadline=10ms&busy=error' '')" true)"
+(umask 077; echo $host_secret >"$work/a/host.key"; echo $node_secret >"$work/a/node.key")
+start_node a "$(config a "$disk" "$(subsystem all 'data?deadline=1us&busy=error' 1; subsystem some 'data?deadline=25ms&busy=error' 1; subsystem rw 'rw?deadline=10ms&busy=error' ''; subsystem secret rw ''; echo "$nvme_host")" true)"
 start_node b "$(config b "$plain" "$(subsystem all data 2; subsystem some data 2)" true)"
 port() { "$plimsoll" status --json --control "$work/$1/control.sock" | grep -o '"nvme_tcp": *"[^"]*"' | grep -o '[0-9]*"$' | tr -d '"'; }
-guest_start "$cache" "$work/serial" 768 "a=$(port a) b=$(port b)" -netdev user,id=n -device virtio-net-pci,netdev=n
+guest_start "$cache" "$work/serial" 768 "a=$(port a) b=$(port b) host=$host_secret node=$node_secret wrong=$wrong_secret" -netdev user,id=n -device virtio-net-pci,netdev=n
 qemu=$!
 pids+=($qemu)
 wait $qemu || true

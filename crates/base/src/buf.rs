@@ -85,7 +85,7 @@ impl BufMut {
         &mut Arc::get_mut(&mut self.block).expect("a BufMut is the only holder of its block").bytes_mut()[..len]
     }
 
-    /// How many bytes it holds.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len as usize
     }
@@ -95,7 +95,7 @@ impl BufMut {
         self.len == 0
     }
 
-    /// Which of its pool's fixed blocks the bytes are in.
+    /// Returns the index of the pool's fixed block that holds the bytes; `None` if they are in no fixed block.
     pub fn fixed(&self) -> Option<u16> {
         self.block.fixed
     }
@@ -119,7 +119,7 @@ impl Buf {
         &self.block.bytes()[self.start as usize..(self.start + self.len) as usize]
     }
 
-    /// How many bytes it shows.
+    /// Returns the length of the view in bytes.
     pub fn len(&self) -> usize {
         self.len as usize
     }
@@ -138,7 +138,7 @@ impl Buf {
         Buf { block: self.block.clone(), start: self.start + start as u32, len: len as u32 }
     }
 
-    /// Which of its pool's fixed blocks the bytes are in.
+    /// Returns the index of the pool's fixed block that holds the bytes; `None` if they are in no fixed block.
     pub fn fixed(&self) -> Option<u16> {
         self.block.fixed
     }

@@ -58,7 +58,7 @@ impl LatencyHistogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// How many values were recorded.
+    /// Returns the number of recorded values.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -94,7 +94,7 @@ impl LatencyHistogram {
         Span::from_nanos(reached.map_or(self.max_ns, bucket_end).min(self.max_ns))
     }
 
-    /// How many values were at most `bound` (up to the bucket's width).
+    /// Returns the number of recorded values up to `bound`, to the precision of one bucket.
     pub fn count_at_most(&self, bound: Span) -> u64 {
         self.counts[..=bucket(bound.as_nanos().min(HIGHEST_NS))].iter().sum()
     }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// What a request asks for.
+/// Operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Op {
     /// Read `len` bytes at `offset`.
@@ -22,7 +22,7 @@ pub enum Op {
     WriteZeroes,
     /// A hint that the range will be read soon.
     Cache,
-    /// Where the range holds data and where it has holes.
+    /// Reports which parts of the range hold data and which are holes.
     BlockStatus,
 }
 
@@ -88,8 +88,8 @@ impl IoFlags {
     }
 }
 
-/// Names one request within a pool for as long as the pool lives. A layer that passes a request on keeps its id;
-/// a request that a layer makes gets a new one.
+/// Identifies one request within a pool, from the pool's start to its end. A layer that passes a request on keeps its id. A
+/// request that a layer makes gets a new one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct IoId(pub u64);
 
@@ -105,7 +105,7 @@ impl fmt::Debug for IoId {
 pub struct VolumeKey {
     /// The volume's number in its pool; 0 is no volume (a pool's own I/O).
     pub id: u32,
-    /// How many volumes had that number before.
+    /// Number of earlier volumes that had this number.
     pub generation: u32,
 }
 
@@ -114,7 +114,7 @@ impl VolumeKey {
     pub const POOL: VolumeKey = VolumeKey { id: 0, generation: 0 };
 }
 
-/// Why a request exists.
+/// Reason for a request's existence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Origin {
     /// A client asked.
@@ -129,7 +129,7 @@ pub enum Origin {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct OfParent(());
 
-/// What a layer's own I/O is for.
+/// Purpose of a layer's own I/O.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum OwnKind {
     /// The other half of a block that a client wrote in part.
@@ -157,35 +157,35 @@ pub struct IoHead {
     pub id: IoId,
     /// The submitter's own: comes back unchanged in the completion, so that it can find its state without a map.
     pub tag: u64,
-    /// What is asked.
+    /// Operation.
     pub op: Op,
-    /// How.
+    /// Flags.
     pub flags: IoFlags,
-    /// Who pays.
+    /// Tenant that is charged for the request.
     pub tenant: TenantId,
     /// For schedulers that know priorities.
     pub priority: Priority,
-    /// Why.
+    /// Reason for the request.
     pub origin: Origin,
     /// Under which number the engine accounts for it; requests made for it keep the number.
     pub account: u16,
-    /// Which of the stack's client requests it is, or is made for; the stack's own.
+    /// The stack's number of the client request that this request is, or is made for.
     pub root: u32,
     /// By which of its faces it entered the layer that now has it; kept by the stack, 0 for layers with one.
     pub face: u8,
-    /// Whose data.
+    /// Volume whose data it concerns.
     pub volume: VolumeKey,
     /// First byte. Volume address above the map layer, device address below.
     pub offset: u64,
-    /// How many bytes. Zero for [`Op::Flush`].
+    /// Length in bytes. Zero for [`Op::Flush`].
     pub len: u64,
-    /// When it arrived at the pool (or was made).
+    /// Time of arrival at the pool, or of creation if a layer made it.
     pub arrived_at: Time,
-    /// When it entered the layer that now has it; kept by the stack.
+    /// Time of entry into the layer that now has it; kept by the stack.
     pub entered_at: Time,
     /// By when it must be done; [`Time::NEVER`] without a promise.
     pub deadline: Time,
-    /// When the stack forecast, at admission, that it would be done; [`Time::NEVER`] without a forecast.
+    /// Completion time that the stack forecast at admission; [`Time::NEVER`] without a forecast.
     pub expected_at: Time,
 }
 
@@ -239,12 +239,12 @@ impl IoHead {
         matches!(self.origin, Origin::Client)
     }
 
-    /// May it end [`Outcome::Busy`]? Only a client's read with a deadline may, and only if its client doesn't wait.
+    /// Returns whether it may end [`Outcome::Busy`]. Only a client's read with a deadline may, and only if its client doesn't wait.
     pub const fn may_be_refused(&self) -> bool {
         self.is_client() && matches!(self.op, Op::Read) && self.deadline.is_set() && !self.flags.has(IoFlags::WAITS)
     }
 
-    /// Is it a client's request or a part of one?
+    /// Returns whether it is a client's request or a part of one.
     pub const fn is_of_client(&self) -> bool {
         matches!(self.origin, Origin::Client | Origin::Piece(_))
     }
@@ -257,7 +257,7 @@ impl IoHead {
 #[derive(Clone, Debug)]
 pub struct Io(Box<IoParts>);
 
-/// What an [`Io`] is made of.
+/// Fields of an [`Io`], to build one from.
 #[derive(Clone, Debug)]
 pub struct IoParts {
     /// Everything but the bytes.
@@ -272,7 +272,7 @@ impl Io {
         Io(Box::new(IoParts { head, data }))
     }
 
-    /// What it carries; the rest is dropped.
+    /// Returns the data of the request and drops the rest.
     pub fn into_data(self) -> Data {
         self.0.data
     }
@@ -301,15 +301,15 @@ impl DerefMut for IoParts {
     }
 }
 
-/// What a request carries. Live it's bytes or zeroes; in simulation it may also be absent or only a content's name.
+/// Payload of a request. A live request carries bytes or zeroes; in simulation it may be absent or only the name of a content.
 #[derive(Clone, Debug, Default)]
 pub enum Data {
     /// Nothing is carried (reads on their way down; simulations of timing alone).
     #[default]
     Absent,
-    /// All zeroes, as many as the request's length.
+    /// Zeroes over the request's whole length.
     Zeroes,
-    /// Real bytes, as many as the request's length.
+    /// Real bytes, exactly of the request's length.
     Bytes(Buf),
     /// Several pieces in address order that together have the request's length.
     Parts(Arc<[(u64, Data)]>),
@@ -379,7 +379,7 @@ pub struct StatusExtent {
     pub zero: bool,
 }
 
-/// How sure a forecast is, in thousandths: 0 knows nothing, 1000 is certain.
+/// Confidence of a forecast, in thousandths: 0 is ignorance, 1000 is exact knowledge.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Confidence(pub u16);
 
@@ -390,7 +390,7 @@ impl Confidence {
     pub const CERTAIN: Confidence = Confidence(1000);
 }
 
-/// How a request ended. Each ends exactly once.
+/// Result of a request. Each request ends exactly once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 // A byte as tag leaves odd bytes that are moved apart and then read across, which stalls: 3 % of a simulated request.
 #[repr(u32)]
@@ -399,9 +399,9 @@ pub enum Outcome {
     Done,
     /// Refused: it would not meet its deadline. Nothing of it reached a device.
     Busy {
-        /// How long it would have waited before being served.
+        /// Wait before service that was forecast.
         wait: Span,
-        /// How sure that is.
+        /// Confidence of that forecast.
         confidence: Confidence,
     },
     /// It went wrong.
@@ -415,7 +415,7 @@ impl Outcome {
     }
 }
 
-/// What went wrong, as the caller can act on it.
+/// Reason for a failure, in terms of what the caller can do about it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IoError {
     /// The device failed; the data may be lost. Retrying is unlikely to help.
@@ -457,9 +457,9 @@ impl std::error::Error for IoError {}
 pub struct Completion {
     /// The request.
     pub io: Io,
-    /// How it ended.
+    /// Result.
     pub outcome: Outcome,
-    /// When its first part reached a device; [`Time::NEVER`] if none did.
+    /// Time at which its first part reached a device; [`Time::NEVER`] if none did.
     pub dispatched_at: Time,
 }
 

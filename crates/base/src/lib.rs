@@ -25,3 +25,8 @@ pub use load::LatencyByLoad;
 pub use rng::Rng;
 pub use tenant::{BadPriority, CacheMode, Class, Objective, OnBusy, Priority, PriorityClass, TenantId};
 pub use time::{Span, Time};
+
+/// The examples of README.md, which tests run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,4 +1,4 @@
-//! What a node says of its latency when it is probed (Prequal, NSDI 2024, §4).
+//! Latency that a node reports when a client probes it (Prequal, NSDI 2024, §4).
 
 use crate::Span;
 
@@ -7,7 +7,7 @@ const KEPT: usize = 16;
 /// Beyond this many in flight all are alike.
 const LEVELS: usize = 64;
 
-/// What requests took, by how many were in the node when they came.
+/// Recent response times, grouped by the number of requests in flight at arrival.
 #[derive(Clone, Debug)]
 pub struct LatencyByLoad {
     /// By number in flight: the last ones, and how many there were in all.
@@ -32,8 +32,8 @@ impl LatencyByLoad {
         *seen += 1;
     }
 
-    /// The median of those that came when about as many were there: of the nearest number that anything is known of, the larger
-    /// of two as near. Zero if nothing is known.
+    /// Returns the median response time at `in_flight` requests, from the nearest number with samples. Of two numbers equally
+    /// near it takes the larger. Zero without any sample.
     pub fn estimate(&self, in_flight: u32) -> Span {
         let at = (in_flight as usize).min(LEVELS - 1);
         let known = |l: &(usize, &(Vec<Span>, usize))| !l.1.0.is_empty();

@@ -29,7 +29,7 @@ pub struct Priority {
 }
 
 impl Priority {
-    /// Best effort, level 4: what the kernel gives a process that said nothing.
+    /// Best effort, level 4: the kernel's default for a process without a priority.
     pub const DEFAULT: Priority = Priority { class: PriorityClass::BestEffort, level: 4 };
 }
 
@@ -78,7 +78,7 @@ pub struct Objective {
     pub bound: Span,
 }
 
-/// What kind of promise a tenant has.
+/// Kind of promise that a tenant has.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Class {
     /// A tail-latency objective (QWin); several percentiles may be bounded at once.
@@ -95,13 +95,13 @@ pub enum Class {
     },
     /// Time slots of its own (VirtualFence).
     Fenced {
-        /// How many, at least 1.
+        /// Number of slots, at least 1.
         slots: u32,
     },
 }
 
 impl Class {
-    /// What a latency-critical tenant weighs if nothing is said: ten times a best-effort one.
+    /// Default weight of a latency-critical tenant: ten times that of a best-effort one.
     pub const CRITICAL_WEIGHT: u32 = 1000;
 
     /// Its share relative to others'. A fenced tenant's is its slots: elsewhere it weighs as one of best effort.

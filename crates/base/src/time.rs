@@ -41,7 +41,7 @@ impl Time {
         self.0 as f64 / 1e9
     }
 
-    /// How long after `earlier` this is; zero if it isn't after.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Time) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -216,7 +216,7 @@ impl fmt::Debug for Time {
     }
 }
 
-/// Why a text is not a span.
+/// Reason why a text is not a span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadSpan(String);
 

@@ -4,6 +4,8 @@
 //! `cache_cost misses lz4`, for who counts their instructions; `cache_cost dirty EXTENTS REQUESTS` hits and writes where only the cache
 //! has so many extents.
 
+#![expect(clippy::disallowed_methods, reason = "it measures")]
+
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Buf, Completion, Data, Io, IoHead, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::format::{ChunkEntry, ChunkHeader, ExtentName, JournalBlock, Record, Slot, records_per_block};

@@ -17,7 +17,7 @@ const DATA: StatusExtent = StatusExtent { len: 0, hole: false, zero: false };
 impl Cache {
     /// Answers a BLOCK_STATUS, or asks the slow device for the part that it knows about.
     pub(crate) fn block_status(&mut self, mut io: Io, out: &mut Actions) {
-        let slot = self.by_key.get(&io.volume).copied().filter(|_| !self.planted(Planted::StatusFromBelow));
+        let slot = self.volumes.slot(&io.volume).filter(|_| !self.planted(Planted::StatusFromBelow));
         let Some(slot) = slot else { return self.pass(io, out) };
         let (runs, end) = self.only_here(slot, io.offset..io.end());
         match runs.first() {
@@ -60,7 +60,7 @@ impl Cache {
         };
         add(&mut self.dirty.range(from, to));
         add(&mut self.destaging.range(from..to).copied());
-        add(&mut self.locked.range(from..to).copied());
+        add(&mut self.gate.closed_in(from, to));
         keys.sort_unstable();
         let mut runs: Vec<Range<u64>> = Vec::new();
         for key in keys {

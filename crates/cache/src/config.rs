@@ -134,6 +134,11 @@ pub enum Planted {
 }
 
 impl Planted {
+    /// Returns true if a test has planted this mistake. Without the feature `mutants` it never is, and its code is not built.
+    pub const fn is_in(self, planted: Option<Planted>) -> bool {
+        cfg!(any(test, feature = "mutants")) && matches!(planted, Some(p) if p as u8 == self as u8)
+    }
+
     /// Those that show when devices fail.
     pub const OF_FAULTS: [Planted; 4] =
         [Planted::CleanWhenBroken, Planted::ForgetCleaning, Planted::BelieveAfterLoss, Planted::FlushOutOfOrder];

@@ -10,8 +10,7 @@
 
 use crate::batch::{Batch, DirtyPart, Item, Piece, WriteBack, runs_of};
 use crate::config::{Mode, Planted};
-use crate::format::Record;
-use crate::index::{Key, Loc, set_bit};
+use crate::index::{Key, Loc};
 use crate::layer::{Cache, SLOW};
 use crate::read::Purpose;
 use crate::request::{Pending, RETRY, join};
@@ -116,9 +115,7 @@ impl Cache {
 
     /// Is the header that names this place durable?
     fn is_durable(&self, place: Loc) -> bool {
-        let slot = place.slot();
-        self.chunk_of(place.weu(), slot).is_none()
-            && !self.undurable.iter().any(|u| u.weu == place.weu() && u.slots.contains(&slot))
+        self.chunk_of(place.weu(), place.slot()).is_none() && self.durability.is_covered(place)
     }
 
     /// The fast device was flushed for the `flush`th time, for a partition or for all: batches that waited for it begin.
@@ -135,9 +132,7 @@ impl Cache {
     fn begin_batch(&mut self, now: Time, part: u16, flushed: bool, out: &mut Actions) {
         let (items, undurable, most) = self.choose(now, part);
         if undurable && (items.is_empty() || (!flushed && items.len() < most / 2)) {
-            self.write_backs[usize::from(part)].waits = Some(self.flushes + 1);
-            self.flush_wanted = true;
-            self.flush_parts.insert(part);
+            self.write_backs[usize::from(part)].waits = Some(self.durability.want_flush([part]));
             return self.progress_flush(now, out);
         }
         if items.is_empty() {
@@ -242,7 +237,7 @@ impl Cache {
         let mut whose: Vec<VolumeKey> =
             b.items.iter().filter(|i| i.written).map(|i| volumes[i.key.volume() as usize].key).collect();
         whose.dedup(); // they are in the order of their keys
-        whose.retain(|v| self.by_key.contains_key(v));
+        whose.retain(|v| self.volumes.slot(v).is_some());
         self.batch(part).expect("just seen").outstanding = whose.len() as u32;
         if whose.is_empty() {
             return self.destage_over(now, part, false, out);
@@ -396,23 +391,20 @@ impl Cache {
         self.index.set(key, loc.dirty(false));
         self.counters.written_back += 1;
         let place = own.unwrap_or(loc);
-        let w = self.index.weu_mut(place.weu());
-        if (own.is_some() || !loc.is_dup()) && set_bit(&mut w.cleaned, place.slot()) {
-            let sequence = w.sequence;
-            self.journal.push(Record::Cleaned { weu: place.weu(), sequence, slot: place.slot() });
+        if own.is_some() || !loc.is_dup() {
+            self.durability.cleaned(&mut self.index, place);
         }
         if !self.planted(Planted::ForgetCleaning) {
-            self.dirty.cleaned(key, self.journal.pushed());
+            self.dirty.cleaned(key, self.durability.last_record());
         }
     }
 
     /// Do all requests of this volume find on the slow device what they should, also if the cache is never seen again? And will a
     /// cache that is seen again know that?
     pub fn is_written_back(&self, volume: VolumeKey) -> bool {
-        let Some(slot) = self.by_key.get(&volume) else { return false };
-        let v = &self.volumes[*slot as usize];
+        let Some(slot) = self.volumes.slot(&volume) else { return false };
+        let v = &self.volumes[slot as usize];
         let through = v.config.is_some_and(|c| c.mode != Mode::Back);
-        let locked = || self.locked.range(Key::new(*slot, 0)..Key::new(*slot + 1, 0)).next().is_some();
-        self.is_ready() && through && v.dirty == 0 && !locked() && !self.dirty.is_cleaning(*slot)
+        self.is_ready() && through && v.dirty == 0 && !self.gate.is_changing(slot) && !self.dirty.is_cleaning(slot)
     }
 }

@@ -6,14 +6,14 @@
 //! ```
 
 use crate::chunk::Superseded;
-use crate::config::{Planted, Sharing};
-use crate::format::{ChunkHeader, Record, Slot};
+use crate::config::Sharing;
+use crate::format::{Slot, headers};
 use crate::index::{Key, Loc};
 use crate::layer::{Cache, FAST};
 use crate::request::Pending;
 use plimsoll_base::{Completion, Data, Op, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// WEUs that are kept free, or on their way there, per partition: for what is written while others are evicted. So many at
 /// least, one of so many, and at most so many: what is dirty in them is written back together.
@@ -89,7 +89,7 @@ impl Cache {
                 let (what, whose) = ((Op::Read, OwnKind::Metadata), self.whose_weu(weu));
                 self.send_own(now, FAST, what, whose, range, Data::Absent, Pending::EvictHeader(weu), out);
             }
-            Evict::Journaling(number) if self.journal.durable() >= number && !self.pins.contains_key(&weu) => {
+            Evict::Journaling(number) if self.durability.has_record(number) && !self.pins.contains_key(&weu) => {
                 if !self.config.trim {
                     return self.trimmed(weu);
                 }
@@ -105,8 +105,7 @@ impl Cache {
     /// Whose work on a WEU is: where volumes have their own parts the part's volume, in whose slot a fence below then does it.
     pub(crate) fn whose_weu(&self, weu: u32) -> (VolumeKey, TenantId) {
         let part = self.index.weu(weu).partition;
-        let mine = |(key, slot): (&VolumeKey, &u16)| (self.volumes[*slot as usize].partition == part).then_some(*key);
-        let own = if self.config.sharing == Sharing::PerVolume { self.by_key.iter().find_map(mine) } else { None };
+        let own = if self.config.sharing == Sharing::PerVolume { self.volumes.of_partition(part) } else { None };
         (own.unwrap_or(VolumeKey::POOL), TenantId::default())
     }
 
@@ -119,9 +118,8 @@ impl Cache {
         let packing = self.chunks.iter().filter(|c| c.supersedes.iter().any(of_it));
         // They may be in another part's WEUs: space was shared before.
         let parts: BTreeSet<u16> = packing.map(|c| self.index.weu(c.weu).partition).collect();
-        if !parts.is_empty() || self.undurable.iter().any(|u| u.supersedes.iter().any(of_it)) {
-            self.flush_wanted = true;
-            self.flush_parts.extend(parts);
+        if !parts.is_empty() || self.durability.is_superseding(of_it) {
+            self.durability.want_flush(parts);
         }
     }
 
@@ -154,7 +152,7 @@ impl Cache {
         let (mut entries, mut nameless, mut believed) = (Vec::new(), Vec::new(), Vec::new());
         for h in headers(&bytes, self.layout.salt, self.layout.block_bytes, weu, Some(sequence), false) {
             for (i, e) in h.entries.iter().enumerate() {
-                let key = self.by_key.get(&e.name.volume).map(|v| Key::new(*v, e.name.extent));
+                let key = self.volumes.slot(&e.name.volume).map(|v| Key::new(v, e.name.extent));
                 let slot = h.first_slot + i as u32;
                 let fp = match e.what {
                     Slot::Base(fp) => fp,
@@ -188,29 +186,13 @@ impl Cache {
             }
         }
         self.bad.retain(|(w, _)| *w != weu);
-        self.suspect.remove(&weu);
         if let Some(of_names) = self.name_weus.get_mut(&self.index.weu(weu).partition) {
             of_names.remove(&weu);
         }
         self.counters.evicted += 1;
         let share = self.index.files() / self.index.weus().len().max(1);
         self.index.sweep(SWEEP_LEAST + 2 * share);
-        // Of one on trial no start believes anything.
-        let number = match self.planted(Planted::NoRetireRecord) || !self.confirming.counts(weu) {
-            true => 0,
-            false => {
-                let least = Record::Least { weu, sequence: sequence + 1, suspect: false, confirmed: false };
-                let number = self.journal.push(least);
-                if !self.planted(Planted::EvictUnwaited) {
-                    believed.into_iter().for_each(|key| self.deaths.add(key, number));
-                }
-                if is_damaged {
-                    self.deaths.add_unknown(number);
-                }
-                number
-            }
-        };
-        self.confirming.forget(weu);
+        let number = self.durability.retired((weu, sequence), believed, is_damaged);
         self.evicting.insert(weu, Evict::Journaling(number));
     }
 
@@ -219,53 +201,4 @@ impl Cache {
             self.index.free(weu);
         }
     }
-}
-
-/// The chunks' headers at the beginning of a WEU, as far as they are whole and belong together.
-pub(crate) fn headers(
-    bytes: &[u8],
-    salt: u64,
-    block_bytes: u32,
-    weu: u32,
-    sequence: Option<u64>,
-    trusting: bool,
-) -> Vec<ChunkHeader> {
-    let mut found: Vec<ChunkHeader> = Vec::new();
-    let mut at = 0;
-    while let Some(h) = bytes.get(at..).and_then(|b| ChunkHeader::decode(b, salt, block_bytes, trusting)) {
-        let follows = match found.last() {
-            None => sequence.is_none_or(|s| s == h.sequence) && h.first_slot == 0,
-            Some(p) => p.sequence == h.sequence && h.first_slot == p.first_slot + p.entries.len() as u32,
-        };
-        if h.weu != weu || !follows {
-            break;
-        }
-        at += crate::format::chunk_header_bytes(h.entries.len(), block_bytes) as usize;
-        found.push(h);
-    }
-    found
-}
-
-/// The same of a WEU under a number whose headers are not all there: all chunks' headers or their copies, wherever in the WEU they are.
-pub(crate) fn headers_or_copies(
-    bytes: &[u8],
-    salt: u64,
-    block_bytes: u32,
-    weu: u32,
-    sequence: u64,
-) -> Vec<ChunkHeader> {
-    let mut by_slot: BTreeMap<u32, ChunkHeader> = BTreeMap::new();
-    for at in (0..bytes.len()).step_by(block_bytes as usize) {
-        if let Some(h) = ChunkHeader::decode(&bytes[at..], salt, block_bytes, false)
-            && (h.weu, h.sequence) == (weu, sequence)
-        {
-            by_slot.entry(h.first_slot).or_insert(h);
-        }
-    }
-    let (mut found, mut slots) = (Vec::new(), 0);
-    while let Some(h) = by_slot.remove(&slots) {
-        slots += h.entries.len() as u32;
-        found.push(h);
-    }
-    found
 }

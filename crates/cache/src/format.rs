@@ -14,6 +14,7 @@
 use crate::index::Fingerprint;
 use crate::layout::RECORD_BYTES;
 use plimsoll_base::VolumeKey;
+use std::collections::BTreeMap;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const CHUNK_MAGIC: u32 = u32::from_le_bytes(*b"WEU1");
@@ -445,6 +446,55 @@ impl JournalBlock {
             records: records.collect::<Option<_>>()?,
         })
     }
+}
+
+/// The chunks' headers at the beginning of a WEU, as far as they are whole and belong together.
+pub(crate) fn headers(
+    bytes: &[u8],
+    salt: u64,
+    block_bytes: u32,
+    weu: u32,
+    sequence: Option<u64>,
+    trusting: bool,
+) -> Vec<ChunkHeader> {
+    let mut found: Vec<ChunkHeader> = Vec::new();
+    let mut at = 0;
+    while let Some(h) = bytes.get(at..).and_then(|b| ChunkHeader::decode(b, salt, block_bytes, trusting)) {
+        let follows = match found.last() {
+            None => sequence.is_none_or(|s| s == h.sequence) && h.first_slot == 0,
+            Some(p) => p.sequence == h.sequence && h.first_slot == p.first_slot + p.entries.len() as u32,
+        };
+        if h.weu != weu || !follows {
+            break;
+        }
+        at += chunk_header_bytes(h.entries.len(), block_bytes) as usize;
+        found.push(h);
+    }
+    found
+}
+
+/// The same of a WEU under a number whose headers are not all there: all chunks' headers or their copies, wherever in the WEU they are.
+pub(crate) fn headers_or_copies(
+    bytes: &[u8],
+    salt: u64,
+    block_bytes: u32,
+    weu: u32,
+    sequence: u64,
+) -> Vec<ChunkHeader> {
+    let mut by_slot: BTreeMap<u32, ChunkHeader> = BTreeMap::new();
+    for at in (0..bytes.len()).step_by(block_bytes as usize) {
+        if let Some(h) = ChunkHeader::decode(&bytes[at..], salt, block_bytes, false)
+            && (h.weu, h.sequence) == (weu, sequence)
+        {
+            by_slot.entry(h.first_slot).or_insert(h);
+        }
+    }
+    let (mut found, mut slots) = (Vec::new(), 0);
+    while let Some(h) = by_slot.remove(&slots) {
+        slots += h.entries.len() as u32;
+        found.push(h);
+    }
+    found
 }
 
 #[cfg(test)]

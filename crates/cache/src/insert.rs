@@ -2,7 +2,7 @@
 
 use crate::chunk::Chunk;
 use crate::config::{Codec, Planted, Sharing};
-use crate::flush::Undurable;
+use crate::durability::Undurable;
 use crate::format::{ExtentHead, Packing};
 use crate::index::{Fingerprint, Index, Key, Loc, WeuState};
 use crate::layer::{Cache, FAST};
@@ -62,7 +62,7 @@ impl Cache {
         let behind = self.chunks.iter().filter(|c| c.closed && !c.dirty).count() >= CLEAN_CHUNKS_MAX;
         if self.inserts.len() >= INSERTS_MAX || behind || !self.is_ready() || self.stopping {
             self.counters.dropped += 1;
-            self.fills.remove(&key);
+            self.gate.drop_fill(&key);
             return;
         }
         let (tenant, priority) = self.background_of(key);
@@ -100,17 +100,16 @@ impl Cache {
     /// packed then was confirmed.
     fn still_wanted(&self, insert: usize) -> bool {
         let i = &self.inserts[insert];
-        self.is_ready() && (i.op.is_some() || (self.fills.get(&i.key) == Some(&i.token) && !self.stopping))
+        self.is_ready() && (i.op.is_some() || (self.gate.may_fill(&i.key, i.token) && !self.stopping))
     }
 
     fn end_insert(&mut self, now: Time, insert: usize, out: &mut Actions) {
         let i = self.inserts.remove(insert);
         match i.op {
             Some(op) => self.part_done(now, op, out),
-            None if self.fills.get(&i.key) == Some(&i.token) => {
-                self.fills.remove(&i.key);
+            None => {
+                self.gate.end_fill(&i.key, i.token);
             }
-            None => {}
         }
     }
 
@@ -170,7 +169,7 @@ impl Cache {
             return Duplicate::Taken;
         }
         // What a dirty duplicate relies on must count when it does.
-        if self.confirming.is_on_trial(loc.weu()) || self.suspect.contains(&loc.weu()) {
+        if !self.durability.may_rely_on(loc.weu()) {
             return Duplicate::None;
         }
         let loc = loc.dup(true).dirty(true);
@@ -340,7 +339,7 @@ impl Cache {
         self.next_sequence += 1;
         assert_eq!(self.next_sequence >> LIFE_SHIFT, life, "a life has 2^40 WEUs");
         if !dirty {
-            self.confirming.begin(weu, sequence);
+            self.durability.clean_begun(weu, sequence);
         }
         self.chunks.push(Chunk::first(weu, sequence, dirty, &self.layout));
         Some(self.chunks.len() - 1)
@@ -367,9 +366,9 @@ impl Cache {
         self.chunks[c].held = writes;
         if !self.chunks[c].dirty {
             let needs = self.unflushed(c);
-            let counts = self.is_ready() && !self.confirming.is_on_trial(weu);
+            let counts = self.is_ready() && !self.durability.is_on_trial(weu);
             assert!(!counts || self.chunks[c].entries.is_empty(), "nothing comes into a WEU that counts");
-            self.confirming.needs(weu, needs);
+            self.durability.clean_closed(weu, needs);
         }
         self.send_chunks(now, out);
     }
@@ -377,7 +376,7 @@ impl Cache {
     /// Volumes with extents in a chunk that the slow device may still lose: changed, and not flushed since.
     fn unflushed(&self, c: usize) -> Vec<(u16, u64)> {
         let slots: BTreeSet<u16> =
-            self.chunks[c].entries.iter().filter_map(|e| self.by_key.get(&e.name.volume).copied()).collect();
+            self.chunks[c].entries.iter().filter_map(|e| self.volumes.slot(&e.name.volume)).collect();
         let volume = |s: u16| (s, &self.volumes[s as usize]);
         slots.into_iter().map(volume).filter(|(_, v)| v.changes > v.flushed).map(|(s, v)| (s, v.changes)).collect()
     }
@@ -452,16 +451,17 @@ impl Cache {
         }
         let c = self.chunks.remove(at);
         if !c.dirty && !self.chunks.iter().any(|other| other.closed && other.weu == weu) {
-            self.confirming.written(now, weu);
+            self.durability.clean_written(now, weu);
         }
-        if !c.dirty && !self.held.is_empty() {
+        if !c.dirty && self.durability.has_held() {
             let took = now.since(c.sent_at).min(CLEAN_PAUSE_MAX);
             self.clean_after = now + Span::from_nanos(took.as_nanos() * CLEAN_PAUSE);
         }
         if c.dirty {
             let slots = c.first_slot..c.first_slot + c.entries.len() as u32;
             let (weu, sequence, number, supersedes) = (c.weu, c.sequence, c.number, c.supersedes);
-            self.undurable.push(Undurable { weu, sequence, number, slots, supersedes });
+            let part = self.index.weu(weu).partition;
+            self.durability.dirty_written(Undurable { weu, sequence, part, number, slots, supersedes });
         }
     }
 }

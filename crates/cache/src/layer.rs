@@ -6,23 +6,19 @@
 //!  write back ──► fingerprint, pack (workers) ──► open WEU ──► done;  flush: chunk, journal, flush of both devices
 //!  fill ──► fingerprint ──► duplicate │ pack ──► open WEU ──► full: written whole
 //! ```
-//! Each state below is kept by one of the modules `read`, `write`, `insert`, `evict`, `flush`, `confirm`, `destage`, `recover`;
-//! what may go on after an event goes on in [`Cache::progress`].
+//! Recovery, the gate and durability own their state; the rest is kept here, and changed by `read`, `write`, `insert`, `evict`, `destage`.
+//! After each event [`Cache::progress`] continues the work that it allows.
 
 use crate::batch::{DirtyPart, WriteBack};
-use crate::broken::Life;
 use crate::chunk::Chunk;
 use crate::config::{CacheConfig, CacheVolume, Mode, Planted, Sharing};
-use crate::confirm::Confirming;
 use crate::control::{CacheControl, CacheTerms};
-use crate::deaths::Deaths;
 use crate::dirty::Dirty;
+use crate::durability::Durability;
 use crate::evict::Evict;
-use crate::flush::{FlushJob, Undurable};
-use crate::held::Unsaid;
+use crate::gate::Gate;
 use crate::index::{Index, Key, Loc};
 use crate::insert::Insert;
-use crate::journal::Journal;
 use crate::layout::Layout;
 use crate::parts::WEUS_MIN;
 use crate::read::{Ahead, Fetch};
@@ -30,9 +26,10 @@ use crate::recipes::Recipes;
 use crate::recover::Recovery;
 use crate::relearn::Relearn;
 use crate::request::{ClientOp, Pending, WorkFor};
+use crate::state::State;
 use crate::status::{Counters, LostRange, StartReport};
 use crate::streams::Streams;
-use crate::volumes::Volume;
+use crate::volumes::{Volume, Volumes};
 use plimsoll_base::{Completion, Io, IoHead, IoId, Outcome, TenantId, Time, VolumeKey};
 use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Message, Offer, Port, Ports, VolumeTerms, Worked};
 use slab::Slab;
@@ -46,21 +43,14 @@ pub const FAST: Port = 1;
 pub struct Cache {
     pub(crate) config: CacheConfig,
     pub(crate) layout: Layout,
-    pub(crate) life: Life,
+    pub(crate) state: State,
     pub(crate) index: Index,
-    pub(crate) journal: Journal,
+    pub(crate) durability: Durability,
     /// Packed and not yet on the device, oldest first.
     pub(crate) chunks: Vec<Chunk>,
     pub(crate) next_sequence: u64,
     pub(crate) next_chunk: u64,
-    pub(crate) volumes: Vec<Volume>,
-    pub(crate) by_key: BTreeMap<VolumeKey, u16>,
-    /// Slots to give out again.
-    pub(crate) free_slots: Vec<u16>,
-    /// Volumes that are gone, and the first WEU's number that can't hold anything of theirs.
-    pub(crate) gone: Vec<(VolumeKey, u64)>,
-    /// Of them, those of which the journal doesn't say it for good yet: the number of its record.
-    pub(crate) going: Vec<(VolumeKey, u64)>,
+    pub(crate) volumes: Volumes,
     pub(crate) pending: Slab<Pending>,
     pub(crate) ops: Slab<ClientOp>,
     pub(crate) fetches: Slab<Fetch>,
@@ -68,19 +58,7 @@ pub struct Cache {
     pub(crate) reading: BTreeMap<u64, usize>,
     pub(crate) inserts: Slab<Insert>,
     pub(crate) works: Slab<WorkFor>,
-    /// Fills under way: only who has the extent's token may fill it.
-    pub(crate) fills: BTreeMap<Key, u64>,
-    pub(crate) next_token: u64,
-    /// Extents with changes on their way to the slow device.
-    pub(crate) writing: BTreeMap<Key, u32>,
-    /// Extents being changed in the cache.
-    pub(crate) locked: BTreeSet<Key>,
-    /// Client requests that wait for one of those, or for a change on its way.
-    pub(crate) waiting: BTreeMap<Key, VecDeque<Io>>,
-    /// Changes that wait until it's noted that the fast device failed.
-    pub(crate) unnoted: VecDeque<Io>,
-    /// Changes that wait for the journal.
-    pub(crate) held: Vec<(u64, usize)>,
+    pub(crate) gate: Gate,
     /// What came while recovering.
     pub(crate) early: Vec<Io>,
     pub(crate) dirty: Dirty,
@@ -92,36 +70,11 @@ pub struct Cache {
     pub(crate) name_weus: BTreeMap<u16, BTreeSet<u32>>,
     /// WEUs that must stay: being read, with references, or with superseded extents whose successors aren't durable.
     pub(crate) pins: BTreeMap<u32, u32>,
-    pub(crate) undurable: Vec<Undurable>,
-    /// Dirty chunks that are durable and not yet in the journal.
-    pub(crate) unsaid: Unsaid,
-    pub(crate) confirming: Confirming,
-    pub(crate) deaths: Deaths,
-    /// Chunks below this are durable.
-    pub(crate) durable_chunks: u64,
     /// Places whose bytes are not what they should be.
     pub(crate) bad: BTreeSet<(u32, u32)>,
-    /// WEUs of dirty extents found at this or an earlier start that no flush was known to have covered, and any with bytes found
-    /// spoiled: nothing dirty may rely on them.
-    pub(crate) suspect: BTreeSet<u32>,
     pub(crate) evicting: BTreeMap<u32, Evict>,
     /// Inserts without room.
     pub(crate) starved: VecDeque<usize>,
-    pub(crate) flush_jobs: Vec<FlushJob>,
-    /// Who waits for the next one.
-    pub(crate) flush_next: Vec<usize>,
-    pub(crate) flush_wanted: bool,
-    /// Partitions whose open chunks it closes.
-    pub(crate) flush_parts: BTreeSet<u16>,
-    /// Flushes of the fast device that were begun.
-    pub(crate) flushes: u64,
-    /// The volumes that there are, and whether only the cache may have something of each; anything else it holds is nobody's.
-    pub(crate) known: Option<BTreeMap<VolumeKey, bool>>,
-    /// Volumes of which nothing counts that only the cache had under an earlier [`CacheConfig::generation`] than this.
-    pub(crate) given_up: BTreeMap<VolumeKey, u16>,
-    /// Volumes of which headers were corrupt, at this start or an earlier one: what was written last to them may be missing. Each
-    /// snapshot of the journal says so. [`VolumeKey::POOL`] stands for those of which it isn't known which.
-    pub(crate) missed: BTreeSet<VolumeKey>,
     /// By partition.
     pub(crate) write_backs: Vec<WriteBack>,
     /// Empty. Every event fills it while anything is dirty: its memory is used again.
@@ -139,7 +92,6 @@ pub struct Cache {
     pub(crate) stopping: bool,
     /// What must survive was ordered to be written out for the last time.
     draining: bool,
-    pub(crate) recovery: Option<Box<Recovery>>,
     pub(crate) relearn: Relearn,
     pub(crate) counters: Counters,
     pub(crate) start_report: StartReport,
@@ -158,53 +110,29 @@ impl Cache {
         Cache {
             config,
             layout,
-            life: Life::Recovering,
+            state: State::Recovering(Box::new(Recovery::new(layout, config.planted))),
             index,
-            journal: Journal::new(layout, config.generation, 2),
+            durability: Durability::new(layout, config.generation, config.planted),
             chunks: Vec::new(),
             next_sequence: 1,
             next_chunk: 1,
-            volumes: Vec::new(),
-            by_key: BTreeMap::new(),
-            free_slots: Vec::new(),
-            gone: Vec::new(),
-            going: Vec::new(),
+            volumes: Volumes::default(),
             pending: Slab::new(),
             ops: Slab::new(),
             fetches: Slab::new(),
             reading: BTreeMap::new(),
             inserts: Slab::new(),
             works: Slab::new(),
-            fills: BTreeMap::new(),
-            next_token: 1,
-            writing: BTreeMap::new(),
-            locked: BTreeSet::new(),
-            waiting: BTreeMap::new(),
-            unnoted: VecDeque::new(),
-            held: Vec::new(),
+            gate: Gate::new(config.planted),
             early: Vec::new(),
             dirty: Dirty::default(),
             flush_asked: false,
             refs: BTreeMap::new(),
             name_weus: BTreeMap::new(),
             pins: BTreeMap::new(),
-            undurable: Vec::new(),
-            unsaid: Unsaid::default(),
-            confirming: Confirming::default(),
-            deaths: Deaths::default(),
-            durable_chunks: 0,
             bad: BTreeSet::new(),
-            suspect: BTreeSet::new(),
             evicting: BTreeMap::new(),
             starved: VecDeque::new(),
-            flush_jobs: Vec::new(),
-            flush_next: Vec::new(),
-            flush_wanted: false,
-            flush_parts: BTreeSet::new(),
-            flushes: 0,
-            known: None,
-            given_up: BTreeMap::new(),
-            missed: BTreeSet::new(),
             write_backs: Vec::new(),
             dirty_parts: Vec::new(),
             destaging: BTreeSet::new(),
@@ -215,7 +143,6 @@ impl Cache {
             recipes: Recipes::default(),
             stopping: false,
             draining: false,
-            recovery: None,
             relearn: Relearn::default(),
             counters: Counters::default(),
             start_report: StartReport::default(),
@@ -227,7 +154,7 @@ impl Cache {
     /// of any other was deleted.
     #[must_use]
     pub fn with_known(mut self, known: impl IntoIterator<Item = (VolumeKey, bool)>) -> Cache {
-        self.known = Some(known.into_iter().collect());
+        self.volumes.set_known(known);
         self
     }
 
@@ -235,12 +162,12 @@ impl Cache {
     /// only it has counts again.
     #[must_use]
     pub fn with_given_up(mut self, since: impl IntoIterator<Item = (VolumeKey, u16)>) -> Cache {
-        self.given_up = since.into_iter().collect();
+        self.volumes.set_given_up(since);
         self
     }
 
     pub(crate) fn planted(&self, p: Planted) -> bool {
-        self.config.planted == Some(p)
+        p.is_in(self.config.planted)
     }
 
     pub(crate) fn extent_bytes(&self) -> u64 {
@@ -248,7 +175,7 @@ impl Cache {
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        self.life == Life::Ready
+        matches!(self.state, State::Serving)
     }
 
     /// Lets go on what can, after anything has happened.
@@ -271,13 +198,8 @@ impl Cache {
         }
         self.progress_relearning(now, out);
         self.write_journal(now, false, out);
-    }
-
-    /// Recovery is over.
-    pub(crate) fn ready(&mut self, now: Time, out: &mut Actions) {
-        self.life = Life::Ready;
-        self.end_early(now, out);
-        self.progress(now, out);
+        self.durability.check();
+        self.gate.check_waiting();
     }
 }
 
@@ -301,16 +223,17 @@ impl Layer for Cache {
         }
         let written_through = |v: &Volume| v.config.is_none_or(|c| c.mode != Mode::Back) && v.dirty == 0;
         port == SLOW
-            || self.life == Life::Recovering
-            || !(self.locked.is_empty() && self.volumes.iter().all(written_through))
+            || self.state.is_starting()
+            || self.gate.is_any_closed()
+            || !self.volumes.iter().all(written_through)
     }
 
     fn state(&self) -> LayerState {
-        match &self.life {
-            Life::Recovering => LayerState::Recovering,
-            Life::Ready if self.lost.is_empty() && self.damage().is_none() => LayerState::Ready,
-            Life::Ready | Life::Broken { .. } => LayerState::Degraded,
-            Life::Failed(_) => LayerState::Failed,
+        match &self.state {
+            State::Recovering(_) | State::Starting(_) => LayerState::Recovering,
+            State::Serving if self.lost.is_empty() && self.damage().is_none() => LayerState::Ready,
+            State::Serving | State::Bypassed(_) => LayerState::Degraded,
+            State::Failed(_) => LayerState::Failed,
         }
     }
 
@@ -336,12 +259,12 @@ impl Layer for Cache {
 
     fn is_using(&self, volume: VolumeKey) -> bool {
         // Were it over before, a power loss could bring back what nobody will ever ask for, and only the cache has.
-        let counts = matches!(self.life, Life::Ready | Life::Recovering);
-        if counts && self.going.iter().any(|(key, _)| *key == volume) {
+        let counts = matches!(self.state, State::Serving) || self.state.is_starting();
+        if counts && self.durability.is_deleting(&volume) {
             return true;
         }
         let mine = |(_, v): &(u16, &Volume)| v.key == volume;
-        (0..=u16::MAX).zip(&self.volumes).find(mine).is_some_and(|(slot, _)| self.is_using_slot(slot))
+        (0..=u16::MAX).zip(self.volumes.iter()).find(mine).is_some_and(|(slot, _)| self.is_using_slot(slot))
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
@@ -349,9 +272,9 @@ impl Layer for Cache {
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
-        match self.life {
-            Life::Recovering => self.early.push(io),
-            _ => self.route(now, io, out),
+        match self.state.is_starting() {
+            true => self.early.push(io),
+            false => self.route(now, io, out),
         }
         self.progress(now, out);
     }
@@ -375,7 +298,10 @@ impl Layer for Cache {
             p @ (Pending::Through { op } | Pending::SlowFlush { op, .. }) => {
                 match p {
                     Pending::SlowFlush { covers, .. } => self.slow_flushed(Some(covers), c.outcome),
-                    _ => self.volumes[self.by_key[&c.io.volume] as usize].changes += 1,
+                    _ => {
+                        let slot = self.volumes.slot_known(&c.io.volume);
+                        self.volumes[slot as usize].changes += 1;
+                    }
                 }
                 let o = &mut self.ops[op];
                 o.dispatched_at = o.dispatched_at.min(c.dispatched_at);
@@ -392,8 +318,10 @@ impl Layer for Cache {
                 }
             }
             Pending::Journal => {
-                if !self.own_failed(now, &c, out) && self.journal.wrote() {
-                    self.journaled(now, out);
+                if !self.own_failed(now, &c, out)
+                    && let Some(journaled) = self.durability.journal_written()
+                {
+                    self.journaled(now, journaled, out);
                 }
             }
             Pending::FastFlush => {
@@ -403,7 +331,7 @@ impl Layer for Cache {
             }
             Pending::Confirm => {
                 if !self.own_failed(now, &c, out) {
-                    self.trials_flushed();
+                    self.durability.confirm_flushed(&self.index);
                 }
             }
             Pending::EvictHeader(weu) => {
@@ -421,9 +349,10 @@ impl Layer for Cache {
             }
             Pending::DestageFlush { part } => self.destage_flushed(now, part, c.outcome, out),
             Pending::Recovery(what) => self.recovery_read(now, what, c, out),
+            Pending::StartFlush => self.start_flushed(now, c.outcome, out),
             Pending::Upgrade => {
                 if !self.own_failed(now, &c, out) {
-                    self.recovered(now, out);
+                    self.started(now, out);
                 }
             }
             Pending::Recipe(page) => self.recipe_read(page, c),
@@ -493,7 +422,9 @@ impl Layer for Cache {
             // Asked for again and again until nothing is under way: what the first time began must not begin anew each time.
             if !std::mem::replace(&mut self.draining, true) {
                 self.close_open(now, None, out);
-                self.flush_wanted |= self.chunks.iter().any(|c| c.dirty) || !self.undurable.is_empty();
+                if self.chunks.iter().any(|c| c.dirty) || self.durability.has_undurable() {
+                    self.durability.want_flush([]);
+                }
             }
             self.progress(now, out);
         }
@@ -503,8 +434,8 @@ impl Layer for Cache {
         self.pending.is_empty()
             && self.ops.is_empty()
             && self.works.is_empty()
-            && self.waiting.is_empty()
-            && self.unnoted.is_empty()
+            && !self.gate.has_waiting()
+            && !self.state.has_waiting()
             && self.early.is_empty()
     }
 }

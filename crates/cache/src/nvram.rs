@@ -325,7 +325,7 @@ impl Nvram {
             self.moves += 1;
             self.own(now, DEVICE, (Op::Write, OwnKind::WriteBack), (at, len), data, Pending::Move, out);
         }
-        if self.moves == 0 && self.planted == Some(Planted::NvramForgetsEarly) {
+        if self.moves == 0 && Planted::NvramForgetsEarly.is_in(self.planted) {
             return self.say_so(now, out);
         }
         if self.moves == 0 {
@@ -408,9 +408,9 @@ impl Nvram {
         }
         let (read, lost) = (std::mem::take(&mut self.read), std::mem::take(&mut self.lost));
         let how = Reading {
-            trusting: self.planted == Some(Planted::NvramGapsTrusted),
-            one_copy: self.planted == Some(Planted::NvramReadOnce),
-            unchecked: self.planted == Some(Planted::NvramUnchecked),
+            trusting: Planted::NvramGapsTrusted.is_in(self.planted),
+            one_copy: Planted::NvramReadOnce.is_in(self.planted),
+            unchecked: Planted::NvramUnchecked.is_in(self.planted),
         };
         let found = match self.ring.recover(&read, &lost, how) {
             Ok(found) => found,
@@ -419,7 +419,7 @@ impl Nvram {
                 return self.failed(out);
             }
         };
-        let found = if self.planted == Some(Planted::NvramIgnored) { Vec::new() } else { found };
+        let found = if Planted::NvramIgnored.is_in(self.planted) { Vec::new() } else { found };
         let (size, block) = self.device;
         let fits = |r: &Record| {
             let len = r.data.len() as u64;

@@ -26,8 +26,8 @@ impl Cache {
         }
         let mut left = total;
         let mut wants: Vec<(u16, u32)> = Vec::new();
-        for v in &self.volumes {
-            let is_gone = !self.by_key.contains_key(&v.key);
+        for v in self.volumes.iter() {
+            let is_gone = self.volumes.slot(&v.key).is_none();
             let want = match v.config {
                 _ if is_gone => {
                     self.index.set_quota(v.partition, 0);

@@ -1,8 +1,6 @@
 //! Reads: extent by extent from where each is, read ahead where they are sequential.
 
-use crate::broken::Life;
 use crate::config::{Mode, Sharing};
-use crate::format::Record;
 use crate::index::{Key, Loc};
 use crate::layer::{Cache, FAST, SLOW};
 use crate::request::{ClientOp, Pending, WorkFor};
@@ -90,7 +88,7 @@ impl Ahead {
 impl Cache {
     /// The slot, size and mode of a request's volume, if the cache knows it.
     pub(crate) fn volume_of(&self, head: &IoHead) -> Option<(u16, u64, Mode)> {
-        let slot = *self.by_key.get(&head.volume)?;
+        let slot = self.volumes.slot(&head.volume)?;
         let config = self.volumes[slot as usize].config?;
         Some((slot, config.size_bytes, config.mode))
     }
@@ -215,15 +213,14 @@ impl Cache {
             wide_from = from / e * e;
             wide_to = if to.next_multiple_of(e) <= size { to.next_multiple_of(e) } else { to };
         }
-        let slot = self.by_key[&self.ops[op].head.volume];
-        let token = self.next_token;
-        self.next_token += 1;
+        let slot = self.volumes.slot_known(&self.ops[op].head.volume);
+        let token = self.gate.new_token();
         for n in wide_from.div_ceil(e)..wide_to / e {
             let key = Key::new(slot, n);
             if scan {
                 self.counters.scans += 1;
-            } else if !self.writing.contains_key(&key) && !self.locked.contains(&key) {
-                self.fills.insert(key, token);
+            } else if !self.gate.is_busy(&key) {
+                self.gate.begin_fill(key, token);
             }
         }
         let o = &self.ops[op];
@@ -252,7 +249,7 @@ impl Cache {
         match c.outcome {
             Outcome::Done => {
                 o.pieces[piece].1 = extract(&c.io.data, c.io.len, from - c.io.offset, len);
-                let slot = self.by_key[&c.io.volume];
+                let slot = self.volumes.slot_known(&c.io.volume);
                 self.fill_from(now, slot, c.io.offset, &c.io.data, c.io.len, token, out);
             }
             other => {
@@ -260,7 +257,7 @@ impl Cache {
                     Outcome::Failed(e) => o.failed = Some(e),
                     busy => o.busy = Some(busy),
                 }
-                self.fills.retain(|_, t| *t != token);
+                self.gate.end_fills(token);
             }
         }
         self.part_done(now, op, out);
@@ -272,7 +269,7 @@ impl Cache {
         let e = self.extent_bytes();
         for n in offset.div_ceil(e)..(offset + len) / e {
             let key = Key::new(slot, n);
-            if self.fills.get(&key) == Some(&token) {
+            if self.gate.may_fill(&key, token) {
                 self.insert_clean(now, key, extract(data, len, n * e - offset, e), token, out);
             }
         }
@@ -280,9 +277,8 @@ impl Cache {
 
     /// Caches an extent that is at hand.
     pub(crate) fn fill_with(&mut self, now: Time, key: Key, data: Data, out: &mut Actions) {
-        let token = self.next_token;
-        self.next_token += 1;
-        self.fills.insert(key, token);
+        let token = self.gate.new_token();
+        self.gate.begin_fill(key, token);
         self.insert_clean(now, key, data, token, out);
     }
 
@@ -292,8 +288,7 @@ impl Cache {
         let (first, end) = (from.div_ceil(e), to / e);
         let here = |c: &Cache, n: u64| {
             let key = Key::new(slot, n);
-            let changing = c.writing.contains_key(&key) || c.locked.contains(&key) || c.fills.contains_key(&key);
-            changing || c.ahead.has(key) || c.index.look(key).is_some()
+            c.gate.is_busy(&key) || c.gate.is_filling(&key) || c.ahead.has(key) || c.index.look(key).is_some()
         };
         let mut n = first;
         while n < end {
@@ -310,10 +305,9 @@ impl Cache {
     /// Reads `count` extents of its own accord, to hold them ahead or to cache them.
     pub(crate) fn fill_by_reading(&mut self, now: Time, key: Key, count: u64, ahead: bool, out: &mut Actions) {
         let e = self.extent_bytes();
-        let token = self.next_token;
-        self.next_token += 1;
+        let token = self.gate.new_token();
         for n in key.extent()..key.extent() + count {
-            self.fills.insert(Key::new(key.volume(), n), token);
+            self.gate.begin_fill(Key::new(key.volume(), n), token);
         }
         let v = &self.volumes[key.volume() as usize];
         let whose = (v.key, v.config.map_or(TenantId::default(), |c| c.tenant));
@@ -332,16 +326,15 @@ impl Cache {
         out: &mut Actions,
     ) {
         if !c.outcome.is_done() || !ahead {
-            if c.outcome.is_done() {
-                self.fill_from(now, key.volume(), c.io.offset, &c.io.data, c.io.len, token, out);
-            }
-            return self.fills.retain(|_, t| c.outcome.is_done() || *t != token);
+            return match c.outcome.is_done() {
+                true => self.fill_from(now, key.volume(), c.io.offset, &c.io.data, c.io.len, token, out),
+                false => self.gate.end_fills(token),
+            };
         }
         let e = self.extent_bytes();
         for n in 0..count {
             let key = Key::new(key.volume(), key.extent() + n);
-            if self.fills.get(&key) == Some(&token) {
-                self.fills.remove(&key);
+            if self.gate.end_fill(&key, token) {
                 self.counters.ahead += 1;
                 self.ahead.add(key, extract(&c.io.data, c.io.len, n * e, e), e);
             }
@@ -517,16 +510,12 @@ impl Cache {
 
     /// What was read of `key` at `loc` is not it. If nothing better is known: was it dirty, and so is lost?
     fn spoiled(&mut self, key: Key, loc: Loc) -> bool {
-        if matches!(self.life, Life::Broken { .. }) {
+        if self.state.bypassed().is_some() {
             return self.dirty.contains(&key);
         }
         self.counters.corrupt += 1;
         let first_time = self.bad.insert((loc.weu(), loc.at_bytes()));
-        if self.suspect.insert(loc.weu()) {
-            // Nor may anything dirty rely on it after the next start, which finds the fingerprint in the header.
-            let (weu, sequence) = (loc.weu(), self.index.weu(loc.weu()).sequence);
-            self.journal.push(Record::Least { weu, sequence, suspect: true, confirmed: false });
-        }
+        self.durability.suspect(loc.weu(), self.index.weu(loc.weu()).sequence);
         let now_at = self.index.look(key);
         if now_at.is_none_or(|l| !l.same_place(loc)) {
             return false;

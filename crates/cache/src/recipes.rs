@@ -90,7 +90,7 @@ impl Cache {
             self.ask_for_recipe(now, page, size, out);
             return None;
         }
-        if self.writing.contains_key(&key) || self.locked.contains(&key) {
+        if self.gate.is_busy(&key) {
             return None;
         }
         let loc = self.recipes.fingerprint(key).and_then(|fp| self.index.find_content(fp))?;
@@ -101,7 +101,7 @@ impl Cache {
             return None;
         }
         self.counters.recipe_hits += 1;
-        self.fills.remove(&key);
+        self.gate.drop_fill(&key);
         self.point(key, loc.dup(true), None);
         Some(loc.dup(true))
     }
@@ -132,10 +132,7 @@ impl Cache {
         let fingerprint = |(i, name): (u64, &u128)| {
             let key = Key::new(page.volume(), page.extent() + i);
             // The store's is older than what only the cache has, or about to be.
-            let other = self.dirty.contains(&key)
-                || self.destaging.contains(&key)
-                || self.locked.contains(&key)
-                || self.writing.contains_key(&key);
+            let other = self.dirty.contains(&key) || self.destaging.contains(&key) || self.gate.is_busy(&key);
             let data = Data::Content(vec![*name].into());
             let task =
                 MakeFingerprint { data, len: e, hash: self.config.hash, key: hash_key, speeds: self.config.speeds };

@@ -1,29 +1,34 @@
 //! Starting: from what is on the fast device, and nothing else (NI-M19).
 //!
 //! ```text
-//!  page ──► journal, both copies of both halves ──► headers of all WEUs ──► dirty chunks that may be torn: each is checked
-//!     ──► flush ──► a new epoch of the journal ──► the page, if the device was of version 2 ──► ready
+//!  page ──► journal, both copies of both halves ──► headers of all WEUs ──► dirty chunks that may be torn: each is checked ──► [`Recovered`]
 //! ```
 //! A WEU's header says what was written in it, the journal what of that isn't true any more; of clean extents, if it's true at all. Of two entries for one extent that
 //! of the later chunk counts; within a chunk, the later slot's. (Not the later WEU's: one for dirty extents may be open for long.)
+//!
+//! [`Recovery`] is a state machine: it takes what was read, orders what to read next, and ends with a value. It owns all that it has read
+//! so far; the index and the volumes are lent to it. Nothing is written before it has ended: see `start`.
 
-use crate::broken::Life;
-use crate::config::Planted;
-use crate::evict::{headers, headers_or_copies};
-use crate::format::{ChunkHeader, JournalBlock, chunk_header_bytes};
-use crate::index::{Found, Weu};
+mod judge;
+mod marks;
+mod missing;
+mod tails;
+#[cfg(test)]
+mod tests;
+mod unreadable;
+
+use crate::config::{CacheConfig, Planted};
+use crate::format::{ChunkHeader, JournalBlock, chunk_header_bytes, headers, headers_or_copies};
+use crate::index::{Found, Index, Key, Loc, Weu};
 use crate::journal;
-use crate::layer::Cache;
 use crate::layout::{Layout, PAGE_BYTES};
-use crate::marks::Marks;
-use crate::request::Pending;
 use crate::status::StartReport;
-use crate::tails::Tails;
-use crate::tasks::bytes_of;
-use crate::unreadable::Unreadable;
-use plimsoll_base::{BufMut, Completion, Data, Op, Outcome, OwnKind, Time, VolumeKey};
-use plimsoll_stack::{Actions, Offer};
-use std::collections::BTreeSet;
+use crate::volumes::Volumes;
+use marks::Marks;
+use plimsoll_base::{Buf, Time, VolumeKey};
+use std::collections::{BTreeMap, BTreeSet};
+use tails::Tails;
+use unreadable::Unreadable;
 
 /// Headers read at once.
 const READS_MAX: u32 = 32;
@@ -39,73 +44,141 @@ const LIVES_MAX: u64 = (1 << 24) - 2;
 /// More epochs than any device lives for.
 const EPOCHS_MAX: u64 = 1 << 62;
 
+/// Phases of a recovery, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stage {
+enum Stage {
     Page,
     Journal,
     Headers,
     Tail,
-    Flush,
-    Epoch,
-    Upgrade,
 }
 
-/// See the module's documentation.
-pub(crate) struct Recovery {
-    pub stage: Stage,
-    pub begun_at: Time,
-    device_bytes: u64,
-    pub outstanding: u32,
-    /// What is read of the copies of the journal's halves; of a device of version 2 of the two halves, each twice as long.
-    pub copies: [Vec<u8>; 4],
-    /// The device is of version 2.
-    pub old: bool,
-    /// The journal is corrupt.
-    pub corrupt: Option<journal::Corrupt>,
+/// An order of a recovery to whoever runs it.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Order {
+    /// The device is laid out like this: from now on that is the cache's layout.
+    Layout(Layout),
+    /// Read an offset and a length of the fast device, and answer with [`Recovery::handle_read`] and the same `what`.
+    Read { what: u32, range: (u64, u64) },
+    /// Call [`Recovery::handle_wake`] at this time.
+    Wake(Time),
+}
+
+/// The reason why a recovery ended without a result.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Failure {
+    /// The device is not this cache's, or does not fit its configuration.
+    Foreign(String),
+    /// The device can't be read, or what it holds makes no sense.
+    Device(String),
+}
+
+/// The parts of a cache that a recovery fills or asks.
+pub(crate) struct World<'a> {
+    pub config: &'a CacheConfig,
+    pub index: &'a mut Index,
+    pub volumes: &'a mut Volumes,
+}
+
+/// Findings of a recovery, beside the index that it filled.
+pub(crate) struct Recovered {
+    /// The first number of a WEU and the first of a chunk that this start may give: above all that were ever begun.
+    pub first: (u64, u64),
+    /// Chunks below this number are durable once the device was flushed.
+    pub durable_chunks: u64,
+    /// The epoch of the journal to begin.
     pub next_epoch: u64,
-    pub durable: u64,
-    /// The number of this start: above those of all WEUs and chunks that were ever begun, whether anything of them is left or not.
-    pub life: u64,
-    /// What is clean is not believed: the device was away.
-    pub stale: bool,
-    /// [`crate::CacheConfig::generation`] when the journal was written.
-    pub generation: u16,
-    /// By WEU.
-    pub marks: Vec<Marks>,
-    pub least: Vec<u64>,
-    /// By WEU, the number under which clean extents in it count.
-    pub confirmed: Vec<u64>,
-    /// By WEU, the number under which headers of dirty extents are there, and of how many slots.
-    pub held: Vec<(u64, u32)>,
-    /// WEUs under a number that were found after an earlier power loss, without being known to be durable.
-    pub suspect: BTreeSet<(u32, u64)>,
-    pub gone: BTreeSet<VolumeKey>,
-    /// See [`Cache::missed`].
-    pub missed: BTreeSet<VolumeKey>,
-    pub next_weu: u32,
-    pub unreadable: Unreadable,
-    pub tails: Tails,
-    /// WEUs that hold something: number, WEU, is it for dirty extents, and whose it is.
-    pub found: Vec<(u64, u32, bool, Option<u16>)>,
-    /// Of each WEU's chunks: the first slot, and which it was of all.
-    pub chunks: Vec<Vec<(u32, u64)>>,
-    /// What they hold.
-    pub load: Found,
+    /// Duplicates, and where a header says so.
+    pub refs: BTreeMap<Key, Loc>,
+    /// Extents of which a dirty entry was found, whether it counts or not.
+    pub maybe_dirty: Vec<Key>,
+    /// Dirty duplicates whose bytes aren't there.
+    pub lost: Vec<Key>,
+    /// WEUs that nothing dirty may rely on.
+    pub suspect: BTreeSet<u32>,
     /// WEUs that are mostly names.
     pub of_names: Vec<u32>,
     /// WEUs with fingerprints: number, which, how many.
     pub fingerprints: Vec<(u64, u32, u32)>,
-    pub highest: (u64, u64),
+    /// Volumes that are gone, and the first WEU's number that can't hold anything of theirs.
+    pub gone: Vec<(VolumeKey, u64)>,
+    /// Volumes of which the newest data may be missing.
+    pub missed: BTreeSet<VolumeKey>,
+    /// The device is of version 2 and must be upgraded.
+    pub old: bool,
+    pub begun_at: Time,
+    /// All of it but what is dirty and how long it took.
     pub report: StartReport,
 }
 
-impl Cache {
-    pub(crate) fn begin_recovery(&mut self, now: Time, fast: Offer, out: &mut Actions) {
-        let n = self.layout.weus as usize;
-        self.recovery = Some(Box::new(Recovery {
+/// The result of a step: nothing as long as the recovery goes on.
+pub(crate) type Step = Result<Option<Box<Recovered>>, Failure>;
+
+/// See the module's documentation.
+pub(crate) struct Recovery {
+    layout: Layout,
+    planted: Option<Planted>,
+    stage: Stage,
+    orders: Vec<Order>,
+    begun_at: Time,
+    device_bytes: u64,
+    outstanding: u32,
+    /// What is read of the copies of the journal's halves; of a device of version 2 of the two halves, each twice as long.
+    copies: [Vec<u8>; 4],
+    /// The device is of version 2.
+    old: bool,
+    /// The journal is corrupt.
+    corrupt: Option<journal::Corrupt>,
+    next_epoch: u64,
+    durable: u64,
+    /// The number of this start: above those of all WEUs and chunks that were ever begun, whether anything of them is left or not.
+    life: u64,
+    /// What is clean is not believed: the device was away.
+    stale: bool,
+    /// [`crate::CacheConfig::generation`] when the journal was written.
+    generation: u16,
+    /// By WEU.
+    marks: Vec<Marks>,
+    least: Vec<u64>,
+    /// By WEU, the number under which clean extents in it count.
+    confirmed: Vec<u64>,
+    /// By WEU, the number under which headers of dirty extents are there, and of how many slots.
+    held: Vec<(u64, u32)>,
+    /// WEUs under a number that were found after an earlier power loss, without being known to be durable.
+    suspect: BTreeSet<(u32, u64)>,
+    /// WEUs of dirty extents found at this or an earlier start that no flush was known to have covered.
+    doubted: BTreeSet<u32>,
+    gone: BTreeSet<VolumeKey>,
+    /// See [`Recovered::missed`].
+    missed: BTreeSet<VolumeKey>,
+    next_weu: u32,
+    unreadable: Unreadable,
+    tails: Tails,
+    /// WEUs that hold something: number, WEU, is it for dirty extents, and whose it is.
+    found: Vec<(u64, u32, bool, Option<u16>)>,
+    /// Of each WEU's chunks: the first slot, and which it was of all.
+    chunks: Vec<Vec<(u32, u64)>>,
+    /// What they hold.
+    load: Found,
+    /// WEUs that are mostly names.
+    of_names: Vec<u32>,
+    /// WEUs with fingerprints: number, which, how many.
+    fingerprints: Vec<(u64, u32, u32)>,
+    highest: (u64, u64),
+    report: StartReport,
+}
+
+impl Recovery {
+    /// A recovery of a device that should be laid out as `layout` says.
+    pub(crate) fn new(layout: Layout, planted: Option<Planted>) -> Recovery {
+        let n = layout.weus as usize;
+        Recovery {
+            layout,
+            planted,
             stage: Stage::Page,
-            begun_at: now,
-            device_bytes: fast.size_bytes,
+            orders: Vec::new(),
+            begun_at: Time::ZERO,
+            device_bytes: 0,
             outstanding: 0,
             copies: Default::default(),
             old: false,
@@ -120,6 +193,7 @@ impl Cache {
             confirmed: vec![0; n],
             held: vec![(0, 0); n],
             suspect: BTreeSet::new(),
+            doubted: BTreeSet::new(),
             gone: BTreeSet::new(),
             missed: BTreeSet::new(),
             next_weu: 0,
@@ -127,73 +201,78 @@ impl Cache {
             tails: Tails::default(),
             found: Vec::new(),
             chunks: vec![Vec::new(); n],
-            load: Found::new(self.layout.extents() as usize),
+            load: Found::new(layout.extents() as usize),
             of_names: Vec::new(),
             fingerprints: Vec::new(),
             highest: (0, 0),
             report: StartReport::default(),
-        }));
-        if fast.block_bytes > self.layout.block_bytes || self.layout.weu_at(self.layout.weus) > fast.size_bytes {
-            return self.fail("the device is smaller, or has larger blocks, than the cache needs", out);
-        }
-        self.recovery_send(now, (0, PAGE_BYTES), 0, out);
-    }
-
-    fn fail(&mut self, why: &str, out: &mut Actions) {
-        self.life = Life::Failed(why.into());
-        self.recovery = None;
-        for io in std::mem::take(&mut self.early) {
-            out.end(io, Outcome::Failed(plimsoll_base::IoError::Unavailable));
         }
     }
 
-    pub(crate) fn r(&mut self) -> &mut Recovery {
-        self.recovery.as_mut().expect("it is recovering")
-    }
-
-    pub(crate) fn recovery_send(&mut self, now: Time, range: (u64, u64), what: u32, out: &mut Actions) {
-        self.r().outstanding += 1;
-        self.send_fast(now, (Op::Read, OwnKind::Recovery), range, Data::Absent, Pending::Recovery(what), out);
-    }
-
-    pub(crate) fn recovery_read(&mut self, now: Time, what: u32, c: Completion, out: &mut Actions) {
-        let Some(r) = &mut self.recovery else { return };
-        r.outstanding -= 1;
-        if !c.outcome.is_done() {
-            let stage = r.stage;
-            return match stage {
-                Stage::Tail => self.tail_read(now, what, None, out),
-                // Its other copy may say the same.
-                Stage::Journal => self.journal_read(now, what as usize, None, out),
-                Stage::Headers => self.headers_unreadable(now, what, (c.io.offset, c.io.len), out),
-                stage => self.start_failed(now, &format!("{stage:?}: it can't be read or flushed"), out),
-            };
+    /// Begins to read a device of this size and with blocks of this many bytes.
+    pub(crate) fn begin(&mut self, now: Time, size_bytes: u64, block_bytes: u32) -> Step {
+        (self.begun_at, self.device_bytes) = (now, size_bytes);
+        if block_bytes > self.layout.block_bytes || self.layout.weu_at(self.layout.weus) > size_bytes {
+            let why = "the device is smaller, or has larger blocks, than the cache needs";
+            return Err(Failure::Foreign(why.into()));
         }
-        let bytes = bytes_of(&c.io.data, c.io.len).unwrap_or_else(|| BufMut::zeroed(c.io.len as usize).freeze());
-        match r.stage {
-            Stage::Page => self.page_read(now, bytes.as_slice(), out),
-            Stage::Journal => self.journal_read(now, what as usize, Some(bytes.as_slice()), out),
-            Stage::Headers => match r.unreadable.take_piece(what, c.io.offset, bytes.as_slice()) {
-                true => self.read_around(now, what, out),
-                false => self.headers_read(now, what, bytes.as_slice(), out),
+        self.order_read((0, PAGE_BYTES), 0);
+        Ok(None)
+    }
+
+    /// Takes the orders that came up since the last call, in order.
+    pub(crate) fn take_orders(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// A volume was deleted: what is found of it from now on doesn't count.
+    pub(crate) fn forget(&mut self, key: VolumeKey) {
+        self.gone.insert(key);
+    }
+
+    /// The range of the device that was ordered under `what` was read, or couldn't be.
+    pub(crate) fn handle_read(
+        &mut self,
+        now: Time,
+        what: u32,
+        range: (u64, u64),
+        bytes: Option<Buf>,
+        world: &mut World,
+    ) -> Step {
+        assert!(self.outstanding > 0, "each read was ordered");
+        self.outstanding -= 1;
+        match (self.stage, bytes) {
+            (Stage::Page, Some(bytes)) => self.page_read(bytes.as_slice()),
+            (Stage::Page, None) => Err(Failure::Device("Page: it can't be read or flushed".into())),
+            // If it can't be read its other copy may say the same.
+            (Stage::Journal, bytes) => self.journal_read(now, what as usize, bytes.as_ref().map(Buf::as_slice), world),
+            (Stage::Headers, None) => self.headers_unreadable(now, what, range, world),
+            (Stage::Headers, Some(bytes)) => match self.unreadable.take_piece(what, range.0, bytes.as_slice()) {
+                true => self.read_around(now, what, world),
+                false => self.headers_read(now, what, bytes.as_slice(), world),
             },
-            Stage::Tail => self.tail_read(now, what, Some(bytes), out),
-            Stage::Flush => {
-                r.stage = Stage::Epoch;
-                self.write_journal(now, true, out);
-            }
-            Stage::Epoch | Stage::Upgrade => unreachable!("these writes end elsewhere"),
+            (Stage::Tail, bytes) => self.tail_read(what, bytes, world),
         }
     }
 
-    fn page_read(&mut self, now: Time, page: &[u8], out: &mut Actions) {
-        let found = match Layout::decode(page) {
-            Ok(found) => found,
-            Err(why) => return self.fail(&why, out),
-        };
+    fn planted(&self, p: Planted) -> bool {
+        p.is_in(self.planted)
+    }
+
+    fn extent_bytes(&self) -> u64 {
+        u64::from(self.layout.shape.extent_bytes)
+    }
+
+    fn order_read(&mut self, range: (u64, u64), what: u32) {
+        self.outstanding += 1;
+        self.orders.push(Order::Read { what, range });
+    }
+
+    fn page_read(&mut self, page: &[u8]) -> Step {
+        let found = Layout::decode(page).map_err(Failure::Foreign)?;
         let mut ours = Layout { salt: found.salt, version: found.version, ..self.layout };
         if found.half_bytes != ours.half_bytes
-            && let Ok(earlier) = Layout::earlier(self.r().device_bytes, ours.block_bytes, ours.shape, found.salt)
+            && let Ok(earlier) = Layout::earlier(self.device_bytes, ours.block_bytes, ours.shape, found.salt)
         {
             ours = Layout { version: found.version, nvram: ours.nvram, ..earlier };
         }
@@ -206,187 +285,165 @@ impl Cache {
                     "the device's cache was made without NVRAM: take `nvram` out, or make the cache anew on an empty device"
                 }
             };
-            return self.fail(why, out);
+            return Err(Failure::Foreign(why.into()));
         }
         if found != ours {
             let (s, o) = (found.shape, ours.shape);
-            let why = format!(
+            return Err(Failure::Foreign(format!(
                 "the device's cache has extents of {} bytes, WEUs of {} bytes and {} of them; configured are {}, {} and {}",
                 s.extent_bytes, s.weu_bytes, found.weus, o.extent_bytes, o.weu_bytes, ours.weus
-            );
-            return self.fail(&why, out);
+            )));
         }
-        self.r().old = found.version != self.layout.version;
+        self.old = found.version != self.layout.version;
         self.take_layout(Layout { version: self.layout.version, ..found });
-        for v in 0..self.volumes.len() {
-            let (key, config) = (self.volumes[v].key, self.volumes[v].config);
-            if let Some(config) = config {
-                // Its fingerprints' key depends on the salt.
-                let known = self.announce(now, key, config, out);
-                debug_assert!(known.is_ok());
-            }
+        self.stage = Stage::Journal;
+        for copy in 0..if self.old { 2 } else { 4 } {
+            self.read_journal_piece(copy);
         }
-        self.r().stage = Stage::Journal;
-        for copy in 0..if self.r().old { 2 } else { 4 } {
-            self.read_journal_piece(now, copy, out);
-        }
+        Ok(None)
     }
 
     /// The device is laid out so: with as many WEUs as the program had that made it.
     fn take_layout(&mut self, found: Layout) {
         let had = std::mem::replace(&mut self.layout, found).weus;
+        self.orders.push(Order::Layout(found));
         if found.weus == had {
             return;
         }
-        if self.config.weus_max >= had {
-            self.config.weus_max = u32::MAX;
-        }
-        self.index.set_weus(found.weus);
-        let (n, r) = (found.weus as usize, self.r());
-        r.marks = vec![Marks::default(); n];
-        (r.least, r.confirmed) = (vec![0; n], vec![0; n]);
-        r.held = vec![(0, 0); n];
-        r.chunks = vec![Vec::new(); n];
-        self.share_out();
+        let n = found.weus as usize;
+        self.marks = vec![Marks::default(); n];
+        (self.least, self.confirmed) = (vec![0; n], vec![0; n]);
+        self.held = vec![(0, 0); n];
+        self.chunks = vec![Vec::new(); n];
     }
 
     /// Offset and length of a copy of a half of the journal.
-    fn journal_range(&mut self, copy: u32) -> (u64, u64) {
+    fn journal_range(&self, copy: u32) -> (u64, u64) {
         let l = self.layout;
-        match self.r().old {
+        match self.old {
             true => (l.half_at(u64::from(copy)), l.half_bytes),
             false => (l.copies_at(u64::from(copy) / 2)[copy as usize % 2], l.copy_bytes()),
         }
     }
 
-    fn read_journal_piece(&mut self, now: Time, copy: u32, out: &mut Actions) {
+    fn read_journal_piece(&mut self, copy: u32) {
         let (at, whole) = self.journal_range(copy);
-        let have = self.r().copies[copy as usize].len() as u64;
-        self.recovery_send(now, (at + have, PIECE_BYTES.min(whole - have)), copy, out);
+        let have = self.copies[copy as usize].len() as u64;
+        self.order_read((at + have, PIECE_BYTES.min(whole - have)), copy);
     }
 
     /// A piece of a copy of the journal is read, or can't be: nothing more of that copy is.
-    fn journal_read(&mut self, now: Time, copy: usize, bytes: Option<&[u8]>, out: &mut Actions) {
-        let (salt, block) = (self.layout.salt, self.layout.block_bytes as usize);
+    fn journal_read(&mut self, now: Time, copy: usize, bytes: Option<&[u8]>, world: &mut World) -> Step {
+        let (layout, block) = (self.layout, self.layout.block_bytes as usize);
         let whole = self.journal_range(copy as u32).1;
-        let r = self.r();
-        r.copies[copy].extend_from_slice(bytes.unwrap_or_default());
+        self.copies[copy].extend_from_slice(bytes.unwrap_or_default());
         // All that was written lies at the beginning: where a piece ends with something else, nothing more of this copy matters.
-        let decode = if r.old { JournalBlock::decode_2 } else { JournalBlock::decode };
-        let goes_on = bytes.is_some_and(|b| b.len() >= block && decode(&b[b.len() - block..], salt).is_some());
-        if goes_on && (r.copies[copy].len() as u64) < whole {
-            return self.read_journal_piece(now, copy as u32, out);
+        let decode = if self.old { JournalBlock::decode_2 } else { JournalBlock::decode };
+        let goes_on = bytes.is_some_and(|b| b.len() >= block && decode(&b[b.len() - block..], layout.salt).is_some());
+        if goes_on && (self.copies[copy].len() as u64) < whole {
+            self.read_journal_piece(copy as u32);
+            return Ok(None);
         }
-        if r.outstanding > 0 {
-            return;
+        if self.outstanding > 0 {
+            return Ok(None);
         }
-        let (layout, has) = (self.layout, |p| self.config.planted == Some(p));
         let how = journal::Reading {
-            older: has(Planted::OldJournal),
-            unchecked: has(Planted::JournalUnchecked),
-            trusting: has(Planted::JournalEndsAtCorruption),
-            one_copy: has(Planted::JournalReadOnce),
+            older: self.planted(Planted::OldJournal),
+            unchecked: self.planted(Planted::JournalUnchecked),
+            trusting: self.planted(Planted::JournalEndsAtCorruption),
+            one_copy: self.planted(Planted::JournalReadOnce),
         };
-        let r = self.r();
-        let [a, b, c, d] = std::mem::take(&mut r.copies);
-        let found = match r.old {
+        let [a, b, c, d] = std::mem::take(&mut self.copies);
+        let found = match self.old {
             true => journal::read_2([&a, &b], &layout),
             false => journal::read([[&a, &b], [&c, &d]], &layout, how),
         };
         match found {
-            Ok(found) => self.journal_found(now, found, out),
-            Err(corrupt) => self.journal_corrupt(now, corrupt, out),
+            Ok(found) => self.take_journal(found, world.config.generation),
+            Err(corrupt) => self.take_corrupt(corrupt, world)?,
         }
+        self.stage = Stage::Headers;
+        self.read_headers(now, world)
     }
 
     /// The journal doesn't say any more what it said. If nobody can miss anything the cache begins anew, with nothing in it.
-    fn journal_corrupt(&mut self, now: Time, corrupt: journal::Corrupt, out: &mut Actions) {
-        if self.may_be_behind() {
-            return self.start_failed(now, &corrupt.why, out);
+    fn take_corrupt(&mut self, corrupt: journal::Corrupt, world: &World) -> Result<(), Failure> {
+        if world.volumes.may_be_behind() {
+            return Err(Failure::Device(corrupt.why));
         }
-        let r = self.r();
-        (r.next_epoch, r.durable, r.life) = (corrupt.next_epoch, 0, (corrupt.durable >> LIFE_SHIFT) + 1);
-        r.corrupt = Some(corrupt);
-        r.stage = Stage::Headers;
-        self.read_headers(now, out);
+        (self.next_epoch, self.durable, self.life) = (corrupt.next_epoch, 0, (corrupt.durable >> LIFE_SHIFT) + 1);
+        self.corrupt = Some(corrupt);
+        Ok(())
     }
 
-    fn journal_found(&mut self, now: Time, found: journal::Found, out: &mut Actions) {
-        let generation = self.config.generation;
-        let r = self.r();
+    fn take_journal(&mut self, found: journal::Found, generation: u16) {
         // Each start begins its journal with a number of its own, before it begins any WEU or chunk.
-        (r.next_epoch, r.durable, r.life) = (found.next_epoch, found.durable, (found.durable >> LIFE_SHIFT) + 1);
-        (r.stale, r.generation) = (found.generation != generation, found.generation);
+        (self.next_epoch, self.durable, self.life) =
+            (found.next_epoch, found.durable, (found.durable >> LIFE_SHIFT) + 1);
+        (self.stale, self.generation) = (found.generation != generation, found.generation);
         let mut under = 0;
         for record in found.records {
-            r.replay(record, &mut under);
+            self.replay(record, &mut under);
         }
-        r.stage = Stage::Headers;
-        self.read_headers(now, out);
     }
 
     /// All headers are read. One of a start that the journal doesn't know says that the journal lost it.
-    fn headers_over(&mut self, now: Time, out: &mut Actions) {
-        let r = self.r();
-        let highest = r.highest.0.max(r.highest.1) >> LIFE_SHIFT;
-        if highest >= r.life && r.corrupt.is_none() && !self.planted(Planted::JournalEndsAtCorruption) {
+    fn headers_over(&mut self, world: &mut World) -> Step {
+        let highest = self.highest.0.max(self.highest.1) >> LIFE_SHIFT;
+        if highest >= self.life && self.corrupt.is_none() && !self.planted(Planted::JournalEndsAtCorruption) {
             let why = format!("the journal knows nothing of start {highest}, which wrote headers: it is corrupt");
-            if self.may_be_behind() {
-                return self.start_failed(now, &why, out);
+            if world.volumes.may_be_behind() {
+                return Err(Failure::Device(why));
             }
-            let r = self.r();
-            r.corrupt = Some(journal::Corrupt { why, next_epoch: r.next_epoch, durable: 0 });
+            self.corrupt = Some(journal::Corrupt { why, next_epoch: self.next_epoch, durable: 0 });
         }
-        let r = self.r();
-        r.life = r.life.max(highest + 1);
-        if r.life > LIVES_MAX || r.next_epoch > EPOCHS_MAX {
-            let why = format!("start {} and epoch {} make no sense", r.life, r.next_epoch);
-            return self.start_failed(now, &why, out);
+        self.life = self.life.max(highest + 1);
+        if self.life > LIVES_MAX || self.next_epoch > EPOCHS_MAX {
+            let why = format!("start {} and epoch {} make no sense", self.life, self.next_epoch);
+            return Err(Failure::Device(why));
         }
-        if r.corrupt.is_some() {
-            self.begin_anew();
+        if self.corrupt.is_some() {
+            self.begin_anew(world);
         }
-        self.r().stage = Stage::Tail;
-        self.check_tails(now, out);
+        self.stage = Stage::Tail;
+        self.check_tails(world)
     }
 
     /// Nothing that was found counts, now or at a later start.
-    fn begin_anew(&mut self) {
+    fn begin_anew(&mut self, world: &mut World) {
         let weus = self.layout.weus as usize;
-        let r = self.recovery.as_mut().expect("it is recovering");
-        let over = r.life << LIFE_SHIFT;
-        r.least = vec![over; weus];
-        r.found.clear();
-        r.tails = Tails::default();
-        r.load = Found::new(0);
-        r.chunks = vec![Vec::new(); weus];
-        (r.of_names, r.fingerprints) = (Vec::new(), Vec::new());
-        (r.report.damaged, r.report.damaged_dirty) = (0, 0);
-        self.suspect.clear();
+        let over = self.life << LIFE_SHIFT;
+        self.least = vec![over; weus];
+        self.found.clear();
+        self.tails = Tails::default();
+        self.load = Found::new(0);
+        self.chunks = vec![Vec::new(); weus];
+        (self.of_names, self.fingerprints) = (Vec::new(), Vec::new());
+        (self.report.damaged, self.report.damaged_dirty) = (0, 0);
+        self.doubted.clear();
         for weu in 0..self.layout.weus {
-            let w = self.index.weu_mut(weu);
+            let w = world.index.weu_mut(weu);
             *w = Weu::free();
         }
     }
 
-    pub(crate) fn read_headers(&mut self, now: Time, out: &mut Actions) {
+    fn read_headers(&mut self, now: Time, world: &mut World) -> Step {
         let len = HEADERS_BYTES.min(u64::from(self.layout.shape.weu_bytes));
-        while self.r().outstanding < READS_MAX && !self.r().unreadable.is_full() && self.r().next_weu < self.layout.weus
-        {
-            let weu = self.r().next_weu;
-            self.r().next_weu += 1;
-            let at = self.layout.weu_at(weu);
-            self.recovery_send(now, (at, len), weu, out);
+        while self.outstanding < READS_MAX && !self.unreadable.is_full() && self.next_weu < self.layout.weus {
+            let weu = self.next_weu;
+            self.next_weu += 1;
+            self.order_read((self.layout.weu_at(weu), len), weu);
         }
-        if self.r().outstanding == 0 && !self.waits_to_retry(now, out) {
-            self.headers_over(now, out);
+        if self.outstanding == 0 && !self.waits_to_retry(now) {
+            return self.headers_over(world);
         }
+        Ok(None)
     }
 
-    pub(crate) fn headers_read(&mut self, now: Time, weu: u32, bytes: &[u8], out: &mut Actions) {
+    fn headers_read(&mut self, now: Time, weu: u32, bytes: &[u8], world: &mut World) -> Step {
         let (salt, block, whole) = (self.layout.salt, self.layout.block_bytes, u64::from(self.layout.shape.weu_bytes));
         let trusting = self.planted(Planted::IgnoreHeaderChecksum);
-        let found = headers(bytes, salt, block, weu, None, trusting);
+        let mut found = headers(bytes, salt, block, weu, None, trusting);
         let end: u32 = found.iter().map(|h| chunk_header_bytes(h.entries.len(), block)).sum();
         let more = bytes.get(end as usize..).map_or(0, |b| match ChunkHeader::peek(b, salt, block) {
             Some(next) => u64::from(end + next),
@@ -395,52 +452,48 @@ impl Cache {
         });
         if more > bytes.len() as u64 && (bytes.len() as u64) < whole {
             let len = (more * 2).next_multiple_of(4096).min(whole);
-            let at = self.layout.weu_at(weu);
-            return self.recovery_send(now, (at, len), weu, out);
+            self.order_read((self.layout.weu_at(weu), len), weu);
+            return Ok(None);
         }
-        let mut found = found;
         if self.lacks_headers(weu, &found) && !self.planted(Planted::HeaderReadOnce) {
             if (bytes.len() as u64) < whole {
-                return self.recovery_send(now, (self.layout.weu_at(weu), whole), weu, out);
+                self.order_read((self.layout.weu_at(weu), whole), weu);
+                return Ok(None);
             }
-            let sequence = self.r().held[weu as usize].0;
+            let sequence = self.held[weu as usize].0;
             found = headers_or_copies(bytes, salt, block, weu, sequence);
         }
         let hides = self.hides_headers(weu, bytes, &found);
-        self.miss_headers(weu, &found, hides);
-        self.take_headers(weu, found);
-        self.read_headers(now, out);
+        self.miss_headers(weu, &found, hides, world);
+        self.take_headers(weu, found, world);
+        self.read_headers(now, world)
     }
 
     /// What a WEU's headers say, unless its end may be torn: that is looked at first.
-    pub(crate) fn take_headers(&mut self, weu: u32, found: Vec<ChunkHeader>) {
-        let r = self.recovery.as_mut().expect("it is recovering");
+    fn take_headers(&mut self, weu: u32, found: Vec<ChunkHeader>, world: &mut World) {
         let Some(first) = found.first() else { return };
         let sequence = first.sequence;
         let last_chunk = found.iter().map(|h| h.chunk).max().unwrap_or(0);
-        r.highest = (r.highest.0.max(sequence), r.highest.1.max(last_chunk));
-        if sequence < r.least[weu as usize] {
+        self.highest = (self.highest.0.max(sequence), self.highest.1.max(last_chunk));
+        if sequence < self.least[weu as usize] {
             return;
         }
-        if !first.dirty
-            && r.confirmed[weu as usize] != sequence
-            && !self.config.planted.is_some_and(|p| p == Planted::BelieveTrials)
-        {
+        if !first.dirty && self.confirmed[weu as usize] != sequence && !self.planted(Planted::BelieveTrials) {
             // It was on trial. Nor does any later start believe it.
-            r.report.unconfirmed += 1;
-            r.least[weu as usize] = sequence + 1;
+            self.report.unconfirmed += 1;
+            self.least[weu as usize] = sequence + 1;
             return;
         }
-        if r.marks[weu as usize].sequence != sequence {
-            r.marks[weu as usize] = Marks { sequence, ..Marks::default() };
+        if self.marks[weu as usize].sequence != sequence {
+            self.marks[weu as usize] = Marks { sequence, ..Marks::default() };
         }
         self.seal_behind(weu, &found);
         let doubtful = found.iter().any(|h| self.is_doubtful(h));
         if doubtful && !self.planted(Planted::BelieveTornChunks) {
-            self.index.weu_mut(weu).sequence = sequence;
-            self.r().tails.weus.push((weu, found));
+            world.index.weu_mut(weu).sequence = sequence;
+            self.tails.weus.push((weu, found));
         } else {
-            self.adopt_headers(weu, found);
+            self.adopt_headers(weu, found, world);
         }
     }
 }

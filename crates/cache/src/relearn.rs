@@ -1,8 +1,7 @@
 //! Fingerprints after a start: they are read from the headers once more, while requests are served already. What is written
 //! before is stored again where it's a duplicate of what isn't known yet. Taking them in before would triple a start.
 
-use crate::evict::headers;
-use crate::format::Slot;
+use crate::format::{Slot, headers};
 use crate::index::{Loc, WeuState};
 use crate::layer::{Cache, FAST};
 use crate::request::Pending;
@@ -62,7 +61,7 @@ impl Cache {
         }
         let mut bytes = vec![0; c.io.len as usize];
         c.io.data.copy_to(&mut bytes);
-        let torn_is_dead = self.suspect.contains(&weu);
+        let torn_is_dead = self.durability.is_suspect(weu);
         for h in headers(&bytes, self.layout.salt, self.layout.block_bytes, weu, Some(sequence), false) {
             for (slot, e) in (h.first_slot..self.index.weu(weu).slots).zip(&h.entries) {
                 if let Slot::Base(Some(fp)) = e.what

@@ -1,8 +1,8 @@
 //! Requests under way: clients' and the cache's own, what each is for, and how a client's ends.
 
-use crate::broken::Life;
 use crate::index::Key;
 use crate::layer::{Cache, FAST, SLOW};
+use crate::state::State;
 use plimsoll_base::{
     Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Priority, PriorityClass, Span,
     TenantId, Time, VolumeKey,
@@ -101,6 +101,8 @@ pub(crate) enum Pending {
         part: u16,
     },
     Recovery(u32),
+    /// The flush after a recovery.
+    StartFlush,
     /// The page that makes a device one of this version.
     Upgrade,
     /// A page of a recipe.
@@ -120,7 +122,7 @@ pub(crate) enum WorkFor {
 impl Cache {
     /// Where a client's request goes.
     pub(crate) fn route(&mut self, now: Time, io: Io, out: &mut Actions) {
-        if let Life::Failed(_) = self.life {
+        if let State::Failed(_) = self.state {
             return out.end(io, Outcome::Failed(IoError::Unavailable));
         }
         match io.op {
@@ -134,8 +136,8 @@ impl Cache {
 
     /// Sends a client's request to the slow device as it is.
     pub(crate) fn pass(&mut self, mut io: Io, out: &mut Actions) {
-        let slot = self.by_key.get(&io.volume).filter(|_| io.op == Op::Flush);
-        let covers = slot.map(|s| (*s, self.volumes[*s as usize].changes));
+        let slot = self.volumes.slot(&io.volume).filter(|_| io.op == Op::Flush);
+        let covers = slot.map(|s| (s, self.volumes[s as usize].changes));
         io.head.tag = self.pending.insert(Pending::Pass { head: io.head, covers }) as u64;
         out.submit(SLOW, io);
     }
@@ -208,7 +210,7 @@ impl Cache {
         if o.flush_after && o.failed.is_none() && o.busy.is_none() {
             o.flush_after = false;
             o.outstanding = 1;
-            self.flush_next.push(op);
+            self.durability.want_flush_for(op);
             return self.progress_flush(now, out);
         }
         let o = self.ops.remove(op);
@@ -216,7 +218,8 @@ impl Cache {
         let outcome = o.busy.or(o.failed.map(Outcome::Failed)).unwrap_or(Outcome::Done);
         let mut data = Data::Absent;
         if o.head.op == Op::Read && outcome.is_done() {
-            let v = &mut self.volumes[self.by_key[&o.head.volume] as usize];
+            let slot = self.volumes.slot_known(&o.head.volume);
+            let v = &mut self.volumes[slot as usize];
             v.reads += 1;
             v.read_hits += u64::from(o.hit);
             self.counters.reads += 1;
@@ -231,10 +234,7 @@ impl Cache {
 
     /// Client requests that waited for an extent try again, if it is free.
     fn retry_waiting(&mut self, now: Time, key: Key, out: &mut Actions) {
-        if self.waiting.is_empty() || self.locked.contains(&key) || self.writing.contains_key(&key) {
-            return;
-        }
-        for io in self.waiting.remove(&key).unwrap_or_default() {
+        for io in self.gate.take_waiting(&key) {
             self.route(now, io, out);
         }
     }

@@ -1,10 +1,10 @@
 //! What is counted and what can be seen of a cache.
 
 use crate::batch::WriteBack;
-use crate::broken::Life;
 use crate::config::{Codec, Mode, Sharing};
 use crate::index::IndexCounters;
 use crate::layer::Cache;
+use crate::state::State;
 use crate::volumes::Volume;
 use plimsoll_base::{Span, VolumeKey};
 
@@ -214,15 +214,15 @@ impl CacheStatus {
 impl Cache {
     /// What it is doing.
     pub fn status(&self) -> CacheStatus {
-        let (state, why) = match &self.life {
-            Life::Recovering => ("recovering", None),
-            Life::Ready => ("ready", self.damage()),
-            Life::Broken { why, .. } => ("broken", Some(self.at_risk(why))),
-            Life::Failed(why) => ("failed", Some(why.clone())),
+        let (state, why) = match &self.state {
+            State::Recovering(_) | State::Starting(_) => ("recovering", None),
+            State::Serving => ("ready", self.damage()),
+            State::Bypassed(b) => ("broken", Some(self.at_risk(b.why()))),
+            State::Failed(why) => ("failed", Some(why.clone())),
         };
         let used = self.layout.weus - self.index.free_weus();
         let mut counters = self.counters;
-        counters.journal_bytes = self.journal.written().0;
+        counters.journal_bytes = self.durability.journal_bytes();
         let volume = |v: &Volume| {
             let config = v.config?;
             Some(VolumeStatus {
@@ -249,14 +249,14 @@ impl Cache {
             memory_bytes: self.index.memory_bytes()
                 + self.recipes.memory_bytes()
                 + self.dirty.memory_bytes()
-                + self.deaths.memory_bytes()
+                + self.durability.memory_bytes()
                 + self.refs.len() as u64 * 32,
             counters,
             index: self.index.counters(),
             start: self.start_report,
-            volumes: self.volumes.iter().filter(|v| self.by_key.contains_key(&v.key)).filter_map(volume).collect(),
+            volumes: self.volumes.iter().filter(|v| self.volumes.slot(&v.key).is_some()).filter_map(volume).collect(),
             lost: self.lost.clone(),
-            missed: self.missed.iter().copied().collect(),
+            missed: self.durability.missed().iter().copied().collect(),
         }
     }
 
@@ -276,12 +276,12 @@ impl Cache {
     /// What is under way, for who watches closely.
     pub fn activity(&self) -> Activity {
         Activity {
-            recovering: self.recovery.is_some(),
-            snapshot: self.journal.in_snapshot(),
-            journal: !self.journal.is_idle(),
+            recovering: self.state.is_starting(),
+            snapshot: self.durability.in_snapshot(),
+            journal: self.durability.is_journaling(),
             chunks: self.chunks.iter().filter(|c| c.closed).count(),
-            flushing: !self.flush_jobs.is_empty(),
-            confirming: self.confirming.is_busy(),
+            flushing: self.durability.is_flushing(),
+            confirming: self.durability.is_confirming(),
             destaging: self.write_backs.iter().any(WriteBack::is_busy),
             evicting: !self.evicting.is_empty(),
             dirty: self.dirty.len(),

@@ -1,14 +1,15 @@
 //! Volumes: made known, cached otherwise, forgotten; what the slow device has of them for good.
 
 use crate::config::{CacheVolume, Mode, Planted, Sharing};
-use crate::format::Record;
 use crate::index::Key;
 use crate::layer::Cache;
 use crate::request::{Covers, Pending, RETRY};
+use crate::state::State;
 use crate::streams::Streams;
 use plimsoll_base::{Outcome, Time, VolumeKey};
 use plimsoll_stack::Actions;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Index, IndexMut};
 
 /// A volume that is known, or of which something is cached.
 pub(crate) struct Volume {
@@ -53,6 +54,139 @@ impl Volume {
     }
 }
 
+/// Volumes, by slot and by key, and what is known of them before the device is read. A slot is an index of this.
+#[derive(Default)]
+pub(crate) struct Volumes {
+    slots: Vec<Volume>,
+    by_key: BTreeMap<VolumeKey, u16>,
+    /// Slots to give out again.
+    free: Vec<u16>,
+    /// The volumes that there are, and whether only the cache may have something of each; anything else it holds is nobody's.
+    known: Option<BTreeMap<VolumeKey, bool>>,
+    /// Volumes of which nothing counts that only the cache had under an earlier [`crate::CacheConfig::generation`] than this.
+    given_up: BTreeMap<VolumeKey, u16>,
+}
+
+impl Index<usize> for Volumes {
+    type Output = Volume;
+    fn index(&self, slot: usize) -> &Volume {
+        &self.slots[slot]
+    }
+}
+
+impl IndexMut<usize> for Volumes {
+    fn index_mut(&mut self, slot: usize) -> &mut Volume {
+        &mut self.slots[slot]
+    }
+}
+
+impl Volumes {
+    pub(crate) fn set_known(&mut self, known: impl IntoIterator<Item = (VolumeKey, bool)>) {
+        self.known = Some(known.into_iter().collect());
+    }
+
+    pub(crate) fn set_given_up(&mut self, since: impl IntoIterator<Item = (VolumeKey, u16)>) {
+        self.given_up = since.into_iter().collect();
+    }
+
+    /// Slots that were ever given out.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// By slot, also those that are gone.
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Volume> {
+        self.slots.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Volume> {
+        self.slots.iter_mut()
+    }
+
+    /// The slot of a volume that has one.
+    pub(crate) fn slot(&self, key: &VolumeKey) -> Option<u16> {
+        self.by_key.get(key).copied()
+    }
+
+    /// The slot of a volume with requests under way: it is not forgotten before they end.
+    pub(crate) fn slot_known(&self, key: &VolumeKey) -> u16 {
+        self.by_key[key]
+    }
+
+    /// Returns true unless a slot's volume is gone.
+    pub(crate) fn is_there(&self, slot: u16) -> bool {
+        self.slots.get(usize::from(slot)).is_some_and(|v| self.by_key.get(&v.key) == Some(&slot))
+    }
+
+    /// The volume whose part this is, where each has its own.
+    pub(crate) fn of_partition(&self, part: u16) -> Option<VolumeKey> {
+        let mine = |(key, slot): (&VolumeKey, &u16)| (self.slots[usize::from(*slot)].partition == part).then_some(*key);
+        self.by_key.iter().find_map(mine)
+    }
+
+    /// The volumes that there are, if that is known, and whether only the cache may have something of each.
+    pub(crate) fn known(&self) -> Option<&BTreeMap<VolumeKey, bool>> {
+        self.known.as_ref()
+    }
+
+    /// Returns true if a volume is none of those that there are.
+    pub(crate) fn is_unknown(&self, key: &VolumeKey) -> bool {
+        self.known.as_ref().is_some_and(|known| !known.contains_key(key) && !self.by_key.contains_key(key))
+    }
+
+    /// The generation since which a volume's dirty extents count again.
+    pub(crate) fn given_up_since(&self, key: &VolumeKey) -> Option<u16> {
+        self.given_up.get(key).copied()
+    }
+
+    /// May the cache have something newer than the slow device, as far as is known before it was read?
+    pub(crate) fn may_be_behind(&self) -> bool {
+        self.known.as_ref().is_none_or(|known| known.values().any(|behind| *behind))
+    }
+
+    /// Names those volumes.
+    pub(crate) fn behind(&self) -> String {
+        let Some(known) = &self.known else { return "its write-back volumes".into() };
+        let names =
+            known.iter().filter(|(_, behind)| **behind).map(|(k, _)| format!("volume {}.{}", k.id, k.generation));
+        names.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The volume's slot, a new one if it has none; nothing if all are given out.
+    pub(crate) fn slot_of(&mut self, key: VolumeKey, sharing: Sharing, index: &mut crate::index::Index) -> Option<u16> {
+        if let Some(&slot) = self.by_key.get(&key) {
+            return Some(slot);
+        }
+        if self.is_full() {
+            // That of a volume that is gone, and of which nothing is left, is given out again.
+            let slot = self.free.pop()?;
+            let v = &mut self.slots[usize::from(slot)];
+            *v = Volume::new(key, v.partition);
+            self.by_key.insert(key, slot);
+            return Some(slot);
+        }
+        let slot = self.slots.len() as u16;
+        let partition = match sharing {
+            Sharing::Shared => 0,
+            // Until it's announced it may keep what it has, and take no more.
+            Sharing::PerVolume => index.add_partition(0),
+        };
+        self.slots.push(Volume::new(key, partition));
+        self.by_key.insert(key, slot);
+        Some(slot)
+    }
+
+    /// Were all slots given out?
+    fn is_full(&self) -> bool {
+        self.slots.len() >= usize::from(u16::MAX)
+    }
+
+    /// Forgets a volume; its slot stays until nothing is left of it.
+    fn remove(&mut self, key: &VolumeKey) -> Option<u16> {
+        self.by_key.remove(key)
+    }
+}
+
 impl Cache {
     /// Makes a volume known, or changes how it is cached. What only the cache has of a volume that is no longer write-back
     /// goes to the slow device from now on.
@@ -84,58 +218,40 @@ impl Cache {
     }
 
     /// The volume's slot, a new one if it has none.
-    pub(crate) fn slot_of(&mut self, key: VolumeKey) -> Option<u16> {
-        if let Some(&slot) = self.by_key.get(&key) {
-            return Some(slot);
-        }
-        let Some(slot) = u16::try_from(self.volumes.len()).ok().filter(|s| *s < u16::MAX) else {
-            return self.reuse_slot(key);
-        };
-        let partition = match self.config.sharing {
-            Sharing::Shared => 0,
-            // Until it's announced it may keep what it has, and take no more.
-            Sharing::PerVolume => self.index.add_partition(0),
-        };
-        self.volumes.push(Volume::new(key, partition));
-        self.by_key.insert(key, slot);
-        Some(slot)
-    }
-
-    /// All slots were given out: that of a volume that is gone, and of which nothing is left, is given out again.
-    fn reuse_slot(&mut self, key: VolumeKey) -> Option<u16> {
-        if self.free_slots.is_empty() && self.recovery.is_none() {
+    fn slot_of(&mut self, key: VolumeKey) -> Option<u16> {
+        let is_new = self.volumes.slot(&key).is_none();
+        if is_new && self.volumes.is_full() && self.volumes.free.is_empty() && !self.state.is_starting() {
             self.find_free_slots();
         }
-        let slot = self.free_slots.pop()?;
-        let v = &mut self.volumes[slot as usize];
-        *v = Volume::new(key, v.partition);
-        self.by_key.insert(key, slot);
-        Some(slot)
+        self.volumes.slot_of(key, self.config.sharing, &mut self.index)
     }
 
     /// Looks at all that is cached: once for as many volumes as were deleted since it was last done.
     fn find_free_slots(&mut self) {
-        let needed: BTreeSet<u16> = self.confirming.volumes().collect();
+        let needed: BTreeSet<u16> = self.durability.slots_on_trial().collect();
         let busy: BTreeSet<u16> = self.inserts.iter().map(|(_, i)| i.key.volume()).collect();
         let empty = |v: &Volume| self.config.sharing == Sharing::Shared || self.index.use_of(v.partition).0 == 0;
         let free = |(slot, v): &(u16, &Volume)| {
-            let gone = self.by_key.get(&v.key) != Some(slot);
-            gone && empty(v) && !needed.contains(slot) && !busy.contains(slot) && !self.is_using_slot(*slot)
+            !self.volumes.is_there(*slot)
+                && empty(v)
+                && !needed.contains(slot)
+                && !busy.contains(slot)
+                && !self.is_using_slot(*slot)
         };
-        let all = (0..=u16::MAX).zip(&self.volumes);
+        let all = (0..=u16::MAX).zip(self.volumes.iter());
         let free: Vec<u16> = all.filter(free).map(|(slot, _)| slot).collect();
         if free.is_empty() {
             return;
         }
         self.index.sweep_gone();
         // Those that are gone and not free stay so.
-        for (slot, v) in (0..=u16::MAX).zip(&self.volumes) {
-            if self.by_key.get(&v.key) != Some(&slot) && free.binary_search(&slot).is_err() {
+        for slot in 0..self.volumes.len() as u16 {
+            if !self.volumes.is_there(slot) && free.binary_search(&slot).is_err() {
                 self.index.forget_volume(slot);
             }
         }
         self.streams = Streams::default();
-        self.free_slots = free;
+        self.volumes.free = free;
     }
 
     /// Is something of a slot's volume under way?
@@ -153,34 +269,33 @@ impl Cache {
 
     /// Forgets a volume that was deleted, also what only the cache has of it. No request of it may be under way.
     pub fn forget(&mut self, now: Time, key: VolumeKey, out: &mut Actions) {
-        if let Some(r) = &mut self.recovery {
+        if let State::Recovering(r) = &mut self.state {
             // What is found of it from now on doesn't count, and the snapshot that this start ends with says so.
-            r.gone.insert(key);
-            self.going.push((key, u64::MAX));
+            r.forget(key);
+            self.durability.volume_deleted_at_start(key);
         }
-        self.missed.remove(&key);
-        let Some(slot) = self.by_key.remove(&key) else { return };
+        self.durability.forget_missed(&key);
+        let Some(slot) = self.volumes.remove(&key) else { return };
         let mine = |k: &Key| k.volume() == slot;
         self.forget_dirty(slot);
         let named: Vec<Key> = self.refs.range(Key::new(slot, 0)..Key::new(slot + 1, 0)).map(|r| *r.0).collect();
         for key in named {
             self.refs.remove(&key);
         }
-        self.fills.retain(|k, _| !mine(k));
+        self.gate.forget(slot);
         self.ahead.forget(mine);
         self.recipes.forget(mine);
         self.index.forget_volume(slot);
-        self.confirming.forget_volume(slot);
+        self.durability.forget_slot(slot);
         self.share_out();
         if !self.chunks.is_empty() && self.config.sharing == Sharing::PerVolume {
             // Its part ends: what is open in it goes the way of the rest.
             let part = self.volumes[slot as usize].partition;
             self.close_part(now, part, out);
         }
-        if self.config.planted != Some(Planted::ForgetDeletions) && self.recovery.is_none() {
-            self.gone.push((key, self.next_sequence));
-            let number = self.journal.push(Record::Gone(key));
-            self.going.push((key, number));
+        // What is found already was taken over: its snapshot may be on its way without this.
+        if !Planted::ForgetDeletions.is_in(self.config.planted) && !matches!(self.state, State::Recovering(_)) {
+            self.durability.volume_deleted(key, self.next_sequence);
         }
         self.progress(now, out);
     }
@@ -200,7 +315,7 @@ impl Cache {
             return;
         }
         self.slow_lost = true;
-        self.confirming.lost();
+        self.durability.slow_lost();
         for w in &mut self.write_backs {
             if let Some(b) = &mut w.batch {
                 b.failed = true;
@@ -214,7 +329,7 @@ impl Cache {
         if let Some((slot, n)) = covers.filter(|_| outcome.is_done() && !self.slow_lost) {
             let v = &mut self.volumes[slot as usize];
             v.flushed = v.flushed.max(n);
-            self.confirming.settled(slot, v.flushed);
+            self.durability.settled(slot, v.flushed);
         }
     }
 }

@@ -4,12 +4,12 @@
 //! device can have anything newer. It is changed *in the cache* if its volume is write-back, or if only the cache has its latest
 //! content (the volume was write-back until now; it is being written back).
 
-use crate::broken::Life;
 use crate::config::{Mode, Planted};
 use crate::index::Key;
 use crate::layer::{Cache, SLOW};
 use crate::read::Purpose;
 use crate::request::{ClientOp, Pending};
+use crate::state::State;
 use crate::tasks::extract;
 use plimsoll_base::{BufMut, Data, Io, IoError, IoFlags, IoHead, Op, Outcome, Priority, TenantId, Time};
 use plimsoll_stack::Actions;
@@ -22,10 +22,10 @@ impl Cache {
         }
         let (e, head) = (self.extent_bytes(), io.head);
         let extents = || (head.offset / e..head.end().div_ceil(e)).map(|n| Key::new(slot, n));
-        if let Life::Broken { noted, .. } = self.life {
-            return match noted {
+        if let State::Bypassed(b) = &mut self.state {
+            return match b.is_noted() {
                 false if self.stopping => out.end(io, Outcome::Failed(IoError::Device)),
-                false => self.unnoted.push_back(io),
+                false => b.wait(io),
                 true if extents().any(|k| self.dirty.is_at_risk(&k)) => out.end(io, Outcome::Failed(IoError::Device)),
                 true => self.pass(io, out),
             };
@@ -34,32 +34,29 @@ impl Cache {
         let has_part = self.index.use_of(self.volumes[slot as usize].partition).1 > 0;
         let cached = |c: &Cache, k: Key| {
             let whole = (k.extent() + 1) * e <= size;
-            let only_here = c.dirty.contains(&k) || c.destaging.contains(&k) || c.locked.contains(&k);
+            let only_here = c.dirty.contains(&k) || c.destaging.contains(&k) || c.gate.is_closed(&k);
             whole && (only_here || (mode == Mode::Back && head.op == Op::Write && has_part))
         };
-        let busy = |c: &Cache, k: Key| cached(c, k) && (c.locked.contains(&k) || c.writing.contains_key(&k));
+        let busy = |c: &Cache, k: Key| cached(c, k) && c.gate.is_busy(&k);
         if let Some(k) = extents().find(|k| busy(self, *k)) {
-            return self.waiting.entry(k).or_default().push_back(io);
+            return self.gate.wait(k, io);
         }
         let mut through: Vec<(u64, u64)> = Vec::new();
         let mut touched: Vec<(Key, bool)> = Vec::new();
         let mut locked: Vec<Key> = Vec::new();
         let mut needs = 0;
         for key in extents() {
-            if !self.planted(Planted::StaleFill) {
-                self.fills.remove(&key);
-            }
             self.ahead.remove(key);
             self.recipes.changed(key);
             self.counters.extents_written += 1;
             if cached(self, key) {
-                self.locked.insert(key);
+                self.gate.close(key);
                 locked.push(key);
                 continue;
             }
+            self.gate.pass(key);
             let was_cached = self.drop_clean(key);
-            needs = needs.max(self.deaths.of(&key));
-            *self.writing.entry(key).or_default() += 1;
+            needs = needs.max(self.durability.precedes(&key));
             touched.push((key, was_cached));
             let (from, to) = (head.offset.max(key.extent() * e), head.end().min((key.extent() + 1) * e));
             match through.last_mut() {
@@ -85,9 +82,9 @@ impl Cache {
             flush_after,
         });
         if has_through {
-            match self.journal.durable() >= needs || self.planted(Planted::NoBarrier) {
+            match self.durability.has_record(needs) || self.planted(Planted::NoBarrier) {
                 true => self.send_through(now, op, out),
-                false => self.held.push((needs, op)),
+                false => self.durability.hold(needs, op),
             }
         }
         for key in keys {
@@ -158,16 +155,7 @@ impl Cache {
     }
 
     pub(crate) fn unlock(&mut self, o: &ClientOp) {
-        for k in &o.locked {
-            self.locked.remove(k);
-        }
-        for (k, _) in &o.touched {
-            let n = self.writing.get_mut(k).expect("counted when it began");
-            *n -= 1;
-            if *n == 0 {
-                self.writing.remove(k);
-            }
-        }
+        self.gate.leave(&o.locked, o.touched.iter().map(|t| t.0));
     }
 
     /// A change has ended: what went through may be cached now.
@@ -179,7 +167,7 @@ impl Cache {
         }
         let (e, size) = (self.extent_bytes(), self.volume_of(&o.head).map_or(0, |v| v.1));
         for (key, was_cached) in &o.touched {
-            if self.writing.contains_key(key) || (key.extent() + 1) * e > size {
+            if self.gate.is_busy(key) || (key.extent() + 1) * e > size {
                 continue;
             }
             let (from, len) = self.covered(&o.head, *key);
@@ -198,10 +186,10 @@ impl Cache {
     pub(crate) fn flush(&mut self, _now: Time, io: Io, out: &mut Actions) {
         let Some((slot, _, mode)) = self.volume_of(&io.head) else { return self.pass(io, out) };
         let v = &self.volumes[slot as usize];
-        if matches!(self.life, Life::Broken { .. }) && v.dirty > 0 {
+        if self.state.bypassed().is_some() && v.dirty > 0 {
             return out.end(io, Outcome::Failed(IoError::Device));
         }
-        if !self.is_ready() || (mode != Mode::Back && v.dirty == 0 && self.locked.is_empty()) {
+        if !self.is_ready() || (mode != Mode::Back && v.dirty == 0 && !self.gate.is_any_closed()) {
             return self.pass(io, out);
         }
         let head = io.head;
@@ -223,7 +211,7 @@ impl Cache {
         below.tag =
             self.pending.insert(Pending::SlowFlush { op, covers: (slot, self.volumes[slot as usize].changes) }) as u64;
         out.submit(SLOW, Io::new(below, Data::Absent));
-        self.flush_next.push(op);
+        self.durability.want_flush_for(op);
     }
 
     /// For whom the cache works when nobody asks.

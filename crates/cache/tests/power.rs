@@ -206,7 +206,8 @@ fn a_duplicate_of_what_no_header_names_is_torn_not_lost() {
     run(1063, 160, setup(1063), 0.35, &mut Tally::default()).unwrap();
 }
 
-/// Tests of the test: every planted mistake is found.
+/// Tests of the test: every planted mistake is found by the oracle. An assertion of the cache's own that ends a run finds nothing: a build
+/// without assertions must be found out, too.
 #[test]
 fn every_planted_mistake_is_found() {
     let mut missed = Vec::new();
@@ -214,14 +215,9 @@ fn every_planted_mistake_is_found() {
         let found = (0..400).find_map(|seed| {
             let mut setup = setup(seed);
             setup.config.planted = Some(planted);
-            // A mistake may also trip one of the cache's own assertions.
             let run = || run(seed, 160, setup, 0.2, &mut Tally::default());
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-            match ended {
-                Ok(Ok(())) => None,
-                Ok(Err(e)) => Some((seed, e)),
-                Err(_) => Some((seed, "an assertion".into())),
-            }
+            ended.ok()?.err().map(|e| (seed, e))
         });
         match found {
             Some((seed, e)) => println!("{planted:?}: seed {seed}: {e}"),

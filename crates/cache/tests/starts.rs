@@ -401,3 +401,43 @@ fn a_deletion_without_a_journal_is_one() {
         assert!(next.cache().status().volumes.iter().all(|v| v.key != key));
     }
 }
+
+/// A volume is deleted at each step of a start, also in the last ones, when what was found is taken over already and the journal's snapshot
+/// is on its way: once its deletion is over no later start has anything of it, one that isn't told which volumes there are least of all.
+#[test]
+fn a_volume_that_is_deleted_while_starting_stays_deleted() {
+    let setup = plain([Mode::Back, Mode::Back]);
+    let setup = Setup { config: CacheConfig { watermark_percent: 90, ..setup.config }, ..setup };
+    let mut life = written(setup);
+    let (key, disks) = (life.oracle.key(1), life.cut());
+    let (mut taken_over, mut in_snapshot) = (0, 0);
+    for steps in 0.. {
+        let mut p = pool(disks.clone(), &setup, &life.oracle);
+        let now = p.now();
+        p.stack().start(now);
+        p.with_layer(|_: &mut Cache, _| ());
+        for _ in 0..steps {
+            p.step().expect("it starts");
+        }
+        let a = p.stack().layer::<Cache>().unwrap().activity();
+        if !a.recovering {
+            break;
+        }
+        taken_over += u32::from(a.dirty > 0 && !a.journal);
+        in_snapshot += u32::from(a.journal);
+        let now = p.now();
+        p.with_layer(|f: &mut plimsoll_stack::Front, _| f.remove_volume(key));
+        p.with_layer(|c: &mut Cache, out| c.forget(now, key, out));
+        while p.stack().is_using(key) {
+            p.step().expect("its deletion becomes durable");
+        }
+        let mut oracle = life.oracle.clone();
+        oracle.deleted(1);
+        let mut next = Life::start(p.lose_power(), setup, oracle).unwrap();
+        let dirty = |v: &VolumeStatus| if v.key == key { v.dirty } else { 0 };
+        let status = next.cache().status();
+        let dirty: u64 = status.volumes.iter().map(dirty).sum();
+        assert_eq!((dirty, status.dirty), (0, 30), "after {steps} steps: only the other one's count");
+    }
+    assert!(taken_over > 0 && in_snapshot > 0, "{taken_over} {in_snapshot}");
+}

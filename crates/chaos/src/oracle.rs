@@ -14,6 +14,26 @@ const NEVER: u64 = u64::MAX;
 /// A unit with more versions than this is tidied up.
 const TIDY_ABOVE: usize = 12;
 
+/// A flag of NBD's that a request has beside FUA.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Flag {
+    /// None of them.
+    #[default]
+    None,
+    /// NO_HOLE: zeroes that stay allocated.
+    NoHole,
+    /// FAST_ZERO: zeroes that are refused if they take as long as a write.
+    FastZero,
+    /// Both of them.
+    FastNoHole,
+    /// DF: a read's answer is one chunk.
+    OneChunk,
+    /// REQ_ONE: a block status is one extent.
+    OneExtent,
+    /// A flag that the command doesn't have, or nobody: the request is refused, and has no effect.
+    Foreign,
+}
+
 /// A request on a volume. Offsets and lengths are multiples of [`UNIT`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
@@ -27,6 +47,8 @@ pub struct Asked {
     pub len: u64,
     /// Durable when it is answered.
     pub fua: bool,
+    /// Another flag.
+    pub flag: Flag,
 }
 
 /// A version that a unit may have.
@@ -36,9 +58,9 @@ struct Version {
     content: u64,
     /// The change.
     change: u64,
-    /// When the change was sent; 0 for what an earlier life left.
+    /// Time at which the change was sent; 0 for contents of an earlier run.
     begun: u64,
-    /// When it was answered.
+    /// Time of the answer.
     ended: u64,
     durable: bool,
     /// The unit has this version once the change has been answered. False for the edges of a trim and for a change that failed.
@@ -177,6 +199,16 @@ impl Oracle {
         }
     }
 
+    /// A request was refused before it had any effect: nobody may see one.
+    pub fn refused(&mut self, n: u64) {
+        let Some(InFlight { asked, .. }) = self.in_flight.remove(&n) else { return };
+        if asked.op.is_change() {
+            for unit in units(&asked) {
+                self.volumes[asked.volume].units[unit].retain(|v| v.change != n);
+            }
+        }
+    }
+
     /// A read was answered.
     ///
     /// # Errors
@@ -213,7 +245,9 @@ impl Oracle {
         let InFlight { asked, begun } = self.in_flight.remove(&n).ok_or("an answer that nobody waits for")?;
         self.tick += 1;
         let covered: u64 = extents.iter().map(|e| e.0).sum();
-        if extents.is_empty() || extents.iter().any(|e| e.0 == 0) {
+        let one = asked.flag == Flag::OneExtent;
+        if extents.is_empty() || extents.iter().any(|e| e.0 == 0) || (one && (extents.len() > 1 || covered > asked.len))
+        {
             return Err(format!("{extents:?} is no answer to {asked:?}"));
         }
         let whose = (self.salt, asked.volume, self.volumes[asked.volume].generation);
@@ -336,7 +370,7 @@ mod tests {
     use super::*;
 
     fn asked(op: Op, fua: bool) -> Asked {
-        Asked { op, volume: 0, offset: 0, len: if op == Op::Flush { 0 } else { UNIT }, fua }
+        Asked { op, volume: 0, offset: 0, len: if op == Op::Flush { 0 } else { UNIT }, fua, flag: Flag::None }
     }
 
     fn change(o: &mut Oracle, op: Op, fua: bool) -> u64 {
@@ -366,6 +400,30 @@ mod tests {
         assert_eq!(may(&o, &[0, first, second]), [second]);
         let zero = change(&mut o, Op::WriteZeroes, false);
         assert_eq!(may(&o, &[0, first, second, zero]), [0]);
+    }
+
+    #[test]
+    fn what_was_refused_is_never_read() {
+        let mut o = Oracle::new(1, &[4096]);
+        let first = change(&mut o, Op::Write, false);
+        let (second, _) = o.ask(Asked { flag: Flag::Foreign, ..asked(Op::Write, false) }, 512);
+        o.refused(second);
+        assert_eq!(may(&o, &[0, first, second]), [first]);
+        o.crashed();
+        assert_eq!(may(&o, &[0, first, second]), [0, first]);
+    }
+
+    #[test]
+    fn one_extent_is_one_inside_the_range() {
+        let mut o = Oracle::new(1, &[4096]);
+        let mut status = |flag, extents: &[(u64, bool)]| {
+            let (n, _) = o.ask(Asked { flag, len: 2 * UNIT, ..asked(Op::BlockStatus, false) }, 512);
+            o.status(n, extents).is_ok()
+        };
+        for extents in [&[(UNIT, true), (UNIT, false)][..], &[(3 * UNIT, true)]] {
+            assert!(status(Flag::None, extents) && !status(Flag::OneExtent, extents), "{extents:?}");
+        }
+        assert!(status(Flag::OneExtent, &[(UNIT, true)]));
     }
 
     /// Zeroes that a change of this life may have brought say nothing of what an earlier life left.

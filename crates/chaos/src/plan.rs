@@ -92,8 +92,14 @@ pub struct Plan {
     depth: u64,
     memory_kib: Option<u64>,
     cores: Option<(u64, &'static str, u64)>,
+    /// Volumes may have limits.
+    pub throttled: bool,
     /// Requests per second of the last volume, if it has a limit.
     pub limit_iops: Option<u64>,
+    /// It runs live.
+    is_live: bool,
+    /// It serves its volumes over NVMe/TCP, too, as [`Plan::nqn`] says.
+    pub nvme: bool,
     /// Scattered logs, if it has any; part of the device's format.
     pub logs: Option<LogsPlan>,
     /// A flash cache, if it has one.
@@ -169,7 +175,10 @@ impl Plan {
             depth: 8,
             memory_kib: None,
             cores: None,
+            throttled: false,
             limit_iops: None,
+            is_live: live,
+            nvme: false,
             logs,
             cache,
             fence: None,
@@ -202,9 +211,9 @@ impl Plan {
     fn draw_the_rest(&mut self, rng: &mut Rng, live: bool) {
         let flash = self.model.is_some_and(|m| m.contains("nvme") || m.contains("sata"));
         let scheds: &[&'static str] = if flash {
-            &["noop", "deadline", "cfq", "blackbox", "ssd", "ssd"]
+            &["noop", "deadline", "cfq", "blackbox", "auto", "ssd", "ssd"]
         } else {
-            &["noop", "deadline", "cfq", "blackbox"]
+            &["noop", "deadline", "cfq", "blackbox", "auto"]
         };
         self.sched = one_of(rng, scheds);
         self.depth = one_of(rng, &[1, 2, 8, 32]);
@@ -249,7 +258,9 @@ impl Plan {
                 ..c.clone()
             };
         }
-        self.limit_iops = rng.chance(0.25).then(|| one_of(rng, &[500, 2000, 10_000]));
+        self.throttled = rng.chance(0.25);
+        self.limit_iops = self.throttled.then(|| one_of(rng, &[500, 2000, 10_000]));
+        self.nvme = live && rng.chance(0.5);
     }
 
     /// Bytes of the blocks that trims are cut to.
@@ -280,6 +291,16 @@ impl Plan {
         (self.sched == "cfq", self.cores.is_some_and(|c| c.1.starts_with("qwin")))
     }
 
+    /// May faults be injected? They are the live engine's, beside the layers.
+    pub fn injects(&self) -> bool {
+        self.is_live
+    }
+
+    /// The NVMe subsystem of a volume.
+    pub fn nqn(&self, volume: usize) -> String {
+        format!("nqn.2026-11.chaos:{}", self.volumes[volume].name)
+    }
+
     /// The most that `logged_write` may be set to.
     pub const LOGGED_WRITE_MAX: u64 = 16 << 10;
 
@@ -296,8 +317,11 @@ impl Plan {
         if let Some((n, policy, _)) = self.cores {
             add(format!("{n} cores {policy}"));
         }
-        if let Some(iops) = self.limit_iops {
-            add(format!("limit {iops}/s"));
+        if self.throttled {
+            add(self.limit_iops.map_or("no limit".into(), |iops| format!("limit {iops}/s")));
+        }
+        if self.nvme {
+            add("nvme".into());
         }
         if let Some(c) = &self.cache {
             let nvram = if c.nvram { " nvram" } else { "" };
@@ -319,8 +343,10 @@ impl Plan {
 
     /// The node's configuration.
     pub fn toml(&self) -> String {
-        let mut t =
-            String::from("[listen]\nunix = \"nbd.sock\"\n[control]\nhttp = \"127.0.0.1:0\"\nunix = \"control.sock\"\n");
+        let nvme = if self.nvme { "nvme_tcp = \"127.0.0.1:0\"\n" } else { "" };
+        let mut t = format!(
+            "[listen]\nunix = \"nbd.sock\"\n{nvme}[control]\nhttp = \"127.0.0.1:0\"\nunix = \"control.sock\"\n"
+        );
         let mut line = |text: String| writeln!(t, "{text}").expect("a string");
         let lies = Lies { flush: self.lies.flush, fua: self.lies.fua };
         let volatile = |on: bool, seed: u64| match on {
@@ -339,7 +365,7 @@ impl Plan {
         if let Some((cores, policy, depth)) = self.cores {
             line(format!("cores = {cores}\ncore_policy = \"{policy}\"\ncore_depth = {depth}"));
         }
-        if self.limit_iops.is_some() {
+        if self.throttled {
             line("throttle = true".into());
         }
         if let Some(f) = &self.fence {
@@ -401,6 +427,9 @@ impl Plan {
             if let Some(iops) = self.limit_iops.filter(|_| n + 1 == self.volumes.len()) {
                 line(format!("throttle = {{ iops = {iops} }}"));
             }
+        }
+        for n in (0..self.volumes.len()).filter(|_| self.nvme) {
+            line(format!("[[subsystem]]\nnqn = \"{}\"\nexport = \"{}\"", self.nqn(n), self.volumes[n].name));
         }
         line("[[grant]]\npeer = \"local\"\nvolumes = [\"*\"]\ntenants = [\"*\"]".into());
         t

@@ -1,10 +1,10 @@
 //! Runs plans in virtual time: the node's own stack over simulated disks, which lose their power between one life and the next.
 
-use crate::oracle::{Asked, Oracle};
+use crate::oracle::{Asked, Flag, Oracle};
 use crate::plan::{Lies, Plan, VOLUME_BYTES_MAX};
 use crate::work::{End, Operation, Step, Work};
 use plimsoll_base::CacheMode;
-use plimsoll_base::{Buf, Data, Io, IoFlags, IoHead, Op, Outcome, Rng, Span, TenantId, VolumeKey};
+use plimsoll_base::{Buf, Data, Io, IoError, IoFlags, IoHead, Op, Outcome, Rng, Span, TenantId, VolumeKey};
 use plimsoll_cache::{CacheControl, CacheTerms};
 use plimsoll_cores::CoresControl;
 use plimsoll_device::pagecache::Planted as PagePlanted;
@@ -29,7 +29,7 @@ use std::path::Path;
 const SECTOR: u64 = 512;
 /// Bytes of the pool's device, the cache's, and its NVRAM.
 const BYTES: [u64; 3] = [16 << 20, 10 << 20, 1 << 20];
-/// Lives of a pool.
+/// Runs of a pool, with a restart between two.
 const LIVES: u64 = 4;
 /// Requests in flight at most.
 const IN_FLIGHT_MAX: usize = 48;
@@ -95,11 +95,13 @@ struct Run {
     pool: SimPool,
     oracle: Oracle,
     volumes: Vec<Volume>,
+    /// A volume that is being deleted: what waits for its limit fails.
+    deleted: Option<VolumeKey>,
     rng: Rng,
     tally: Tally,
 }
 
-/// Runs the plan of `seed` through several lives.
+/// Runs the plan of `seed` through several restarts.
 ///
 /// # Errors
 /// Failures that were found.
@@ -123,7 +125,7 @@ pub fn run(seed: u64, planted: Option<Planted>) -> Result<Tally, String> {
         .collect();
     let disks = blank(&plan, &config, &mut rng)?;
     let pool = SimPool::with_stack(disks, |_| plimsoll_stack::Stack::new(Default::default(), Vec::new()));
-    let mut run = Run { plan, planted, pool, oracle, volumes, rng, tally: Tally::default() };
+    let mut run = Run { plan, planted, pool, oracle, volumes, deleted: None, rng, tally: Tally::default() };
     let lived = run.lives(seed);
     lived.map_err(|e| format!("{e}\n  {}", run.plan.summary()))?;
     Ok(Tally { compared: run.oracle.compared(), ..run.tally })
@@ -211,7 +213,7 @@ fn extents_of(key: VolumeKey) -> [Extent; 2] {
 }
 
 impl Run {
-    /// Several lives, one after the other.
+    /// Runs the pool several times, with a restart between two.
     fn lives(&mut self, seed: u64) -> Result<(), String> {
         for life in 0..LIVES {
             if life > 0 {
@@ -396,12 +398,21 @@ impl Run {
 
     fn ask(&mut self, asked: Asked) -> Result<(), String> {
         let now = self.pool.now();
+        // The others are the protocol's: there is none here.
+        let flag = Some(asked.flag).filter(|f| matches!(f, Flag::NoHole | Flag::FastZero | Flag::FastNoHole));
+        let asked = Asked { flag: flag.unwrap_or_default(), ..asked };
         let (n, payload) = self.oracle.ask(asked, self.plan.block_bytes());
         let tenant = TenantId(1 + (n % 3) as u16);
         let key = self.volumes[asked.volume].key;
         let mut head = IoHead::new(asked.op, key, tenant, asked.offset, asked.len, now);
         head.tag = n;
         head.flags = if asked.fua { IoFlags::FUA } else { IoFlags::NONE };
+        head.flags = match asked.flag {
+            Flag::NoHole => head.flags.with(IoFlags::NO_HOLE),
+            Flag::FastZero => head.flags.with(IoFlags::FAST_ZERO),
+            Flag::FastNoHole => head.flags.with(IoFlags::NO_HOLE).with(IoFlags::FAST_ZERO),
+            _ => head.flags,
+        };
         if asked.op == Op::Read && n.is_multiple_of(16) {
             head.deadline = now + Span::from_millis(1 + n % 20);
             if n.is_multiple_of(48) {
@@ -439,6 +450,12 @@ impl Run {
                     self.oracle.status(n, &extents)?;
                 }
                 (Outcome::Done, _) => self.oracle.done(n),
+                (Outcome::Failed(IoError::NotSupported), Op::WriteZeroes) if c.io.flags.has(IoFlags::FAST_ZERO) => {
+                    self.oracle.failed(n)
+                }
+                (Outcome::Failed(IoError::Unavailable), _) if self.deleted == Some(c.io.volume) => {
+                    self.oracle.failed(n)
+                }
                 (outcome, _) => return Err(format!("{:?} ended {outcome:?}", c.io.head)),
             }
         }
@@ -476,7 +493,7 @@ impl Run {
                 let mut at = 0;
                 while at < size {
                     let len = (96 << 10).min(size - at);
-                    self.step(Step::Ask(Asked { op, volume, offset: at, len, fua: false }))?;
+                    self.step(Step::Ask(Asked { op, volume, offset: at, len, fua: false, flag: Flag::None }))?;
                     at += len;
                 }
             }
@@ -509,6 +526,11 @@ impl Run {
                 let (low, high) = (Span::from_micros(low), Span::from_micros(high));
                 self.tell(&CoresControl::Slack { low, high, poll_windows: 4 });
             }
+            Operation::Limit(iops) => {
+                self.plan.limit_iops = iops;
+                self.publish(self.volumes.len() - 1);
+            }
+            Operation::Inject(..) => return Err("faults are injected by a live engine only".into()),
             Operation::Slots(slots, ms) => {
                 self.tell(&FenceControl::Slots { slots: slots as u32, slot: Span::from_millis(ms) })
             }
@@ -520,6 +542,7 @@ impl Run {
     fn remake(&mut self, volume: usize, bytes: u64) -> Result<(), String> {
         let key = self.volumes[volume].key;
         self.pool.with_layer(|f: &mut Front, _| f.remove_volume(key));
+        self.deleted = Some(key);
         self.until("the end of a deleted volume's requests", |r| r.oracle.in_flight_of(volume) == 0)?;
         let now = self.pool.now();
         self.pool.stack().forget_volume(now, key);

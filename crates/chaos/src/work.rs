@@ -1,6 +1,6 @@
 //! Operations of clients and the operator, drawn step by step, so that a driver can stop anywhere.
 
-use crate::oracle::{Asked, UNIT};
+use crate::oracle::{Asked, Flag, UNIT};
 use crate::plan::{Plan, VOLUME_BYTES_MAX};
 use plimsoll_base::{Op, Rng};
 
@@ -11,6 +11,15 @@ pub enum End {
     Kill,
     /// In order, as on SIGTERM.
     Term,
+}
+
+/// A fault that is injected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Requests fail.
+    Errors,
+    /// Answers go out this many microseconds later.
+    LatencyUs(u64),
 }
 
 /// An operator's change.
@@ -36,6 +45,10 @@ pub enum Operation {
     Slack(u64, u64),
     /// Number of slots, and milliseconds of each.
     Slots(u64, u64),
+    /// The last volume has this limit of requests per second, or none.
+    Limit(Option<u64>),
+    /// From now on this fault is injected into N of a thousand requests of a volume, or none is.
+    Inject(usize, Option<(Fault, u64)>),
 }
 
 /// The next thing to happen.
@@ -54,6 +67,8 @@ pub enum Step {
 /// Draws steps.
 pub struct Work {
     rng: Rng,
+    /// Draws flags: seeds from before them have the same requests.
+    flags: Rng,
     /// Bytes of each volume that are used mostly.
     span: u64,
     /// Operator's steps, of a hundred.
@@ -66,7 +81,8 @@ impl Work {
         let mut rng = Rng::new(seed.wrapping_mul(1000).wrapping_add(life), "chaos work");
         let span = [32 << 10, 96 << 10, 192 << 10, VOLUME_BYTES_MAX][rng.below(4) as usize];
         let operations = [0, 1, 3][rng.below(3) as usize];
-        Work { rng, span, operations }
+        let flags = Rng::new(seed.wrapping_mul(1000).wrapping_add(life), "chaos flags");
+        Work { rng, flags, span, operations }
     }
 
     /// Draws the end of this life.
@@ -81,7 +97,10 @@ impl Work {
             n if n < self.operations => operation(rng, plan, sizes).map_or(Step::Pause(1), Step::Operate),
             0..22 => Step::Pause(1 + rng.below(16)),
             22..24 => Step::Rest,
-            _ => Step::Ask(ask(rng, self.span, sizes)),
+            _ => {
+                let asked = ask(rng, self.span, sizes);
+                Step::Ask(Asked { flag: flag(&mut self.flags, asked.op), ..asked })
+            }
         }
     }
 }
@@ -100,7 +119,7 @@ fn ask(rng: &mut Rng, span: u64, sizes: &[u64]) -> Asked {
         _ => (Op::Cache, false),
     };
     if op == Op::Flush {
-        return Asked { op, volume, offset: 0, len: 0, fua };
+        return Asked { op, volume, offset: 0, len: 0, fua, flag: Flag::None };
     }
     // Multiples of a page mostly, as file systems have them; then of a sector; then of whatever.
     let unit = match rng.below(10) {
@@ -116,13 +135,25 @@ fn ask(rng: &mut Rng, span: u64, sizes: &[u64]) -> Asked {
     };
     let first = rng.below(units);
     let len = 1 + rng.below((units - first).min(most));
-    Asked { op, volume, offset: first * unit, len: len * unit, fua }
+    Asked { op, volume, offset: first * unit, len: len * unit, fua, flag: Flag::None }
+}
+
+fn flag(rng: &mut Rng, op: Op) -> Flag {
+    match (op, rng.below(100)) {
+        (_, 0..2) => Flag::Foreign,
+        (Op::WriteZeroes, 2..25) => Flag::NoHole,
+        (Op::WriteZeroes, 25..45) => Flag::FastZero,
+        (Op::WriteZeroes, 45..55) => Flag::FastNoHole,
+        (Op::Read, 2..25) => Flag::OneChunk,
+        (Op::BlockStatus, 2..40) => Flag::OneExtent,
+        _ => Flag::None,
+    }
 }
 
 fn operation(rng: &mut Rng, plan: &Plan, sizes: &[u64]) -> Option<Operation> {
     let volume = rng.below(sizes.len() as u64) as usize;
     let (cfq, slack) = plan.knobs();
-    let operation = match rng.below(14) {
+    let operation = match rng.below(18) {
         0..4 if plan.has_cache() => Operation::Mode(volume, ["off", "through", "back"][rng.below(3) as usize]),
         4 if sizes[volume] < VOLUME_BYTES_MAX => {
             let more = 512 * (1 + rng.below(200));
@@ -136,6 +167,14 @@ fn operation(rng: &mut Rng, plan: &Plan, sizes: &[u64]) -> Option<Operation> {
         11 if slack => Operation::Slack(100 + rng.below(300), 500 + rng.below(5000)),
         12 if plan.has_cache() => Operation::Fingerprints(1 + rng.below(100)),
         13 if plan.fence.is_some() => Operation::Slots(3 + rng.below(4), [20, 25][rng.below(2) as usize]),
+        14..16 if plan.throttled => {
+            Operation::Limit([None, Some(200), Some(2000), Some(100_000)][rng.below(4) as usize])
+        }
+        16..18 if plan.injects() => {
+            let fault =
+                [None, Some(Fault::Errors), Some(Fault::LatencyUs(rng.below(20_000) + 1))][rng.below(3) as usize];
+            Operation::Inject(volume, fault.map(|fault| (fault, 1 + rng.below(500))))
+        }
         _ => return None,
     };
     Some(operation)

@@ -1,10 +1,10 @@
-//! The client's C interface. What each function promises and asks is said in `include/plimsoll.h`, once.
+//! The client's C interface. `include/plimsoll.h` states each function's promises and requirements, once.
 //!
 //! All `unsafe` is here: C's pointers become slices and strings at the edge, and nothing else happens to them.
 
 use plimsoll_base::Span;
 use plimsoll_client::PolicyKind;
-use plimsoll_client::live::{Address, Blocking, OpenError, Options, ReadError, Volume};
+use plimsoll_client::live::{Address, Ask, Blocking, OpenError, Options, ReadError, Volume};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -106,10 +106,10 @@ unsafe fn options_of(options: &COptions) -> Result<Options, Failure> {
     Ok(o)
 }
 
-/// `count` addresses.
+/// Reads `count` addresses.
 ///
 /// # Safety
-/// `replicas` must have so many pointers to strings that end in NUL.
+/// `replicas` must have `count` pointers to strings that end in NUL.
 unsafe fn addresses(replicas: *const *const c_char, count: usize) -> Result<Vec<Address>, Failure> {
     if replicas.is_null() && count > 0 {
         return Err(bad("a pointer is NULL"));
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn plimsoll_size(volume: *const Blocking) -> u64 {
     unsafe { opened(volume) }.map_or(0, |open| open.volume().size_bytes())
 }
 
-/// Where data go; C promises that it stays and is nobody else's until the read has ended.
+/// Destination of data; C promises that it stays and is nobody else's until the read has ended.
 struct Buffer(*mut u8, usize);
 
 // SAFETY: whoever holds it is the only one to write there until the read has ended (the header's promise).
@@ -232,14 +232,12 @@ async fn read(
 ) -> Result<Vec<u8>, Failure> {
     let end = offset.checked_add(length as u64).ok_or_else(|| bad("the range ends beyond 2^64"))?;
     let deadline = (deadline_us != 0).then(|| Duration::from_micros(deadline_us));
-    let data = match limit_us {
-        0 => volume.read(offset..end, deadline).await,
-        us => volume.read_within(offset..end, deadline, Duration::from_micros(us)).await,
-    };
+    let limit = (limit_us != 0).then(|| Duration::from_micros(limit_us));
+    let data = volume.ask(offset..end, Ask { deadline, limit, refusable: false }).await;
     data.map_err(|e| match &e {
         ReadError::Range(_) | ReadError::Deadline(_) => bad(e),
         ReadError::Limit { .. } => (ETIMEDOUT, e.to_string()),
-        ReadError::Failed(_) => (EIO, e.to_string()),
+        ReadError::Failed(_) | ReadError::Busy { .. } => (EIO, e.to_string()),
     })
 }
 
@@ -268,7 +266,7 @@ pub unsafe extern "C" fn plimsoll_read(
     })
 }
 
-/// What C wants to be called with.
+/// Argument that C wants to be called with.
 struct User(*mut c_void);
 
 // SAFETY: only given back to C, which was told that it comes from another thread.

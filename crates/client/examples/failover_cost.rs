@@ -1,4 +1,4 @@
-//! What it costs the client when a node refuses a read and it goes on to the next: CPU time of the client's only thread.
+//! Cost to the client of a read that a node refuses and that goes on to the next: CPU time of the client's only thread.
 //!
 //! Two servers on unix sockets, in threads of their own; the first serves, or refuses whatever has a deadline. Rounds of both
 //! alternate, and the difference is per read. Prints the median of the rounds' differences and their quartiles.

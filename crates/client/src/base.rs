@@ -7,7 +7,7 @@ use plimsoll_base::Time;
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Base {
-    /// Which replica.
+    /// Order in which replicas are chosen.
     pub order: Preference,
 }
 

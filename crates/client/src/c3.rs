@@ -1,15 +1,19 @@
-//! Whose queue and service promise the soonest answer (Suresh et al., "C3", NSDI 2015; MittOS §7.8.3).
+//! Chooses the replica whose queue and service time promise the soonest answer (Suresh et al., "C3", NSDI 2015; MittOS §7.8.3).
 //!
-//! A node's answers carry the length of its queue and its service time. Of both and of the response time the client
-//! keeps averages; the node with the least
-//! `response - service + q^3 * service`, `q = 1 + own requests outstanding there * clients + average queue`
-//! is asked. The cube keeps all clients from going to the same short queue. C3's other half, which limits how fast a
-//! client sends to a node, is left out: it acts where the clients themselves are the load.
+//! A node's answers carry the length of its queue and its service time. The client keeps averages of both and of the response
+//! time. It asks the node with the least `response - service + q^3 * service`, `q = 1 + own requests outstanding there *
+//! clients + average queue`. The cube keeps all clients from going to the same short queue. One read in ten goes to all other
+//! replicas, too, as in C3's published simulator (and by Cassandra's read repair). So the averages of a node that no client
+//! asks don't grow old. The first answer is taken, which in the simulator is the chosen node's. C3's other half limits how fast
+//! a client sends to a node. It is left out: it acts where the clients themselves are the load.
 
 use crate::course::Course;
 use crate::learn::Average;
 use crate::policy::{Heard, Orders, Preference, ReplicaPolicy, Reply};
 use plimsoll_base::Time;
+
+/// Reads in a thousand that go to all replicas.
+pub const SHADOW_PERMILLE: u64 = 100;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
@@ -23,17 +27,18 @@ struct Known {
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct C3 {
-    /// How many clients there are: what one of them has outstanding, each of them may have.
+    /// Number of clients: each of them may have the same number of requests outstanding as this one.
     clients: u64,
     order: Preference,
+    shadow_permille: u64,
     /// By node.
     nodes: Vec<Known>,
 }
 
 impl C3 {
-    /// One of `clients` clients, that has heard nothing.
-    pub fn new(clients: u16, order: Preference) -> C3 {
-        C3 { clients: u64::from(clients), order, nodes: Vec::new() }
+    /// One of `clients` clients, that has heard nothing; of a thousand reads, `shadow_permille` go to all replicas.
+    pub fn new(clients: u16, order: Preference, shadow_permille: u64) -> C3 {
+        C3 { clients: u64::from(clients), order, shadow_permille, nodes: Vec::new() }
     }
 
     fn node(&mut self, node: u16) -> &mut Known {
@@ -73,6 +78,15 @@ impl C3 {
 impl ReplicaPolicy for C3 {
     fn begin(&mut self, _: Time, course: &Course, out: &mut Orders) {
         self.send(course, out);
+        let get = course.get();
+        // Other bits of the draw than those that order the replicas.
+        if (get.draw >> 32) % 1000 < self.shadow_permille {
+            let chosen = out.sends.last().map(|s| s.node);
+            for &node in get.replicas.iter().filter(|&&n| Some(n) != chosen) {
+                self.node(node).outstanding += 1;
+                out.send(node, None);
+            }
+        }
     }
 
     fn refused(&mut self, _: Time, course: &Course, _: u32, out: &mut Orders) {
@@ -104,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_score_is_the_papers() {
-        let mut p = C3::new(20, Preference::Placement);
+        let mut p = C3::new(20, Preference::Placement, 0);
         hear(&mut p, 0, 30, 5, 2);
         p.node(0).outstanding = 1;
         // Naively, in floats and milliseconds.
@@ -116,7 +130,7 @@ mod tests {
 
     #[test]
     fn short_queues_and_unknown_nodes_are_asked() {
-        let mut p = C3::new(1, Preference::Placement);
+        let mut p = C3::new(1, Preference::Placement, 0);
         hear(&mut p, 0, 10, 5, 1);
         hear(&mut p, 1, 10, 5, 4);
         let (_, step) = begun(&mut p, ms(2000));
@@ -131,10 +145,19 @@ mod tests {
 
     #[test]
     fn outstanding_requests_come_down_whatever_is_answered() {
-        let mut p = C3::new(1, Preference::Placement);
+        let mut p = C3::new(1, Preference::Placement, 0);
         let (mut c, _) = begun(&mut p, ms(0));
         let busy = Answer { reply: Reply::Busy(Span::from_millis(9)), in_flight: 7, service: Span::ZERO };
         let _ = c.answered(ms(1), 0, busy, &mut p);
         assert_eq!((p.node(0).outstanding, p.node(1).outstanding), (0, 1));
+    }
+    #[test]
+    fn a_share_of_the_reads_asks_everybody() {
+        let mut p = C3::new(1, Preference::Placement, 1000);
+        let (_, step) = begun(&mut p, ms(0));
+        let mut nodes: Vec<u16> = sends(&step).iter().map(|s| s.0).collect();
+        nodes.sort_unstable();
+        assert_eq!(nodes, [0, 1, 2]);
+        assert!((0..3).all(|n| p.node(n).outstanding == 1));
     }
 }

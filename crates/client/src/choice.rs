@@ -1,7 +1,7 @@
 //! Policies by name.
 
 use crate::base::Base;
-use crate::c3::C3;
+use crate::c3::{C3, SHADOW_PERMILLE};
 use crate::clone::Cloned;
 use crate::hedged::Hedged;
 use crate::learn::{Limit, Quantile};
@@ -44,7 +44,7 @@ pub enum PolicyKind {
     MittBudget,
 }
 
-/// What policies are built with.
+/// Settings that policies are built with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicySettings {
     /// The deadline, time-out or delay; MittOS takes the p95 of the base policy for all of them.
@@ -53,9 +53,9 @@ pub struct PolicySettings {
     pub learns: bool,
     /// In which order replicas are taken.
     pub order: Preference,
-    /// How many clients there are.
+    /// Number of clients.
     pub clients: u16,
-    /// What a message takes: tied requests go out three times as far apart, probes are waited for five times as long.
+    /// Time of a message: tied requests go out three times as far apart, probes are waited for five times as long.
     pub hop: Span,
     /// Hedges of `mitt+budget` for a thousand gets.
     pub budget_permille: u64,
@@ -126,6 +126,11 @@ impl PolicyKind {
         !matches!(self, Base | Clone | Tied | Snitch | C3 | Prequal)
     }
 
+    /// Does it ask nodes to refuse what would be late?
+    pub const fn has_deadline(self) -> bool {
+        matches!(self, PolicyKind::Mitt | PolicyKind::MittWait | PolicyKind::MittBudget)
+    }
+
     /// The policy of one client.
     ///
     /// # Errors
@@ -153,7 +158,7 @@ impl PolicyKind {
             PolicyKind::HedgedCancel => hedged(true),
             PolicyKind::Tied => Box::new(Tied { delay: s.hop * 3, order }),
             PolicyKind::Snitch => Box::new(Snitch::new(SnitchConfig { order, ..SnitchConfig::default() })),
-            PolicyKind::C3 => Box::new(C3::new(s.clients, order)),
+            PolicyKind::C3 => Box::new(C3::new(s.clients, order, SHADOW_PERMILLE)),
             PolicyKind::Prequal => Box::new(Prequal::new(s.hop * 5, order)),
             PolicyKind::Mitt => Box::new(Mitt::new(limit, order)),
             PolicyKind::MittWait => Box::new(Mitt::with_wait(limit, order)),

@@ -8,11 +8,11 @@ use plimsoll_base::Time;
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Cloned {
-    /// How many, at most all.
+    /// Number of copies, at most the number of replicas.
     pub copies: usize,
-    /// The others are told when one has answered.
+    /// If true, the other copies are cancelled when one has answered.
     pub cancels: bool,
-    /// Which of them.
+    /// Order in which replicas are chosen.
     pub order: Preference,
 }
 

@@ -8,11 +8,11 @@ use plimsoll_base::{Span, Time};
 pub struct Try {
     /// To whom.
     pub node: u16,
-    /// When.
+    /// Send time.
     pub sent_at: Time,
     /// With which promise.
     pub deadline: Option<Span>,
-    /// What came back, and when.
+    /// Reply and its time of arrival.
     pub reply: Option<(Reply, Time)>,
     /// The node has begun to execute it.
     pub begun: bool,
@@ -25,13 +25,13 @@ pub struct Try {
 }
 
 impl Try {
-    /// Can it still bring the data, as far as a policy knows?
+    /// Returns whether it can still bring the data, as far as a policy knows.
     pub fn is_under_way(&self) -> bool {
         self.reply.is_none() && !self.abandoned
     }
 }
 
-/// How a get ended.
+/// Result of a get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// With the data of this try.
@@ -40,7 +40,7 @@ pub enum Ended {
     Failed,
 }
 
-/// What is to be done now.
+/// Sends and cancels to be carried out now.
 #[derive(Debug)]
 #[must_use]
 pub struct Step {
@@ -67,12 +67,12 @@ impl Course {
         Course { get, tries: Vec::new(), probes: Vec::new(), probes_out: 0, timers_out: 0, ended: None }
     }
 
-    /// What is asked for.
+    /// Returns the get.
     pub fn get(&self) -> &Get {
         &self.get
     }
 
-    /// What was sent, by number.
+    /// Returns the tries sent so far, by number.
     pub fn tries(&self) -> &[Try] {
         &self.tries
     }
@@ -82,7 +82,7 @@ impl Course {
         &self.probes
     }
 
-    /// How it ended, if it has.
+    /// Returns the result, once the get has ended.
     pub fn ended(&self) -> Option<Ended> {
         self.ended
     }
@@ -102,7 +102,7 @@ impl Course {
         self.tries.iter().enumerate().filter(|(_, t)| t.is_under_way()).map(|(i, _)| i as u32)
     }
 
-    /// Has it ended, and everything that was sent for it come back (or been lost)?
+    /// Returns whether it has ended, and everything that was sent for it come back (or been lost).
     pub fn is_over(&self) -> bool {
         self.ended.is_some() && self.tries.iter().all(|t| t.reply.is_some() || t.lost)
     }
@@ -122,7 +122,7 @@ impl Course {
             return self.end(now, Ended::Failed, Orders::default(), policy);
         }
         policy.begin(now, self, &mut out);
-        self.obey(now, out, policy)
+        self.carry_out(now, out, policy)
     }
 
     /// A try's answer has come.
@@ -148,7 +148,7 @@ impl Course {
             }
             policy.refused(now, self, a_try, &mut out);
         }
-        self.obey(now, out, policy)
+        self.carry_out(now, out, policy)
     }
 
     /// A node tells that it has begun a try.
@@ -158,7 +158,7 @@ impl Course {
         if self.ended.is_none() {
             policy.began(now, self, a_try, &mut out);
         }
-        self.obey(now, out, policy)
+        self.carry_out(now, out, policy)
     }
 
     /// A probe's answer has come.
@@ -169,7 +169,7 @@ impl Course {
         if self.ended.is_none() {
             policy.probed(now, self, &mut out);
         }
-        self.obey(now, out, policy)
+        self.carry_out(now, out, policy)
     }
 
     /// A time that was asked for has come.
@@ -182,23 +182,23 @@ impl Course {
             }
             policy.timer(now, self, &mut out);
         }
-        self.obey(now, out, policy)
+        self.carry_out(now, out, policy)
     }
 
-    /// A message of a try was lost: its answer won't come, and the policy isn't told.
+    /// Handles the loss of a try's message: its answer won't come, and the policy isn't notified.
     pub fn lost<P: ReplicaPolicy + ?Sized>(&mut self, now: Time, a_try: u32, policy: &mut P) -> Step {
         self.tries[a_try as usize].lost = true;
-        self.obey(now, self.orders(), policy)
+        self.carry_out(now, self.orders(), policy)
     }
 
     /// A probe or its answer was lost.
     pub fn probe_lost<P: ReplicaPolicy + ?Sized>(&mut self, now: Time, policy: &mut P) -> Step {
         self.probes_out -= 1;
-        self.obey(now, self.orders(), policy)
+        self.carry_out(now, self.orders(), policy)
     }
 
     /// Enters what was ordered, and ends the get if nothing is left to wait for.
-    fn obey<P: ReplicaPolicy + ?Sized>(&mut self, now: Time, out: Orders, policy: &mut P) -> Step {
+    fn carry_out<P: ReplicaPolicy + ?Sized>(&mut self, now: Time, out: Orders, policy: &mut P) -> Step {
         self.enter(now, &out);
         if self.ended.is_some() {
             return Step { orders: out, ended: None };

@@ -12,9 +12,9 @@ use plimsoll_base::Time;
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Hedged {
-    /// When the second is asked.
+    /// Delay until the second replica is asked.
     pub delay: Limit,
-    /// The slower one is told when the other has answered.
+    /// If true, the slower replica's request is cancelled when the other has answered.
     pub cancels: bool,
     /// In which order.
     pub order: Preference,

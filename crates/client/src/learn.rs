@@ -1,7 +1,7 @@
-//! What policies learn from answers: percentiles and averages, in integers.
+//! Statistics that policies learn from answers: percentiles and averages, in integers.
 
 use crate::policy::Get;
-use plimsoll_base::{Span, Time};
+use plimsoll_base::{Rng, Span, Time};
 
 /// A percentile of a stream that may drift: each value moves it by a step of its own size over 1,000, up by the
 /// percentile's share or down by the rest, so that it settles where that share lies below.
@@ -21,7 +21,7 @@ impl Quantile {
         Quantile { value_ns: first.as_nanos().max(1_000), permille }
     }
 
-    /// What it is now.
+    /// Returns the present value.
     pub fn value(&self) -> Span {
         Span::from_nanos(self.value_ns)
     }
@@ -47,7 +47,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// What it is now.
+    /// Returns the present value.
     pub fn span(&self) -> Span {
         match self {
             Limit::Given(span) => *span,
@@ -55,7 +55,7 @@ impl Limit {
         }
     }
 
-    /// What it is for `get`, which may have its own.
+    /// Returns the limit for `get`, which may have its own.
     pub fn of(&self, get: &Get) -> Span {
         get.limit.unwrap_or_else(|| self.span())
     }
@@ -78,7 +78,7 @@ impl Average {
         self.0 = Some(self.0.map_or(value, |old| ((u128::from(value) * 9 + u128::from(old)) / 10) as u64));
     }
 
-    /// What it is now; `None` before the first value.
+    /// Returns the present value; `None` before the first sample.
     pub fn value(&self) -> Option<u64> {
         self.0
     }
@@ -129,10 +129,73 @@ impl Recent {
     }
 }
 
+/// Growth of the weight of new values: the exponent of e for a second (Cassandra's alpha).
+const DECAY_PER_S: f64 = 0.75;
+
+/// A sample of a stream in which newer values are likelier to be: by forward decay (Cormode et al., ICDE 2009), as the samples of
+/// Cassandra's snitch. It draws from a generator of its own, so equal streams give equal samples.
+#[derive(Clone, Debug)]
+pub struct Decaying {
+    /// Values with the logarithm of their priority, in no order.
+    values: Vec<(f64, u64)>,
+    most: usize,
+    rng: Rng,
+}
+
+impl Decaying {
+    /// Keeps `most` values.
+    ///
+    /// # Panics
+    /// If that is none.
+    pub fn new(most: usize) -> Decaying {
+        assert!(most > 0, "something must be kept");
+        Decaying { values: Vec::new(), most, rng: Rng::new(0, "decaying sample") }
+    }
+
+    /// Another value; the one of the least priority goes.
+    pub fn saw(&mut self, now: Time, value: u64) {
+        // The logarithm of weight over a uniform draw.
+        let priority = DECAY_PER_S * now.since(Time::ZERO).as_secs_f64() + self.rng.exp1();
+        if self.values.len() < self.most {
+            return self.values.push((priority, value));
+        }
+        let least = self.values.iter_mut().min_by(|a, b| a.0.total_cmp(&b.0)).expect("something is kept");
+        if least.0 < priority {
+            *least = (priority, value);
+        }
+    }
+
+    /// The median (nearest rank); `None` if there is nothing.
+    pub fn median(&self) -> Option<u64> {
+        let mut values: Vec<u64> = self.values.iter().map(|v| v.1).collect();
+        let rank = values.len().div_ceil(2).checked_sub(1)?;
+        Some(*values.select_nth_unstable(rank).1)
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.values.clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::Rng;
+
+    #[test]
+    fn a_decaying_sample_forgets_within_seconds() {
+        let at = |ms| Time::ZERO + Span::from_millis(ms);
+        let mut sample = Decaying::new(100);
+        assert_eq!(sample.median(), None);
+        // Ten a second: a hundred of them are ten seconds.
+        (0..300).for_each(|i| sample.saw(at(100 * i), 10));
+        (300..330).for_each(|i| sample.saw(at(100 * i), 90));
+        assert_eq!(sample.median(), Some(10), "three seconds are a third of the sample at most");
+        (330..380).for_each(|i| sample.saw(at(100 * i), 90));
+        assert_eq!(sample.median(), Some(90));
+        sample.clear();
+        assert_eq!(sample.median(), None);
+    }
 
     #[test]
     fn a_percentile_is_found_and_followed() {

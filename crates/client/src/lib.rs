@@ -6,9 +6,9 @@
 //!           │            └─ Orders: send, cancel, abandon, probe, wake, give up ─► driver: simulator, or sockets and a clock
 //!           └─ ends once: the first data, or an error when nothing is left that could bring any
 //! ```
-//! A [`ReplicaPolicy`] is a pure state machine: it reads no clock, draws nothing and does no I/O. What all of them
-//! have in common is in [`Course`]: which tries were sent, what came back, and when a get has ended. A driver calls the
-//! course's methods with what happened and carries out the [`Step`]s that they return.
+//! A [`ReplicaPolicy`] is a pure state machine: it reads no clock, draws nothing and does no I/O. Their common part is
+//! [`Course`]: the tries that were sent, the replies, and the end of a get. A driver passes events to the course's methods and
+//! carries out the [`Step`]s that they return.
 //!
 //! | policy | file | in short |
 //! | --- | --- | --- |
@@ -46,3 +46,8 @@ pub use choice::{BadPolicy, PolicyKind, PolicySettings};
 pub use course::{Course, Ended, Step, Try};
 pub use learn::Limit;
 pub use policy::{Answer, Get, Heard, Orders, Preference, Probe, ReplicaPolicy, Reply, Send};
+
+/// The examples of README.md, which tests run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

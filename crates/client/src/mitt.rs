@@ -3,16 +3,19 @@
 //! * `mitt`: the paper's. The first two tries carry the deadline, the third doesn't (few are busy at once).
 //! * `mitt+wait`: every replica is tried with the deadline; if all are busy, the one whose predicted wait ends soonest
 //!   serves after all. The paper names it as a possible extension (§5, §7.8.1).
-//! * `mitt+budget`: the same, and a try that was accepted and still hasn't answered by its deadline is given a second
-//!   one elsewhere, as a hedge; such hedges have a budget, a share of all gets. Ours: fast rejection rests on
-//!   predictions, and what was predicted wrongly shall not wait for its own end.
+//! * `mitt+budget`: the same, with hedges. A try that was accepted and still hasn't answered by its deadline gets a second one
+//!   elsewhere. Such hedges have a budget, a share of all gets. Ours: fast rejection rests on predictions, and a read must not
+//!   wait for the end of a wrong prediction.
+//!
+//! A get that is refusable ([`crate::Get::refusable`]) is asked of every replica with the deadline under all three, and fails
+//! as soon as all have refused it.
 
 use crate::course::Course;
 use crate::learn::Limit;
 use crate::policy::{Heard, Orders, Preference, ReplicaPolicy, Reply};
 use plimsoll_base::Time;
 
-/// What is done when nobody has refused to serve it in time but everybody could.
+/// Action when every replica is able to serve but none has promised to do so in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllBusy {
     /// The third replica (the last, if there are fewer) is asked without a deadline in the first place.
@@ -57,7 +60,7 @@ impl Mitt {
     fn send(&self, now: Time, node: u16, course: &Course, out: &mut Orders) {
         let before = course.tries().len();
         let is_last = before >= TRIES_WITH_DEADLINE || before + 1 >= course.get().replicas.len();
-        if is_last && self.all_busy == AllBusy::LastWaits {
+        if is_last && self.all_busy == AllBusy::LastWaits && !course.get().refusable {
             out.send(node, None);
             return;
         }
@@ -68,7 +71,7 @@ impl Mitt {
         }
     }
 
-    /// The replica that said it would be ready soonest, unless it has had its second try.
+    /// Returns the replica whose refusal named the soonest time, unless it has had its second try.
     fn least_wait(course: &Course) -> Option<u16> {
         let tries = course.tries();
         let ready = |t: &crate::course::Try| match t.reply {
@@ -92,6 +95,8 @@ impl ReplicaPolicy for Mitt {
         }
         if let Some(node) = self.order.next_untried(course) {
             self.send(now, node, course, out);
+        } else if course.get().refusable {
+            out.give_up(); // a hedge's timer isn't waited for
         } else if self.all_busy == AllBusy::LeastWait
             && let Some(node) = Mitt::least_wait(course)
         {
@@ -169,6 +174,24 @@ mod tests {
         // 0 is ready at 32 ms, 1 at 42, 2 at 33 though its wait is the shortest.
         assert_eq!(sends(&busy(&mut c, &mut p, 3, 2, 30)), [(0, None)]);
         assert_eq!(c.answered(ms(4), 3, answer(Reply::Failed), &mut p).ended, Some(Ended::Failed), "no fifth");
+    }
+
+    #[test]
+    fn a_refusable_get_never_waits_and_fails_when_all_have_refused() {
+        for mut p in [
+            Mitt::new(limit(), Preference::Placement),
+            Mitt::with_wait(limit(), Preference::Placement),
+            Mitt::with_budget(limit(), Preference::Placement, 20),
+        ] {
+            let get = |replicas| crate::policy::Get { refusable: true, ..crate::testing::get(0, replicas) };
+            let mut c = Course::new(get(2));
+            assert_eq!(sends(&c.begin(ms(0), &mut p)), [(0, Some(D))]);
+            assert_eq!(sends(&busy(&mut c, &mut p, 1, 0, 40)), [(1, Some(D))]);
+            assert_eq!(busy(&mut c, &mut p, 2, 1, 30).ended, Some(Ended::Failed));
+            let mut alone = Course::new(get(1));
+            assert_eq!(sends(&alone.begin(ms(0), &mut p)), [(0, Some(D))]);
+            assert_eq!(busy(&mut alone, &mut p, 1, 0, 40).ended, Some(Ended::Failed));
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a policy is told, and what it may order.
+//! Inputs of a policy, and the orders that it may give.
 
 use crate::course::Course;
 use plimsoll_base::{Span, Time};
@@ -8,25 +8,27 @@ use plimsoll_base::{Span, Time};
 pub struct Get {
     /// Counts all gets of the run from 0.
     pub number: u64,
-    /// When the user asked.
+    /// Time of the user's request.
     pub arrived_at: Time,
     /// The caller's own limit: if there is no answer by then, the get has failed. [`Time::NEVER`]: none.
     pub until: Time,
-    /// Whose client.
+    /// Client.
     pub client: u16,
     /// The nodes that have it, in the order of the data's placement.
     pub replicas: Box<[u16]>,
-    /// Where it is on each of them.
+    /// Offset on each of them.
     pub offset: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u64,
     /// For policies that choose at random: the same under all of them.
     pub draw: u64,
     /// The caller's own deadline, delay or time-out for each try, in place of the policy's.
     pub limit: Option<Span>,
+    /// The caller prefers a refusal to a wait: policies with deadlines ask no replica without one, and give up when all have refused.
+    pub refusable: bool,
 }
 
-/// What came back of one try.
+/// Reply to one try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// The bytes.
@@ -40,33 +42,33 @@ pub enum Reply {
 /// A reply and what the node says of itself with it (C3's feedback).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// What came of the try.
+    /// Reply.
     pub reply: Reply,
     /// Requests that were in the node when it answered.
     pub in_flight: u32,
-    /// How long the node's device had the request; zero if it never had it.
+    /// Time that the node's device had the request; zero if it never had it.
     pub service: Span,
 }
 
 /// An answer as the policy that sent the try hears of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Heard {
-    /// Who answered.
+    /// Node that answered.
     pub node: u16,
-    /// When the try was sent.
+    /// Time at which the try was sent.
     pub sent_at: Time,
-    /// What came back.
+    /// Answer.
     pub answer: Answer,
 }
 
-/// What a node says of itself when it is asked (Prequal's probes).
+/// Load that a node reports when it is asked (Prequal's probes).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Probe {
-    /// Which node.
+    /// Node.
     pub node: u16,
     /// Requests in it.
     pub in_flight: u32,
-    /// The median of what requests took lately that came when about as many were in it.
+    /// Median response time of recent requests that arrived at about the same number in flight.
     pub latency: Span,
 }
 
@@ -77,11 +79,11 @@ pub struct Send {
     pub node: u16,
     /// To be refused if it would take longer than this from its arrival there.
     pub deadline: Option<Span>,
-    /// The node is to tell when it begins to execute it: from then on a cancel is in vain.
+    /// If true, the node reports the start of the request's execution: a cancel after that has no effect.
     pub tells: bool,
 }
 
-/// What a policy wants done for a get.
+/// Orders of a policy for a get.
 #[derive(Default, Debug)]
 pub struct Orders {
     /// Tries to be sent, in order.
@@ -90,7 +92,7 @@ pub struct Orders {
     pub cancels: Vec<u32>,
     /// Nodes to be probed.
     pub probes: Vec<u16>,
-    /// When [`ReplicaPolicy::timer`] is to be called.
+    /// Times at which [`ReplicaPolicy::timer`] is to be called.
     pub timers: Vec<Time>,
     pub(crate) abandons: Vec<u32>,
     pub(crate) gives_up: bool,
@@ -173,7 +175,7 @@ pub trait ReplicaPolicy {
         let _ = (now, course, a_try, out);
     }
 
-    /// Any answer to any try, told before what follows from it; also those that come after their get's end.
+    /// Hears every answer to every try, before its consequences; also answers that come after their get's end.
     fn heard(&mut self, now: Time, heard: &Heard) {
         let _ = (now, heard);
     }

@@ -1,10 +1,10 @@
 //! Asks replicas for their load first (Wydrowski et al., "Load is not what you should balance: Prequal", NSDI 2024).
 //!
-//! A probe's answer has the requests in flight and an estimate of latency. A node is hot if it has more in flight
-//! than a quantile (0.84) of what probes said lately. Of the cold ones that with the least latency is asked; if all are
-//! hot, that with the least in flight. This is Prequal's synchronous mode: each get probes its replicas and goes on when
-//! all but one have answered, a round trip later. Its asynchronous mode keeps a pool of probed nodes any of which
-//! may serve the next query; where only three nodes have the data, few in the pool are among them.
+//! A probe's answer has the requests in flight and an estimate of latency. A node is hot if it has more in flight than a
+//! quantile (0.84) of recent probes' answers. Of the cold nodes the one with the least latency is asked. If all are hot, the
+//! one with the fewest requests in flight is asked. This is Prequal's synchronous mode: each get probes its replicas and goes
+//! on when all but one have answered, a round trip later. Its asynchronous mode keeps a pool of probed nodes, any of which may
+//! serve the next query. Where only three nodes have the data, few of the pool are among them.
 
 use crate::base::elsewhere;
 use crate::course::Course;
@@ -18,7 +18,7 @@ const PROBES_KEPT: usize = 128;
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Prequal {
-    /// How long probes are waited for at most.
+    /// Longest wait for probes.
     wait: Span,
     /// The quantile above which a node is hot, in thousandths.
     hot_permille: usize,

@@ -1,21 +1,20 @@
-//! Whose median was best lately (Cassandra's dynamic snitch, `DynamicEndpointSnitch`; MittOS §2 and §7.8.3).
+//! Chooses the replica with the best recent median (Cassandra's dynamic snitch, `DynamicEndpointSnitch`; MittOS §2 and §7.8.3).
 //!
-//! Each client keeps the last hundred response times of each node. Every 100 ms it takes their medians anew; the order
-//! that it would have taken anyhow is kept unless in some place of it stands a node that is more than a tenth slower than
-//! the one that belongs there by median. Every ten minutes all is forgotten. (Cassandra's sample decays exponentially
-//! where ours is the last hundred.)
+//! Each client keeps a sample of a hundred response times of each node. Newer ones are likelier to be in it, by a factor of e
+//! every 1.33 s. Every 100 ms it takes their medians anew. It keeps its usual order unless some place has a node that is more
+//! than a tenth slower than the node that belongs there by median. Every ten minutes it discards all samples.
 
 use crate::course::Course;
-use crate::learn::Recent;
+use crate::learn::Decaying;
 use crate::policy::{Heard, Orders, Preference, ReplicaPolicy, Reply};
 use plimsoll_base::{Span, Time};
 
 /// Cassandra's figures by default.
 #[derive(Clone, Copy, Debug)]
 pub struct SnitchConfig {
-    /// How often medians are taken.
+    /// Interval at which medians are taken.
     pub update: Span,
-    /// How often all is forgotten.
+    /// Interval at which all samples are discarded.
     pub reset: Span,
     /// By how many percent a node must be slower than the best for the order to change.
     pub badness_percent: u64,
@@ -42,7 +41,7 @@ impl Default for SnitchConfig {
 pub struct Snitch {
     config: SnitchConfig,
     /// By node.
-    samples: Vec<Recent>,
+    samples: Vec<Decaying>,
     scores: Vec<u64>,
     updated_at: Option<Time>,
     reset_at: Time,
@@ -56,11 +55,11 @@ impl Snitch {
 
     fn update(&mut self, now: Time) {
         if now.since(self.reset_at) >= self.config.reset {
-            self.samples.iter_mut().for_each(Recent::clear);
+            self.samples.iter_mut().for_each(Decaying::clear);
             self.reset_at = now;
         }
         if self.updated_at.is_none_or(|t| now.since(t) >= self.config.update) {
-            self.scores = self.samples.iter().map(|s| s.quantile(500, Time::ZERO).unwrap_or(0)).collect();
+            self.scores = self.samples.iter().map(|s| s.median().unwrap_or(0)).collect();
             self.updated_at = Some(now);
         }
     }
@@ -101,7 +100,7 @@ impl ReplicaPolicy for Snitch {
         }
         let node = usize::from(heard.node);
         if self.samples.len() <= node {
-            self.samples.resize(node + 1, Recent::new(self.config.samples));
+            self.samples.resize(node + 1, Decaying::new(self.config.samples));
         }
         self.samples[node].saw(now, now.since(heard.sent_at).as_nanos());
     }

@@ -1,4 +1,4 @@
-//! What the policies' tests share.
+//! Helpers that the policies' tests share.
 
 use crate::course::{Course, Step};
 use crate::policy::{Answer, Get, ReplicaPolicy, Reply};
@@ -17,10 +17,11 @@ pub fn get(number: u64, replicas: u16) -> Get {
         len: 4096,
         draw: 0,
         limit: None,
+        refusable: false,
     }
 }
 
-/// So many milliseconds after the start.
+/// Returns the time `n` milliseconds after the start.
 pub fn ms(n: u64) -> Time {
     Time::ZERO + Span::from_millis(n)
 }

@@ -1,9 +1,9 @@
 //! Two replicas a moment apart; whichever begins to execute calls the other off (Dean and Barroso 2013: tied requests).
 //!
-//! MittOS could not compare with it (§7.8.2): nothing told a database when its request began. Our nodes tell: a
-//! request begins when it leaves the scheduler for the device, after which no cancel reaches it. The word, and the cancel, go
-//! by way of the client, one hop more than between servers that know each other. So the second copy goes out after three times
-//! what a message takes (Dean and Barroso: twice): by then word from a replica that was idle is back.
+//! MittOS could not compare with it (§7.8.2): no device informed a database when its request began. Our nodes do: a request
+//! begins when it leaves the scheduler for the device, after which no cancel reaches it. The notice and the cancel go by way of
+//! the client, one hop more than between servers that know each other. So the second copy goes out after three times a
+//! message's time (Dean and Barroso: twice). By then the notice of an idle replica has arrived.
 
 use crate::base::elsewhere;
 use crate::course::Course;
@@ -13,7 +13,7 @@ use plimsoll_base::{Span, Time};
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Tied {
-    /// How much later the second one goes out.
+    /// Delay until the second copy goes out.
     pub delay: Span,
     /// In which order.
     pub order: Preference,

@@ -1,7 +1,7 @@
 //! Gives a replica up when it hasn't answered for a while, and asks the next (MittOS §7.2: AppTO).
 //!
-//! What is given up is cancelled, and its data aren't taken any more. The last replica is waited for without a limit,
-//! as otherwise users got errors; databases that don't fail over give them that error after the first (MittOS Table 1).
+//! A try that is given up is cancelled, and its data aren't used any more. The last replica is waited for without a limit, as
+//! otherwise users got errors. Databases that don't fail over give them that error after the first (MittOS Table 1).
 
 use crate::course::Course;
 use crate::policy::{Orders, Preference, ReplicaPolicy};
@@ -10,7 +10,7 @@ use plimsoll_base::{Span, Time};
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeout {
-    /// How long a replica is waited for.
+    /// Time that a replica is waited for.
     pub after: Span,
     /// The next replica is asked; otherwise the get fails.
     pub fails_over: bool,

@@ -162,6 +162,7 @@ fn a_get(number: u64, replicas: u16, draw: u64, until: Time) -> Get {
         len: 4096,
         draw,
         limit: None,
+        refusable: false,
     }
 }
 

@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{Does, Fake, SIZE};
 use plimsoll_base::Span;
-use plimsoll_client::live::{Address, LinkState, OpenError, Options, ReadError, Volume};
+use plimsoll_client::live::{Address, Ask, LinkState, OpenError, Options, ReadError, Volume};
 use plimsoll_client::{PolicyKind, PolicySettings, Preference};
 use plimsoll_nbd::promise::Deadline;
 use std::time::{Duration, Instant};
@@ -107,6 +107,35 @@ async fn when_all_are_busy_the_least_wait_serves() {
     assert_eq!(volume.read(4096..8192, None).await.unwrap(), [2; 4096]);
 }
 
+/// The caller goes elsewhere itself: it hears the soonest replica's wait and certainty, and no node was asked without the deadline.
+#[tokio::test]
+async fn a_refusable_read_ends_as_busy_when_all_refuse() {
+    let (_dir, fakes) = nodes([Does::Busy(50_000), Does::Busy(20_000), Does::Busy(30_000)]);
+    let refusable = Ask { deadline: Some(MS(7)), refusable: true, ..Ask::default() };
+    for policy in [PolicyKind::Mitt, PolicyKind::MittWait, PolicyKind::MittBudget] {
+        let volume = open(&fakes, policy).await;
+        let e = volume.ask(0..4096, refusable).await.unwrap_err();
+        let ReadError::Busy { wait, confidence_permille, heard } = &e else { panic!("{policy}: {e}") };
+        assert!(*wait <= MS(20) && *wait > Duration::ZERO, "{wait:?}");
+        assert_eq!((*confidence_permille, heard.len()), (Some(900), 3));
+        assert_eq!((volume.counts().tries, volume.counts().busy), (3, 3));
+        fakes[2].set(|s| s.does = Does::Serve);
+        assert_eq!(volume.ask(0..4096, refusable).await.unwrap(), [3; 4096], "{policy} falls through");
+        fakes[2].set(|s| s.does = Does::Fail);
+        let e = volume.ask(0..4096, refusable).await.unwrap_err();
+        assert!(
+            matches!(&e, ReadError::Busy { heard, .. } if heard.len() == 3),
+            "one has failed, others may be waited for: {e}"
+        );
+        fakes[2].set(|s| s.does = Does::Busy(30_000));
+        assert!(volume.read(0..4096, Some(MS(7))).await.is_ok(), "{policy}: others wait as before");
+    }
+    let seen = fakes[1].get(|s| s.deadlines.clone());
+    assert!(seen.iter().filter(|d| **d == Deadline::Within(7000)).count() >= 9, "{seen:?}");
+    let volume = open(&fakes, PolicyKind::Hedged).await;
+    assert!(matches!(volume.ask(0..4096, refusable).await, Err(ReadError::Deadline(_))), "nobody would refuse");
+}
+
 #[tokio::test]
 async fn every_policy_reads() {
     let (_dir, fakes) = nodes([Does::Serve; 3]);
@@ -157,7 +186,7 @@ async fn one_that_hangs_is_given_up_and_the_callers_limit_holds() {
     let volume = open(&fakes, PolicyKind::Base).await;
     fakes[0].set(|s| s.does = Does::Hang);
     let began = Instant::now();
-    let e = volume.read_within(0..512, None, MS(200)).await.unwrap_err();
+    let e = volume.ask(0..512, Ask { limit: Some(MS(200)), ..Ask::default() }).await.unwrap_err();
     assert!(matches!(&e, ReadError::Limit { limit, .. } if *limit == MS(200)), "{e}");
     assert!(e.to_string().contains("hasn't answered") && began.elapsed() < MS(1900), "{e} {:?}", began.elapsed());
     // A caller that waits longer gets its data when the node has been silent for two seconds.
@@ -219,7 +248,10 @@ async fn deadlines_and_ranges_that_make_no_sense_are_refused_before_anything_is_
         let e = volume.read(0..512, Some(bad)).await.unwrap_err();
         assert!(matches!(e, ReadError::Deadline(_)), "{e}");
     }
-    assert!(matches!(volume.read_within(0..512, None, Duration::ZERO).await, Err(ReadError::Deadline(_))));
+    assert!(matches!(
+        volume.ask(0..512, Ask { limit: Some(Duration::ZERO), ..Ask::default() }).await,
+        Err(ReadError::Deadline(_))
+    ));
     #[allow(clippy::reversed_empty_ranges)]
     for bad in [0..0, 512..0, 0..SIZE + 1, u64::MAX - 5..u64::MAX] {
         let e = volume.read(bad, None).await.unwrap_err();

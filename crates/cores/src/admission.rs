@@ -1,7 +1,7 @@
-//! Does an objective fit beside those already promised, and by how much not?
+//! Admission of objectives: whether one fits beside those already promised, and the number of cores that it lacks.
 //!
-//! A tenant may have `in_flight_max` requests inside (its permits). With n cores of depth d, the last of so many requests
-//! waits for in_flight · T_io / (n·d); so the objective needs
+//! A tenant may have `in_flight_max` requests in flight (its permits). With n cores of depth d, the last of them waits for
+//! in_flight_max · T_io / (n·d). So the objective needs
 //!
 //! ```text
 //! n = in_flight_max · T_io / (T_slo - Tail_io) / d
@@ -30,7 +30,7 @@ pub struct Fit {
     pub mean: Span,
     /// See `mean`.
     pub tail: Span,
-    /// What follows.
+    /// Conclusion.
     pub verdict: Verdict,
 }
 
@@ -39,11 +39,11 @@ pub struct Fit {
 pub enum Verdict {
     /// It does.
     Fits,
-    /// Nothing was measured yet that it could be said by.
+    /// Nothing was measured yet that the answer could rest on.
     Unmeasured,
-    /// So many cores are missing.
+    /// Cores are missing.
     Short {
-        /// How many.
+        /// Number of missing cores.
         cores: u64,
         /// The objective that would fit, at the same percentile; none if none does.
         fits_within: Option<Span>,
@@ -63,7 +63,7 @@ impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Fit { needs, promised, cores, mean, tail, verdict } = self;
         match verdict {
-            Verdict::Unmeasured => write!(f, "can't be told yet: no request was measured"),
+            Verdict::Unmeasured => write!(f, "is unknown yet: no request was measured"),
             Verdict::Fits => write!(f, "fits: it needs {needs} of {cores} cores at its worst, others need {promised}"),
             Verdict::DeviceTooSlow => {
                 write!(f, "doesn't fit: requests alone take {tail} at that percentile, whatever cores there are")

@@ -1,18 +1,18 @@
 //! The bound on best effort's changes of the device (ours, beyond QWin).
 //!
-//! QWin gives best effort every core that the objectives don't need at the moment. A device may suffer from what it is given all
-//! the same: its queue, its flushes and its garbage collection serve everybody. So the writes, zeroes, trims and flushes of best
+//! QWin gives best effort every core that the objectives don't need at the moment. The device may suffer from that load all the
+//! same: its queue, its flushes and its garbage collection serve all tenants. So the writes, zeroes, trims and flushes of best
 //! effort are held to a *level*: their mean number in flight, a write of 64 KiB being one unit. A level of 4 keeps four such
 //! writes in flight; a level of 1/4 keeps one a quarter of the time. A flush, a trim or zeroes are one unit, however long: they
-//! cost the device what they take, not what they cover.
+//! cost the device their time, not their range.
 //!
-//! * Each objective of each queue has a level of its own; the lowest holds. A late request lowers it by a sixteenth, one in time
-//!   raises it by as much less as makes the two balance where 60 % of what the objective allows is late.
+//! * Each objective of each queue has a level of its own; the lowest holds. A late request lowers it by a sixteenth. One in
+//!   time raises it by a smaller step: the two balance where 60 % of what the objective allows is late.
 //! * A late request lowers nothing if best effort had nothing in flight shortly before. No level is more than halved in
 //!   [`ROUND`], nor by requests that had arrived before: a stall of the device is one event.
 //! * A new level begins at a quarter of a unit and grows quickly until a request is late.
-//! * While no request with an objective is inside, the levels count for more and more until nothing is held; the next one that
-//!   comes finds what was learned. Levels also grow with time while none is late, and fade slowly while there is none.
+//! * While no request with an objective is in flight, the levels are weighted more and more until nothing is held. The next
+//!   such request finds the learned levels. Levels also grow with time while none is late, and fade slowly while there is none.
 //! * Best effort always has a least pace ([`HOLD_UNIT`]): no request at the front of a queue is held longer than [`HOLD_MAX`].
 
 use crate::status::BoundStatus;
@@ -31,6 +31,8 @@ pub const OPEN: u64 = 256 * UNIT;
 pub const HOLD_UNIT: Span = Span::from_micros(15_625);
 /// See [`HOLD_UNIT`].
 pub const HOLD_MAX: Span = Span::from_millis(500);
+/// Waiting requests that a forecast looks at; those behind them are taken to be like them.
+const LOOKED_AT: usize = 16;
 
 /// A late request lowers a level by this part.
 const CUT: u64 = 16;
@@ -42,7 +44,7 @@ const FIRST: u64 = UNIT / 4;
 const ROUND: Span = Span::from_millis(50);
 /// Share of the late requests that an objective allows, in thousandths, that is aimed at.
 const AIM_PERMILLE: u64 = 600;
-/// Changes of best effort may delay requests that come so much later.
+/// Time after a change of best effort in which it may still delay requests.
 const AFTER: Span = Span::from_millis(100);
 /// The most that was in flight is remembered for one to two of these.
 const PEAK_EPOCH: Span = Span::from_millis(20);
@@ -85,7 +87,7 @@ fn weight(op: Op, len: u64) -> u64 {
 struct Level {
     value: u64,
     is_new: bool,
-    /// When the last round of cuts began, and the level then.
+    /// Time at which the last round of cuts began; `round_from` is the level then.
     round_at: Option<Time>,
     round_from: u64,
 }
@@ -134,7 +136,8 @@ pub struct WriteBound {
     /// Time below the level less time above it, times the difference; less than nothing is a debt.
     credit: i64,
     credit_at: Time,
-    /// When a request of an objective was last inside, when one was last late, and until when growth with time was done.
+    /// Time at which a request of an objective was last in flight. `late_at`: when one was last late. `grown_at`: until when
+    /// growth with time is done.
     busy_at: Time,
     late_at: Time,
     grown_at: Time,
@@ -203,8 +206,8 @@ impl WriteBound {
         self.in_flight == 0 && self.left_at.is_none_or(|left| left + AFTER < arrived)
     }
 
-    /// When best effort's next bounded request may be passed on: [`Time::ZERO`], now; [`Time::NEVER`], when one that is in flight
-    /// has ended.
+    /// Returns the time at which best effort's next bounded request may be passed on. [`Time::ZERO`] is now; [`Time::NEVER`] is
+    /// when a request in flight has ended.
     pub fn may_pass_at(&self, now: Time) -> Time {
         let level = self.level();
         if level >= OPEN {
@@ -223,6 +226,45 @@ impl WriteBound {
             at = at.min(self.left_at.unwrap_or(now) + self.hold);
         }
         if at > now { at } else { Time::ZERO }
+    }
+
+    /// The least time after which the next request follows one of this weight that has left nothing in flight.
+    fn hold_after(weight: u64) -> Span {
+        HOLD_UNIT.scale(weight, UNIT).min(HOLD_MAX)
+    }
+
+    /// Time for which the bound delays a request behind best effort's `waiting`, oldest first, beside what those take on `slots`
+    /// slots, `takes` each. Each bounded one keeps the next from being passed, not only the first.
+    pub fn delay_behind<'a>(
+        &self,
+        now: Time,
+        waiting: impl ExactSizeIterator<Item = &'a IoHead>,
+        takes: Span,
+        slots: u32,
+    ) -> Span {
+        let (level, all) = (self.level(), waiting.len() as u64);
+        if level >= OPEN || all == 0 {
+            return Span::ZERO;
+        }
+        let counted = takes / u64::from(slots.max(1));
+        let behind = |head: &IoHead| {
+            let weight = weight(head.op, head.len);
+            takes.scale(weight, level).min(takes + Self::hold_after(weight)).saturating_sub(counted)
+        };
+        let (mut bounded, mut looked_at, mut spaced) = (0u64, 0, Span::ZERO);
+        let mut first = Span::ZERO;
+        for head in waiting.take(LOOKED_AT) {
+            if is_bounded(head) {
+                if bounded == 0 {
+                    first = self.may_pass_at(now).min(now + HOLD_MAX).since(now);
+                } else {
+                    spaced += behind(head);
+                }
+                bounded += 1;
+            }
+            looked_at += 1;
+        }
+        first + spaced.scale(all, looked_at)
     }
 
     fn credit_at(&self, now: Time, level: u64) -> i64 {
@@ -253,7 +295,7 @@ impl WriteBound {
         let weight = weight(head.op, head.len);
         debug_assert!(self.in_flight >= weight, "it wasn't passed");
         self.in_flight = self.in_flight.saturating_sub(weight);
-        (self.left_at, self.hold) = (Some(now), HOLD_UNIT.scale(weight, UNIT).min(HOLD_MAX));
+        (self.left_at, self.hold) = (Some(now), Self::hold_after(weight));
         if let Some(piece) = self.pieces.of(head.op).filter(|piece| head.len >= **piece) {
             if took < PIECE_SHORT {
                 *piece = (*piece * 2).min(RANGE_PIECE_MAX);
@@ -393,6 +435,45 @@ mod tests {
                 self.ends.push_back(now + Span::from_millis(1));
                 self.passed += 1;
             }
+        }
+    }
+
+    /// A read behind `n` held writes waits for all their turns: what is forecast is within a quarter, and a turn, of what it takes.
+    #[test]
+    fn each_held_change_counts_in_the_forecast_behind_it() {
+        for (level, takes_us) in
+            [(UNIT / 64, 1000), (UNIT / 4, 1000), (UNIT, 1000), (4 * UNIT, 1000), (4 * UNIT, 20_000), (FLOOR, 50)]
+        {
+            let mut b =
+                WriteBound { levels: vec![vec![Level { value: level, ..Level::default() }]], ..WriteBound::default() };
+            let (takes, heads) = (Span::from_micros(takes_us), vec![write(); 12]);
+            // As after a while of writing: one has just ended, and the credit is used up.
+            let began = at_us(10_000_000);
+            b.passed(began - takes, &write());
+            b.left(began, &write(), takes);
+            b.credit = 0;
+            let slots = 16;
+            let forecast = b.delay_behind(began, heads.iter(), takes, slots) + takes * 12 / 16;
+            let (mut now, mut inside) = (began, std::collections::VecDeque::new());
+            for head in &heads {
+                loop {
+                    let ends = inside.front().copied().unwrap_or(Time::NEVER);
+                    let at = b.may_pass_at(now);
+                    if at == Time::ZERO {
+                        break;
+                    }
+                    now = at.min(ends);
+                    if now == ends {
+                        b.left(now, head, takes);
+                        inside.pop_front();
+                    }
+                }
+                b.passed(now, head);
+                inside.push_back(now + takes);
+            }
+            let (actual, turn) = (now.since(began), takes + HOLD_UNIT.min(takes.scale(UNIT, level)));
+            let near = actual.max(forecast).saturating_sub(actual.min(forecast));
+            assert!(near <= actual / 4 + turn, "level {level}: forecast {forecast:?}, took {actual:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! How cores are given out: how many there are, by which policy, and the policies' parameters.
+//! Configuration of cores: their number, the policy that allocates them, and the policies' parameters.
 
 use crate::window::CorePolicy;
 use plimsoll_base::Span;
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CoresConfig {
-    /// How many there are, 1 to 1024.
+    /// Number of cores, 1 to 1024.
     pub cores: u32,
     /// Requests that a core may have in flight, 1 to 1024. 1 is the paper's thread that runs to completion.
     pub depth: u32,
-    /// Who decides.
+    /// Policy that decides.
     pub policy: PolicyConfig,
     /// A client's read whose own deadline has passed while it waited is answered Busy instead of being served.
     pub revoke_late: bool,
@@ -62,7 +62,7 @@ impl CoresConfig {
 /// The policies: QWin, and what it is compared with (QW-M13, QW-M14).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum PolicyConfig {
-    /// As many cores as the objectives need; best effort has the rest.
+    /// Cores by the objectives' needs; best effort has the rest.
     Qwin(QwinConfig),
     /// One queue for all, any core (Fig 1a).
     ShareEverything,
@@ -80,7 +80,7 @@ pub enum PolicyConfig {
         /// From one look to the next: 5 us in Shenango.
         interval: Span,
     },
-    /// Fixed numbers (Fig 1c): each latency-critical queue has as many cores as its tenants are allotted, at least one.
+    /// Fixed numbers (Fig 1c): each latency-critical queue has the cores that its tenants are allotted, at least one.
     Static,
     /// Reservations and limits in requests a second, as tenants are allotted, and their weights (mClock).
     Mclock,
@@ -101,7 +101,7 @@ pub enum Deadlines {
     Each,
 }
 
-/// Which core policy a queue has.
+/// Core policy of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum CoreRule {
     /// Changed by slack every [`QwinConfig::poll_windows`] windows (QW-M7).
@@ -116,9 +116,9 @@ pub enum CoreRule {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QwinConfig {
-    /// How the demand is calculated.
+    /// Method of calculating the demand.
     pub deadlines: Deadlines,
-    /// How often it is.
+    /// Times of calculation.
     pub rule: CoreRule,
     /// `THRESH_WIN`: windows from one look at the measured tail to the next.
     pub poll_windows: u64,

@@ -7,9 +7,9 @@
 //! ```text
 //! N = QL / (T_slo - Tail_io - TW) * T_io                                        [Deadlines::Window, the paper's]
 //! ```
-//! That holds the youngest request to the oldest one's deadline. With requests that arrive steadily it asks for up to twice
-//! the cores that are needed: in balance the first of a window has waited as long as the window lasts, so the
-//! wait settles at half of what is allowed. The other way takes each request's own age:
+//! That holds the youngest request to the oldest one's deadline. With steady arrivals it asks for up to twice the cores that
+//! are needed: in balance the first request of a window has waited for the window's whole length, so the wait settles at half
+//! of the permitted one. The other way takes each request's own age:
 //!
 //! ```text
 //! N = max over k of  k / (T_slo - Tail_io - age of the k-th) * T_io             [Deadlines::Each, ours]
@@ -17,9 +17,10 @@
 //! which is the least that lets the k-th begin in time, for every k (first in, first out is earliest deadline first here).
 //! Sixteen points of the queue are looked at, each group by its oldest, so it never asks for less.
 //!
-//! What the paper leaves open: a deadline that has passed (QW-A1) counts as one mean service time from now: all that are
-//! due are to begin at once, which no number of cores beats. An objective below the service time's own tail can't be
-//! met by any number of cores; then an eighth of it is left for waiting, and the queue is marked (`hopeless`). Rounded up (QW-A2).
+//! Two points that the paper leaves open. A deadline that has passed (QW-A1) is taken as one mean service time from now. All
+//! due requests begin at once then, which no number of cores beats. And an objective below the service time's own tail can't be
+//! met by any number of cores. Then an eighth of it is left for waiting, and the queue is marked (`hopeless`). Rounded up
+//! (QW-A2).
 
 use crate::config::Deadlines;
 use plimsoll_base::{Span, Time};
@@ -37,7 +38,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// How long a request may wait: `T_slo - Tail_io`, at least an eighth of the objective.
+    /// Returns the permitted wait of a request: `T_slo - Tail_io`, at least an eighth of the objective.
     pub fn wait(&self) -> Span {
         self.within.saturating_sub(self.tail).max(self.within / 8)
     }
@@ -74,8 +75,8 @@ pub fn slots(how: Deadlines, now: Time, len: usize, arrived: impl Fn(usize) -> T
     }
 }
 
-/// Dequeues until the number of cores is looked at again under the SLO-aware policy (formula 3): as many requests as
-/// one core serves in the time that is left, at least 1.
+/// Returns the number of dequeues until the number of cores is examined again under the SLO-aware policy (formula 3). It is the
+/// number of requests that one core serves in the time that is left, at least 1.
 pub fn budget(now: Time, oldest: Time, wait: Span, mean: Span) -> u64 {
     let left = wait.saturating_sub(now.since(oldest));
     (left.as_nanos() / mean.as_nanos().max(1)).max(1)

@@ -14,7 +14,7 @@ use slab::Slab;
 /// Below this many requests measured, a queue's wait is a guess.
 const CONFIDENT_AFTER: u64 = 64;
 
-/// What waits is looked at for deadlines that have passed no more often than this.
+/// Least interval between two searches for passed deadlines among waiting requests.
 const LATE_EVERY: Span = Span::from_millis(1);
 
 /// A request in service.
@@ -52,7 +52,7 @@ pub struct Cores {
     served: Slab<Served>,
     splits: Slab<Split>,
     revoked: u64,
-    /// When a deadline of what waits may have passed next, and when that was last looked at.
+    /// Time at which a deadline of a waiting request may next have passed, and time of the last search.
     late_at: Time,
     looked_at: Time,
 }
@@ -83,8 +83,8 @@ impl Cores {
         }
     }
 
-    /// Would these objectives fit beside those already promised, for a tenant with so many requests in flight? `except` is
-    /// a tenant whose terms these would replace.
+    /// Returns whether these objectives would fit beside those already promised, for a tenant with a given number of requests
+    /// in flight. `except` is a tenant whose terms these would replace.
     pub fn fit(&self, terms: &Terms, except: Option<TenantId>) -> Fit {
         admission::fit(&self.queues, terms, except)
     }
@@ -104,7 +104,7 @@ impl Cores {
         self.queues.take_history()
     }
 
-    /// What is going on.
+    /// Returns the present state.
     pub fn status(&self, now: Time) -> CoresStatus {
         let queues = self.queues.all().iter().enumerate();
         CoresStatus {
@@ -218,7 +218,7 @@ impl Cores {
         }
     }
 
-    /// Is it ended when its deadline passes while it waits? Nothing of it has reached a device.
+    /// Returns whether it is ended when its deadline passes while it waits. Nothing of it has reached a device.
     fn may_revoke(&self, io: &Io) -> bool {
         self.config.revoke_late && io.may_be_refused()
     }

@@ -1,4 +1,5 @@
-//! Who a free core serves next. One interface for QWin and all that it is compared with; each is a file.
+//! Policies that choose the queue that a free core serves next. QWin and all that it is compared with have one interface; each
+//! is a file.
 
 pub mod cake;
 pub mod clairvoyant;
@@ -16,7 +17,7 @@ use crate::queue::Queues;
 use crate::window::Windows;
 use plimsoll_base::{IoHead, Span, Time};
 
-/// A policy: a pure state machine that is told of each event, in order.
+/// A policy: a pure state machine that receives each event, in order.
 pub trait Policy: Send {
     /// A short name for metrics.
     fn name(&self) -> &'static str;
@@ -49,12 +50,12 @@ pub trait Policy: Send {
         let _ = (now, queues);
     }
 
-    /// When it wants [`Policy::wake`]; [`Time::NEVER`] if never.
+    /// Returns the time at which it wants [`Policy::wake`]; [`Time::NEVER`] if never.
     fn wake_at(&self) -> Time {
         Time::NEVER
     }
 
-    /// How long a request would wait that came to queue `at` now. Constant time in what waits.
+    /// Returns the wait of a request that would arrive at queue `at` now. Constant time in the number of waiting requests.
     fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span;
 
     /// Other thresholds of slack, and another number of windows between two looks, from the next look on. Nothing in policies
@@ -110,7 +111,7 @@ pub fn build(config: &PolicyConfig) -> Box<dyn Policy> {
     }
 }
 
-/// What a request waits behind `in_front` others of `mean` on `slots` that are all busy.
+/// Returns the wait of a request behind `in_front` others of `mean` on `slots` that are all busy.
 pub(crate) fn wait_behind(in_front: u64, slots: u32, mean: Span) -> Span {
     mean.scale(in_front + 1, u64::from(slots.max(1)))
 }

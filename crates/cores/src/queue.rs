@@ -8,7 +8,7 @@ use plimsoll_base::{Class, Io, Objective, Span, TenantId, Time};
 use plimsoll_stack::Terms;
 use std::collections::VecDeque;
 
-/// Whose queue it is.
+/// Owner of a queue.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Kind {
     /// One set of objectives.
@@ -20,7 +20,7 @@ pub enum Kind {
 /// A request that waits.
 #[derive(Debug)]
 pub struct Waiting {
-    /// When it came to the pool: promises count from then.
+    /// Time of arrival at the pool: promises are measured from it.
     pub arrived_at: Time,
     /// Its place in the order of arrival here, over all queues.
     pub serial: u64,
@@ -33,7 +33,7 @@ pub struct Waiting {
 /// One queue.
 #[derive(Debug)]
 pub struct Queue {
-    /// Whose it is.
+    /// Owner.
     pub kind: Kind,
     /// Tells it from others that had its number before.
     pub born: u64,
@@ -45,7 +45,7 @@ pub struct Queue {
     pub waiting: VecDeque<Waiting>,
     /// In service.
     pub in_service: u32,
-    /// What requests take below.
+    /// Service times of requests below.
     pub service: ServiceTimes,
     /// Response times while best effort wasn't to blame for them; of latency-critical queues.
     pub alone: Option<ServiceTimes>,
@@ -106,7 +106,7 @@ impl Queue {
         }
     }
 
-    /// Has it no tenants, and nothing left of them?
+    /// Returns whether it has no tenants, and nothing left of them.
     pub fn is_unused(&self) -> bool {
         self.tenants.is_empty() && self.waiting.is_empty() && self.in_service == 0
     }
@@ -116,7 +116,7 @@ impl Queue {
         self.in_service > 0 || !self.waiting.is_empty()
     }
 
-    /// Has it objectives?
+    /// Returns whether it has objectives.
     pub fn is_critical(&self) -> bool {
         matches!(self.kind, Kind::LatencyCritical(_))
     }
@@ -130,7 +130,7 @@ impl Queue {
         }
     }
 
-    /// What its tenants are allotted together. A limit is theirs if each has one.
+    /// Returns the sum of its tenants' allotments. A limit holds if each has one.
     pub fn allotment(&self) -> Allotment {
         self.allotment
     }
@@ -146,7 +146,7 @@ impl Queue {
         };
     }
 
-    /// When the request that waits longest arrived.
+    /// Returns the arrival of the request that has waited longest.
     pub fn oldest(&self) -> Option<Time> {
         self.waiting.front().map(|w| w.arrived_at)
     }
@@ -200,9 +200,9 @@ impl Queue {
 /// A change of how many cores a queue has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CoreChange {
-    /// When.
+    /// Time.
     pub at: Time,
-    /// Which queue.
+    /// Queue.
     pub queue: u16,
     /// From now on.
     pub cores: u16,
@@ -212,11 +212,11 @@ pub struct CoreChange {
 #[derive(Debug)]
 pub struct Queues {
     list: Vec<Queue>,
-    /// How many cores there are.
+    /// Number of cores.
     pub cores: u32,
     /// Requests in flight on one.
     pub depth: u32,
-    /// What is below takes no more than this.
+    /// Limit of requests that the layers below take.
     pub slots_max: u32,
     /// Requests in service, of all queues.
     pub busy: u32,
@@ -259,7 +259,8 @@ impl Queues {
         &self.list
     }
 
-    /// How many there are. Their numbers stay; one that isn't used any more is given to the next tenant that needs one.
+    /// Returns the number of queues. Their numbers stay; a queue that isn't used any more is given to the next tenant that
+    /// needs one.
     pub fn len(&self) -> usize {
         self.list.len()
     }
@@ -284,7 +285,7 @@ impl Queues {
         (self.cores * self.depth).min(self.slots_max)
     }
 
-    /// Can one more request be served?
+    /// Returns whether one more request can be served.
     pub fn has_free_slot(&self) -> bool {
         self.busy < self.slots()
     }

@@ -1,8 +1,8 @@
-//! What requests of a queue take at the device: mean and tail, measured as they end (QW-M4, QW-A3).
+//! Service times of a queue's requests at the device: mean and tail, measured as they end (QW-M4, QW-A3).
 //!
-//! The mean is an exponential average over about 128 requests, which a change of the device's pace would leave behind for
-//! too long. So it begins anew from the last eight's median when nine of the last twelve requests took more than one and a half
-//! times (or less than two thirds of) the mean: a few slow requests don't do that, a slow device does.
+//! The mean is an exponential average over about 128 requests, which would lag a change of the device's pace for too long. So
+//! it begins anew from the last eight's median when nine of the last twelve requests took more than one and a half times (or
+//! less than two thirds of) the mean. A few slow requests don't do that; a slow device does.
 //!
 //! The tail is that of the last 8,192 to 16,384 requests at the objective's own percentile, 6 % coarse, rounded up.
 
@@ -13,7 +13,7 @@ const PARTS: u64 = 1 << PART_BITS;
 const RANGE_BITS: u32 = 36;
 const BUCKETS: usize = ((RANGE_BITS - PART_BITS + 1) as usize) << PART_BITS;
 const EPOCH: u32 = 8192;
-/// Tails are looked up anew every so many requests, and when the pace has changed.
+/// Number of requests after which tails are computed anew; they are also when the pace has changed.
 const LOOK_EVERY: u64 = 64;
 const MEAN_SHIFT: u32 = 7;
 const RECENT: usize = 8;
@@ -121,12 +121,12 @@ impl ServiceTimes {
         Span::ZERO
     }
 
-    /// How many requests were measured.
+    /// Returns the number of measured requests.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// What a request takes on average now; zero before the first.
+    /// Returns the present mean of a request; zero before the first.
     pub fn mean(&self) -> Span {
         Span::from_nanos(self.mean_ns)
     }

@@ -1,4 +1,4 @@
-//! What the layer tells of itself.
+//! State of the layer for operators.
 
 use crate::control::Missed;
 use crate::demand::Bound;
@@ -11,7 +11,7 @@ use plimsoll_base::{Objective, Span, TenantId, Time};
 pub struct CoresStatus {
     /// The policy's name.
     pub policy: &'static str,
-    /// How many cores there are.
+    /// Number of cores.
     pub cores: u32,
     /// Requests in flight on one.
     pub depth: u32,
@@ -71,11 +71,11 @@ pub struct QueueStatus {
     pub core_policy: Option<CorePolicy>,
     /// Changes of that.
     pub policy_changes: u64,
-    /// What requests take below on average.
+    /// Mean service time of requests below.
     pub service_mean: Span,
     /// Their tails: percentile in hundredths of a percent, and the time there.
     pub service_tails: Vec<(u16, Span)>,
-    /// What the newest that waits will have taken with the cores that the queue has, and the service's tail.
+    /// Predicted response time of the newest waiting request: its wait with the queue's present cores, and the service's tail.
     pub predicted_tail: Span,
     /// An objective that requests miss by what they take below alone: no number of cores keeps it.
     pub is_hopeless: bool,
@@ -130,7 +130,8 @@ impl QueueStatus {
     }
 }
 
-/// What the newest that waits will have waited, by the cores that the queue has, and the service's tail after that.
+/// Predicts the response time of the newest waiting request: its wait with the queue's present cores, and the service's tail
+/// after that.
 fn predicted(q: &Queue, depth: u32) -> Span {
     let slots = u64::from(q.cores().max(1)) * u64::from(depth);
     let wait = q.service.mean().scale(q.waiting.len() as u64, slots);

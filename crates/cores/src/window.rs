@@ -1,13 +1,13 @@
 //! Request-based windows, and when within one the number of cores is looked at again (QWin §3.2.1, §3.3.1; QW-M2, M5–M7).
 //!
-//! A window is all that waits at the moment when the last of the window before is taken up. What arrives meanwhile belongs to
-//! the next. So each window's load is known, whatever its length in time.
+//! A window is the set of requests that wait when the last request of the window before is taken up. Later arrivals belong to
+//! the next window. So each window's load is known, whatever its length in time.
 
 use crate::config::{CoreRule, QwinConfig};
 use plimsoll_base::{LatencyHistogram, Objective, Span};
 use serde::{Deserialize, Serialize};
 
-/// How often the number of cores is looked at within a window.
+/// Times at which the number of cores is examined within a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum CorePolicy {
     /// Only at its beginning.
@@ -30,10 +30,10 @@ impl CorePolicy {
     }
 }
 
-/// A new queue is polled after so many windows, and after twice as many, until the regular poll: it needn't be late for seconds
-/// because nothing was known of it.
+/// Number of windows after which a new queue is polled, and again after twice that number, until the regular poll. Otherwise it
+/// could be late for seconds because nothing was known of it.
 const POLL_FIRST: u64 = 64;
-/// With so many requests beyond its percentile a tail is known well enough to relax by.
+/// Number of requests beyond a percentile from which its tail is known well enough to relax by.
 const TAIL_MIN: u64 = 100;
 
 /// One queue's windows: what is left of the present one, what was served, which policy it has.
@@ -49,11 +49,11 @@ pub struct Windows {
     pub temp: u64,
     /// Requests from one look to the next; 0: only at a window's beginning.
     pub budget: u64,
-    /// How often it looks.
+    /// Times of examination.
     pub policy: CorePolicy,
     /// Changes of that.
     pub policy_changes: u64,
-    /// What is taken off the wait that an objective allows, so that the measured slack comes to lie between the two thresholds
+    /// Time taken off the wait that an objective allows, so that the measured slack comes to lie between the two thresholds
     /// (ours; only where each request has its own deadline).
     pub margin: Span,
     /// Response times since the last poll.
@@ -117,8 +117,8 @@ impl Windows {
         self.left > 0 && self.budget > 0 && self.served.is_multiple_of(self.budget)
     }
 
-    /// Looks at the tail measured since the last time and chooses the policy by the least slack of all objectives.
-    /// An early look makes the margin smaller only if so much was measured that the tail is known.
+    /// Examines the tail measured since the last time and chooses the policy by the least slack of all objectives. An early
+    /// look makes the margin smaller only if the number of measurements suffices for the tail.
     fn poll(&mut self, objectives: &[Objective], config: &QwinConfig, early: bool) {
         if self.recent.count() == 0 {
             return;

@@ -1,7 +1,9 @@
-//! How long a simulated request takes: `cargo run --release -p plimsoll-device --example speed [PROFILE [DEPTH [N]]]`.
+//! Measures the time of a simulated request: `cargo run --release -p plimsoll-device --example speed [PROFILE [DEPTH [N]]]`.
 //!
 //! Random 4 KiB reads; the queue is kept at DEPTH (default 1). For instruction counts, run it under
 //! `valgrind --tool=callgrind` with two values of N and divide the difference.
+
+#![expect(clippy::disallowed_methods, reason = "it measures")]
 
 use std::time::Instant;
 

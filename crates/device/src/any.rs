@@ -1,4 +1,4 @@
-//! Any device by its name: one place that turns what a user writes into a model.
+//! Any device by its name: one place that turns the configured name into a model.
 //!
 //! A name is a profile's (`cheetah-15k5`, `nvme-modern`, `seagate-archive-8tb`), a profile file's (`drive.toml`, of any
 //! kind: its keys tell), or one of these with prefixes:
@@ -7,13 +7,14 @@
 //! | --- | --- |
 //! | `raid0:MEMBERS:CHUNK:` | that many of the device, striped by chunks |
 //! | `zoned:ZONE:` | a disk as host-managed zones, the first eighth of them conventional, at most 128 open |
+//! | `spread:N:` | a disk with zones, every N-th of them conventional instead of the first eighth |
 //! | `cached:MEMORY:` | the device behind that much page cache |
 //! | `sized:BYTES:` | a flash drive shrunk to about that capacity |
 //! | `fresh:`, `aged:` | a flash drive never written; or filled and then overwritten three times over |
-//! | `used:PERCENT:` | a flash drive of which the first so many percent were written once, and the rest never |
+//! | `used:PERCENT:` | a flash drive of which the first PERCENT % were written once, and the rest never |
 //!
-//! So `raid0:6:64K:cheetah-15k5` is Manylogs' array. A flash drive is filled once and at most 16 GiB large if nothing else
-//! is said: its maps take memory by capacity.
+//! So `raid0:6:64K:cheetah-15k5` is Manylogs' array. By default a flash drive is filled once and is at most 16 GiB large: its
+//! maps take memory by capacity.
 
 use crate::cached::Cached;
 use crate::disk::{Disk, DiskOptions, DiskSpec, Mismatch, SpecError};
@@ -28,7 +29,7 @@ use plimsoll_stack::inside::FlashInside;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// What differs between two devices of one kind.
+/// Differences between two devices of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceOptions {
@@ -47,7 +48,7 @@ pub enum DeviceSpec {
     Flash {
         /// Its parameters.
         spec: Box<FlashSpec>,
-        /// What it has been through.
+        /// Writes before the experiment.
         history: History,
         /// Shrunk to about this capacity.
         bytes_max: u64,
@@ -60,12 +61,12 @@ pub enum DeviceSpec {
     Raid0 {
         /// Each of them.
         member: Box<DeviceSpec>,
-        /// How many.
+        /// Number of members.
         members: u32,
         /// Striped by this many bytes.
         chunk_bytes: u64,
     },
-    /// Behind a page cache of so many bytes.
+    /// Behind a page cache of this size in bytes.
     Cached(Box<DeviceSpec>, u64),
 }
 
@@ -80,6 +81,27 @@ const ZONES_OPEN_MAX: u32 = 128;
 /// Names of all embedded profiles: disks, then flash drives, then shingled disks.
 pub fn names() -> impl Iterator<Item = &'static str> {
     profile::names().chain(FlashSpec::names()).chain(SmrSpec::names())
+}
+
+/// The name of the same device with its profile's file, where a relative path names one, taken from the folder `base`.
+pub fn name_from(base: &Path, name: &str) -> String {
+    let mut file = name;
+    while let Some((prefix, rest)) = file.split_once(':') {
+        let words = match prefix {
+            "raid0" => 2,
+            "zoned" | "spread" | "cached" | "sized" | "used" => 1,
+            "fresh" | "aged" => 0,
+            _ => break, // a file's name may have a colon in it
+        };
+        let after = (0..words).try_fold(rest, |rest, _| Some(rest.split_once(':')?.1));
+        let Some(after) = after else { break };
+        file = after;
+    }
+    let prefixes = &name[..name.len() - file.len()];
+    match Path::new(file).extension().is_some_and(|e| e == "toml") {
+        true => format!("{prefixes}{}", base.join(file).display()),
+        false => name.to_string(),
+    }
 }
 
 impl DeviceSpec {
@@ -123,7 +145,15 @@ impl DeviceSpec {
                 };
                 let zones = Disk::new(&disk, DiskOptions::default())?.size_bytes() / zone_bytes.max(1);
                 let conventional = u32::try_from(zones / 8).unwrap_or(u32::MAX);
-                Ok(DeviceSpec::Zoned(disk, ZoneSpec { zone_bytes, conventional, open_max: ZONES_OPEN_MAX }))
+                let zones = ZoneSpec { zone_bytes, conventional, conventional_every: 0, open_max: ZONES_OPEN_MAX };
+                Ok(DeviceSpec::Zoned(disk, zones))
+            }
+            "spread" => {
+                let usage = "write spread:EVERY:zoned:ZONE:DISK, such as spread:10:zoned:32M:constellation-es3-1tb";
+                let (every, rest) = rest.split_once(':').ok_or_else(|| bad(usage))?;
+                let every = every.parse::<u32>().ok().filter(|n| *n >= 2).ok_or_else(|| bad(usage))?;
+                let DeviceSpec::Zoned(disk, zones) = DeviceSpec::prefixed(rest, left)? else { return Err(bad(usage)) };
+                Ok(DeviceSpec::Zoned(disk, ZoneSpec { conventional: 0, conventional_every: every, ..zones }))
             }
             "cached" => {
                 let (memory, rest) = with_size("cached:MEMORY:DEVICE, such as cached:1G:cheetah-15k5")?;
@@ -151,7 +181,7 @@ impl DeviceSpec {
             }
             // A file's name may have a colon in it.
             _ if name.ends_with(".toml") => DeviceSpec::plain(name),
-            _ => Err(bad("no such prefix: there are raid0, zoned, cached, sized, fresh, aged and used")),
+            _ => Err(bad("no such prefix: there are raid0, zoned, spread, cached, sized, fresh, aged and used")),
         }
     }
 
@@ -357,6 +387,17 @@ mod tests {
             now = d.at;
         }
         (sum / 200, m)
+    }
+
+    #[test]
+    fn a_profiles_file_is_taken_from_a_folder() {
+        let from = |name| name_from(Path::new("/etc/plimsoll"), name);
+        assert_eq!(from("drive.toml"), "/etc/plimsoll/drive.toml");
+        assert_eq!(from("sized:1G:drives/a:b.toml"), "sized:1G:/etc/plimsoll/drives/a:b.toml");
+        assert_eq!(from("raid0:3:64K:used:8:drive.toml"), "raid0:3:64K:used:8:/etc/plimsoll/drive.toml");
+        for same in ["aged:/tmp/drive.toml", "nvme-modern", "cached:1G:cheetah-15k5", "sized:1G"] {
+            assert_eq!(from(same), same);
+        }
     }
 
     /// What predicts from the inside (MittSSD) must find it, however the drive was asked for.

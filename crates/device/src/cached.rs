@@ -12,7 +12,7 @@ use plimsoll_base::{Span, Time};
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// What finding and copying a page of 4 KiB takes: an assumption, 8 GB/s of memory copy.
+/// Time to find and copy a page of 4 KiB: an assumption, 8 GB/s of memory copy.
 const HIT: Span = Span::from_nanos(500);
 
 /// The largest device behind a cache: the cache remembers one bit of each page that was ever read.

@@ -6,9 +6,8 @@
 //!     ├─ read hit ──► bus ─► done     │
 //!     └─ cached write ─► bus ─► done ─┴─ destage
 //! ```
-//! Nothing is simulated sector by sector: an access is computed when it starts, track by track, and read-ahead
-//! is computed when somebody asks how far it came. `docs/design/disk-model.md` has the mathematics and what is
-//! assumed.
+//! Nothing is simulated sector by sector. An access is computed when it starts, track by track. Read-ahead is computed when its
+//! progress is needed. `docs/design/disk-model.md` has the mathematics and the assumptions.
 
 mod cache;
 mod costs;
@@ -36,7 +35,7 @@ pub use spec::{
 };
 pub use track::Track;
 
-/// What differs between two drives of one kind.
+/// Differences between two drives of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DiskOptions {
     /// Draws the platters' angle at time zero.
@@ -74,7 +73,7 @@ struct Flushing {
     mark: u64,
 }
 
-/// What an arm does. Read-ahead isn't work: it yields at once.
+/// Activity of an arm. Read-ahead isn't work: it yields at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Idle,
@@ -86,7 +85,7 @@ enum Work {
 struct ArmState {
     at: Arm,
     work: Work,
-    /// When it may take up something else.
+    /// Time at which it may take up something else.
     free_ns: u64,
     stream: Option<Stream>,
     /// The segment that the request under way fills: what it will hold isn't there yet.
@@ -105,7 +104,7 @@ pub struct Disk {
     /// LBNs of one arm.
     arm_sectors: u64,
     arms: Vec<ArmState>,
-    /// When the first busy arm becomes free; `u64::MAX` if none is busy.
+    /// Time at which the first busy arm becomes free; `u64::MAX` if none is busy.
     next_arm_ns: u64,
     segments: Segments,
     dirty: Dirty,
@@ -119,7 +118,7 @@ pub struct Disk {
     last_write_end: u64,
     outstanding: usize,
     now_ns: u64,
-    /// What a queued request gains by a millisecond's wait, in the discipline's measure of cost.
+    /// Gain of a queued request for each millisecond of waiting, in the discipline's measure of cost.
     age_credit_per_ms: u64,
 }
 

@@ -5,9 +5,9 @@
 //!                                                 │                          │
 //!            done ◄────────────── (reads: link out) ◄────────────────────────┘
 //! ```
-//! A request is cut into pages; each page is an operation of one unit (a die, or a plane where planes are
-//! independent). What the translation layer has to do besides (moving pages, erasing) queues in the same units, so
-//! its cost is seen where it falls. `docs/design/flash-model.md` has the rules and what is assumed.
+//! A request is cut into pages. Each page is an operation of one unit (a die, or a plane where planes are independent). The
+//! other work of the translation layer (moving pages, erasing) queues in the same units, so its cost falls on the requests
+//! behind it. `docs/design/flash-model.md` has the rules and the assumptions.
 //!
 //! [`Flash`] shows its inside to a layer that manages flash itself (MittSSD): which chip an offset is on, what
 //! waits there. [`BlackBox`] is the same drive without sight.

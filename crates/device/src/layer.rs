@@ -1,8 +1,8 @@
 //! A model as the lowest layer of a stack.
 //!
-//! The model says when a request is done; the bytes, if there are any, are moved by what is behind the layer's port. A
-//! request ends when both have. In the simulator there is usually nothing behind it; live there is a file, so real
-//! clients feel a real disk's delays. How late the engine's clock was for each due time is kept in a histogram.
+//! The model decides the time at which a request is done. The layer or file behind the port moves the bytes, if there are any.
+//! A request ends when both are done. In the simulator there is usually nothing behind the port. Live there is a file, so real
+//! clients feel a real disk's delays. A histogram has the lateness of the engine's clock for each due time.
 
 use crate::model::{self, Done, Model};
 use plimsoll_base::{Completion, Data, Io, IoError, IoFlags, IoId, LatencyHistogram, Op, Outcome, Time};
@@ -34,7 +34,7 @@ enum Holds {
     Request(Io),
     /// The backing device has it.
     Nothing,
-    /// What the backing device answered.
+    /// Answer of the backing device.
     Answer(Completion),
 }
 
@@ -59,7 +59,7 @@ impl<M: Model> ModelLayer<M> {
         self
     }
 
-    /// What its predictor rests on, if it has one.
+    /// Returns the knowledge that its predictor rests on, if it has a predictor.
     pub fn knowledge(&self) -> Option<Knowledge> {
         self.predictor.as_ref().map(|p| p.knowledge())
     }
@@ -69,7 +69,7 @@ impl<M: Model> ModelLayer<M> {
         &self.model
     }
 
-    /// How long after a completion's due time the engine came to it. Zero in virtual time.
+    /// Returns the delays from completions' due times until the engine handled them. Zero in virtual time.
     pub fn lateness(&self) -> &LatencyHistogram {
         &self.lateness
     }

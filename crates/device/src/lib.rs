@@ -1,17 +1,17 @@
-//! Models of storage devices: what a request waits and how long it is served, without moving a byte.
+//! Models of storage devices: wait and service time of a request, without moving a byte.
 //!
-//! A model is a pure state machine behind [`Model`]: it is told of requests and of the time, and answers with
-//! completions at exact instants. It reads no clock, starts no thread and draws no randomness of its own (a
-//! seed in its options fixes what varies between two drives of one kind). The same model runs in the
-//! simulator's virtual time and behind a live volume in real time.
+//! A model is a pure state machine behind [`Model`]: its inputs are requests and the time, and its outputs are completions at
+//! exact instants. It reads no clock, starts no thread and draws no randomness of its own (a seed in its options fixes what
+//! varies between two drives of one kind). The same model runs in the simulator's virtual time and behind a live volume in real
+//! time.
 //!
 //! Each kind of device is a module: [`disk`] here; flash and shingled disks stand beside it. [`Raid0`] stripes any
 //! of them.
 //!
-//! A disk is built from a [`DiskSpec`]: one of the embedded [`profile`]s, a TOML file of the user's, or a
-//! DiskSim-4 parameter set ([`diskspec`]). [`flash`] drives and shingled disks ([`smr`]) have specifications and
-//! profiles of their own; [`any`] finds each of them by name. No constant of a drive is in the code. Beside devices there are the host's [`pagecache`]
-//! and a [`net`]work hop.
+//! A disk is built from a [`DiskSpec`]: one of the embedded [`profile`]s, a TOML file of the user's, or a DiskSim-4 parameter
+//! set ([`diskspec`]). [`flash`] drives and shingled disks ([`smr`]) have specifications and profiles of their own; [`any`]
+//! finds each of them by name. No constant of a drive is in the code. The host's [`pagecache`] and a [`net`]work hop are
+//! models, too.
 #![forbid(unsafe_code)]
 
 pub mod any;
@@ -28,7 +28,7 @@ pub mod profile;
 pub mod raid0;
 pub mod smr;
 
-pub use any::{AnyModel, DeviceOptions, DeviceSpec};
+pub use any::{AnyModel, DeviceOptions, DeviceSpec, name_from};
 pub use cached::Cached;
 pub use disk::{Disk, DiskOptions, DiskSpec, Mismatch, SpecError};
 pub use flash::{BlackBox, Flash, FlashOptions, FlashSpec, History};

@@ -16,7 +16,7 @@ pub struct Measured {
     pub lbn: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// What the drive took.
+    /// Service time of the drive.
     pub service: Span,
     /// Pause between its completion and the next request.
     pub think: Span,
@@ -27,7 +27,7 @@ pub struct Measured {
 pub struct BadLine {
     /// Counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Problem of the record.
     pub what: String,
 }
 
@@ -107,7 +107,7 @@ pub fn mean_millis(times: &[Span]) -> f64 {
     times.iter().map(|t| t.as_millis_f64()).sum::<f64>() / times.len().max(1) as f64
 }
 
-/// How far two service-time distributions are apart: the root mean square of the horizontal distance between
+/// Returns the distance of two service-time distributions: the root mean square of the horizontal distance between
 /// their curves, in milliseconds (C. Ruemmler and J. Wilkes, IEEE Computer 27(3), 1994). Divide by the measured
 /// mean for the relative figure.
 ///

@@ -1,9 +1,9 @@
-//! What every device model is to its users: requests in, exactly timed completions out.
+//! The common face of all device models: requests in, exactly timed completions out.
 
 use plimsoll_base::Time;
 use plimsoll_stack::inside::FlashInside;
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Bytes from the device.
@@ -26,7 +26,7 @@ pub enum Op {
 pub struct Request {
     /// The caller's name for it, given back in [`Done`]. Unique among the outstanding ones.
     pub tag: u64,
-    /// What it does.
+    /// Operation.
     pub op: Op,
     /// First byte, a multiple of [`Model::block_bytes`].
     pub offset: u64,
@@ -39,9 +39,9 @@ pub struct Request {
 pub struct Done {
     /// The request's tag.
     pub tag: u64,
-    /// When it completed: its due time, however late the caller asked.
+    /// Time of completion: its due time, however late the caller asked.
     pub at: Time,
-    /// When the device began to work on it; before that it waited in the device's own queue.
+    /// Time at which the device began to work on it; before that it waited in the device's own queue.
     pub started_at: Time,
 }
 
@@ -63,8 +63,8 @@ pub trait Model {
     /// the layers above check what comes from outside.
     fn submit(&mut self, now: Time, req: Request);
 
-    /// When `advance` next has something to do; [`Time::NEVER`] if idle. May be earlier than the next
-    /// completion, as models have work of their own.
+    /// Returns the time at which `advance` next has work; [`Time::NEVER`] if idle. May be earlier than the next completion, as
+    /// models have work of their own.
     fn next_event(&self) -> Time;
 
     /// No completion is due before this: at least [`Model::next_event`]. Who doesn't look at the model's inside may pass over what
@@ -79,10 +79,10 @@ pub trait Model {
     /// Number of requests handed in and not yet given back.
     fn outstanding(&self) -> usize;
 
-    /// How many requests it accepts at once (a disk's NCQ or TCQ depth).
+    /// Returns the number of requests that it accepts at once (a disk's NCQ or TCQ depth).
     fn queue_max(&self) -> usize;
 
-    /// Would it take `req`, whose range is on the device, now? Host-managed zones refuse writes anywhere but at their
+    /// Returns whether it would take `req`, whose range is on the device, now. Host-managed zones refuse writes anywhere but at their
     /// pointers; [`Model::submit`] panics at what isn't accepted.
     fn accepts(&self, _req: &Request) -> bool {
         true

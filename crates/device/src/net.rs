@@ -9,7 +9,7 @@ use std::fmt;
 use plimsoll_base::{Rng, Span, Time};
 use serde::{Deserialize, Serialize};
 
-/// What a hop adds to its base delay, drawn for each message.
+/// Random addition to a hop's base delay, drawn for each message.
 #[derive(Clone, Copy, Debug, PartialEq, Default, Deserialize, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Jitter {
@@ -39,9 +39,9 @@ pub enum Jitter {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct HopSpec {
-    /// What every message takes: MittOS's testbeds show 300 (MT-E8).
+    /// Delay of every message: MittOS's testbeds show 300 (MT-E8).
     pub base_us: f64,
-    /// What is added to it.
+    /// Random addition to the delay.
     #[serde(default)]
     pub jitter: Jitter,
     /// The link's rate, 10^6 bytes a second; 0 for no limit.
@@ -55,7 +55,7 @@ pub struct HopSpec {
     pub reorders: bool,
 }
 
-/// Why a hop can't be.
+/// Reason why a hop can't be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadHop(String);
 
@@ -138,7 +138,7 @@ impl Hop {
         Some(arrival)
     }
 
-    /// How long a message sent at `now` would wait for the link.
+    /// Returns the wait of a message sent at `now` for the link.
     pub fn queue_delay(&self, now: Time) -> Span {
         self.link_free.since(now)
     }

@@ -13,7 +13,7 @@ use plimsoll_base::{Rng, Span};
 
 pub use layer::{CacheCounts, PageCacheLayer, Planted};
 
-/// What the cache knows of a page.
+/// State of a page in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residency {
     /// In memory.
@@ -26,7 +26,7 @@ pub enum Residency {
 
 /// The order of eviction, over slots `0..capacity`. Each call takes constant time.
 pub trait EvictionOrder {
-    /// An order for so many slots, none of them used.
+    /// Creates an order for `slots` slots, none of them used.
     fn with_slots(slots: u32) -> Self;
     /// A page came into `slot`.
     fn inserted(&mut self, slot: u32);
@@ -191,15 +191,15 @@ impl<O: EvictionOrder> PageCache<O> {
         self.file_pages
     }
 
-    /// What a hit takes for `pages` pages.
+    /// Returns the time of a hit of `pages` pages.
     pub fn hit_latency(&self, pages: u64) -> Span {
         self.hit * pages
     }
 
-    /// What is known of `page`; changes nothing, not even the order of eviction.
+    /// Returns the state of `page`; changes nothing, not even the order of eviction.
     ///
     /// # Panics
-    /// As all that take a page: if it lies beyond the file.
+    /// If the page lies beyond the file.
     pub fn residency(&self, page: u64) -> Residency {
         self.assert_page(page);
         if self.index.contains_key(&page) {
@@ -249,8 +249,8 @@ impl<O: EvictionOrder> PageCache<O> {
         }
     }
 
-    /// Drops so many permille of the resident pages, chosen at random, as `posix_fadvise` over random ranges
-    /// does (MT-E8: 200). Gives their number. The one operation that looks at every slot.
+    /// Drops this number of permille of the resident pages, chosen at random, as `posix_fadvise` over random ranges does
+    /// (MT-E8: 200). Returns the number dropped. It is the one operation that looks at every slot.
     pub fn drop_fraction(&mut self, permille: u32, seed: u64) -> u32 {
         let mut rng = Rng::new(seed, "page cache drop");
         let mut left = self.resident();

@@ -40,7 +40,7 @@ pub struct Raid0<M> {
     now: Time,
 }
 
-/// Why devices can't be striped.
+/// Reason why devices can't be striped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadStripe(String);
 
@@ -201,7 +201,7 @@ impl<M: Model> Model for Raid0<M> {
         self.parents.len() - self.free.len() + self.ready.len()
     }
 
-    /// As many as the members accept together, so that small requests can keep each of them full.
+    /// Returns the sum of the members' limits, so that small requests can keep each of them full.
     fn queue_max(&self) -> usize {
         self.parents.len()
     }

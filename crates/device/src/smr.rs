@@ -6,12 +6,12 @@
 //!  read ──► each piece from the log or from its band                                  │
 //!  host silent ───────────────────────────────────────────────────────────────────────┘
 //! ```
-//! Bands can't be overwritten in part, so written data go to a log, and the band of the oldest of them is cleaned
-//! when the log (or the map of it) is full, or when the host is silent. A write that covers a band goes to the
-//! band. `docs/design/smr-model.md` has the rules and what is assumed.
+//! Bands can't be overwritten in part, so written data go to a log. The band of the oldest data is cleaned when the log (or the
+//! map of it) is full, or when the host is silent. A write that covers a band goes to the band. `docs/design/smr-model.md` has
+//! the rules and the assumptions.
 //!
-//! With an unshingled surface (MLSMR) its tracks have addresses of their own that can be overwritten at will;
-//! [`SmrDisk::unshingled_near`] says which lie under the heads. What to log there is the policy's affair.
+//! With an unshingled surface (MLSMR) its tracks have addresses of their own that can be overwritten at will.
+//! [`SmrDisk::unshingled_near`] returns those under the heads. The policy decides which data it logs there.
 //!
 //! Host-managed disks, with write pointers instead of a cache, are in [`zoned`].
 
@@ -35,7 +35,7 @@ pub use spec::{CleanOrder, SmrCache, SmrClean, SmrSpec};
 /// No request of the host: the cleaner.
 const NOBODY: u32 = u32::MAX;
 
-/// What a shingled disk has done so far.
+/// Counters of a shingled disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SmrStats {
     /// Runs appended to the cache.
@@ -110,7 +110,7 @@ pub struct SmrDisk {
     stalled: VecDeque<(u32, Request)>,
     cleaning: Option<Cleaning>,
     idle_ns: u64,
-    /// When the host's last request ended.
+    /// Time at which the host's last request ended.
     silent_since_ns: u64,
     ready: Vec<Done>,
     scratch: Vec<Done>,
@@ -149,7 +149,7 @@ impl SmrDisk {
         })
     }
 
-    /// What it has done so far.
+    /// Returns the counters.
     pub fn stats(&self) -> SmrStats {
         self.stats
     }
@@ -199,7 +199,7 @@ impl SmrDisk {
         self.free.len() < self.slots.len()
     }
 
-    /// When cleaning in silence begins or goes on; `u64::MAX` if it doesn't.
+    /// Returns the time at which cleaning in silence begins or goes on; `u64::MAX` if it doesn't.
     fn idle_due_ns(&self) -> u64 {
         let wanted = self.cleaning.as_ref().map_or(self.map.entries() > 0, |c| !c.busy);
         if self.idle_ns == 0 || self.host_busy() || !wanted {
@@ -253,7 +253,7 @@ impl SmrDisk {
         while self.disk.outstanding() < self.disk.queue_max()
             && let Some(t) = self.waiting.pop_front()
         {
-            let tag = self.free_tags.pop().expect("as many tags as the disk takes commands");
+            let tag = self.free_tags.pop().expect("the disk takes at most one command for each tag");
             self.at_disk[tag as usize] = Some(t.slot);
             let (offset, len) = (t.lbn << self.sector_shift, t.sectors << self.sector_shift);
             self.disk.submit(Time::from_nanos(now_ns), Request { tag: u64::from(tag), op: t.op, offset, len });

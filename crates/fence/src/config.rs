@@ -1,4 +1,4 @@
-//! How time is fenced.
+//! Configuration of a fence.
 
 use crate::predict::{DiskPredictor, FlashPredictor, Predictor};
 use plimsoll_base::{IoHead, Op, Span, TenantId, VolumeKey};
@@ -15,7 +15,7 @@ pub const SLOT_MAX: Span = Span::from_secs(10);
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceKind {
-    /// What batches take on it.
+    /// Predictor of batches on the device.
     pub predictor: Predictor,
     /// Requests sent together at most.
     pub batch_max: usize,
@@ -42,7 +42,7 @@ impl DeviceKind {
 pub struct FenceConfig {
     /// Slots in a rotation, 1 to [`SLOTS_MAX`].
     pub slots: u32,
-    /// How long each is, up to [`SLOT_MAX`].
+    /// Length of a slot, up to [`SLOT_MAX`].
     pub slot: Span,
     /// The fenced devices, by face and port. The first is the scarce one: when its next request doesn't fit, the slot ends.
     pub devices: Vec<DeviceKind>,
@@ -58,7 +58,7 @@ pub struct FenceConfig {
     /// Volumes without slots share the slots without an owner, and idle time of the others (§4.7's hybrid). Without it
     /// their requests aren't held at all.
     pub hybrid: bool,
-    /// Lending idle time may lengthen a volume's response times by so many thousandths; 0: none is lent.
+    /// Permitted lengthening of a volume's response times by lending its idle time, in thousandths; 0: none is lent.
     pub lend_permille: u64,
     /// A client's read whose own deadline has passed while it waited is answered Busy instead of being served.
     pub revoke_late: bool,
@@ -114,11 +114,12 @@ impl FenceConfig {
     }
 }
 
-/// May there be so many slots of this length before these devices? A slot is no shorter than one request; than one from half of the disk
-/// away where every turn begins with such a one (`away`). Without that it is served all the same, by gathering credit.
+/// Checks that `slots` slots of this length are possible before these devices. A slot is no shorter than one request. With
+/// `away` it is no shorter than a request from half of the disk away, as every turn begins with such a request. Without `away`
+/// that request is served all the same, by gathering credit.
 ///
 /// # Errors
-/// Why not, and what to write.
+/// Names the problem, and a value that would do.
 pub fn check_slots(slots: u32, slot: Span, devices: &[DeviceKind], away: bool) -> Result<(), String> {
     if !(1..=SLOTS_MAX).contains(&slots) {
         return Err(format!("slots = {slots} is not between 1 and {SLOTS_MAX}"));

@@ -1,4 +1,4 @@
-//! How long a request will wait for its slot: outside it that is known exactly.
+//! Forecast of a request's wait for its slot: it is exact for a request that arrives outside its slot.
 
 use crate::layer::Fence;
 use crate::predict::{Arm, Predictor};
@@ -6,17 +6,18 @@ use crate::timetable::Timetable;
 use plimsoll_base::{Confidence, IoHead, Span, Time, VolumeKey};
 use plimsoll_stack::{Forecast, Port, Ports};
 
-/// Where only other owners' early ends and overruns can prove it wrong.
+/// Confidence where only other owners' early ends and overruns can prove the forecast wrong.
 const NEARLY: Confidence = Confidence(950);
-/// Where requests of its own are before it, or its turn runs.
+/// Confidence where requests of the same volume are before it, or its turn runs.
 const BEHIND: Confidence = Confidence(800);
-/// Where slots are about to change.
+/// Confidence where slots are about to change.
 const CHANGING: Confidence = Confidence(500);
 
 impl Fence {
-    /// How long a fenced volume's request that arrives at `at` and takes `own` waits for its slot on device `d`, how sure that is,
-    /// and whether it goes in the turn that runs. Certain: nothing of its volume is before it, it isn't in its slot, and nobody whose
-    /// turn could end early or overrun comes before.
+    /// Forecasts the wait of a fenced volume's request that arrives at `at` and takes `own`, for its slot on device `d`. Also
+    /// returns the confidence, and whether the request goes in the running turn. The forecast is certain on three conditions:
+    /// no request of its volume is before it, it isn't in its slot, and no owner whose turn could end early or overrun comes
+    /// before.
     fn wait_of(&self, at: Time, volume: VolumeKey, d: usize, own: Span) -> (Span, Confidence, bool) {
         let mut table = self.table_at(at);
         let device = &self.devices[d];

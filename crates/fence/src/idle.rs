@@ -1,15 +1,15 @@
 //! Lending idle slot time to volumes without a promise (§4.7's hybrid, which nobody built).
 //!
-//! A disk can't be called back: were a slot's idle time lent out while its owner may still come, the owner's next request would find
-//! it busy, and its arm elsewhere. So an owner who has wanted nothing of the disk for a moment gives the rest of its turn away,
-//! *whether somebody borrows it or not*: what comes later waits for the next turn, in either case. Who borrows changes nothing for the
-//! owner then but by requests that take longer than predicted and hold its next turn up. How long it waits for those is known exactly,
-//! and is the price: as long as it stays below a few thousandths of what the owner's requests took, time is lent up to the end of a
-//! stretch; else something is kept in reserve.
+//! A disk can't be called back. If a slot's idle time were lent while its owner may still send requests, the owner's next
+//! request would find the disk busy, and its arm elsewhere. So an owner that has been idle for a moment gives the rest of its
+//! turn away, *whether another volume borrows it or not*. Its later requests wait for the next turn in either case. A borrower
+//! then affects the owner only by requests that take longer than predicted and delay the owner's next turn. That delay is known
+//! exactly, and is the price of lending. While it stays below a few thousandths of the owner's response times, time is lent up
+//! to the end of a stretch. Otherwise a reserve is kept.
 
 use plimsoll_base::{Span, Time};
 
-/// What lending cost a volume, and what its requests took.
+/// Cost of lending to a volume, and the time of its requests.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Toll {
     imposed_ns: u64,
@@ -17,7 +17,7 @@ pub struct Toll {
 }
 
 impl Toll {
-    /// So many of its requests waited for somebody else's.
+    /// Records the wait of `requests` of its requests for another volume's.
     pub fn imposed(&mut self, wait: Span, requests: usize) {
         self.imposed_ns += wait.as_nanos() * requests as u64;
     }
@@ -27,18 +27,18 @@ impl Toll {
         self.response_ns += took.as_nanos();
     }
 
-    /// What it waited for others.
+    /// Returns the time that it waited for others.
     pub fn imposed_ns(&self) -> u64 {
         self.imposed_ns
     }
 
-    /// May it be made to wait once more?
+    /// Returns whether it may be made to wait once more.
     pub fn may_lend(&self, permille: u64) -> bool {
         u128::from(self.imposed_ns) * 1000 <= u128::from(self.response_ns) * u128::from(permille)
     }
 }
 
-/// How much time of the first device was idle while others had work, and how much of it they got.
+/// Time of the first device that was idle while others had work, and the part of it that they got.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Lent {
     idle_ns: u64,
@@ -60,7 +60,7 @@ impl Lent {
         Span::from_nanos(self.idle_ns)
     }
 
-    /// What of it was used.
+    /// Returns the used part.
     pub fn lent(&self) -> Span {
         Span::from_nanos(self.lent_ns)
     }

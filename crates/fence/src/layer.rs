@@ -36,14 +36,14 @@ pub struct Fence {
     pub(crate) waiting: usize,
     /// The slot ends as soon as nothing is in flight: the next request of the scarce device doesn't fit.
     pub(crate) closing: bool,
-    /// When the last request of this turn's owner ended, and the last one that was lent time.
+    /// Times at which the last request of this turn's owner ended, and the last one in lent time.
     pub(crate) own_until: Time,
     pub(crate) lent_until: Time,
     /// Since when the running turn's owner has wanted nothing, if it ever did in this turn.
     pub(crate) quiet_since: Time,
     /// The rest of the running turn is given away: its owner, who comes too late, waits for its next one.
     pub(crate) given: bool,
-    /// When the pool's own work, or who had waited too long, was last sent out of turn.
+    /// Time at which the pool's own work, or a request overdue, was last sent out of turn.
     pub(crate) helped_at: Time,
     /// Of all slots there ever were; those that there are come first.
     pub(crate) slot_counters: Vec<SlotCounters>,
@@ -53,7 +53,7 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// The layer of a configuration; volumes are told later.
+    /// Creates the layer of a configuration; volumes are added later.
     ///
     /// # Panics
     /// If the configuration isn't within its ranges ([`FenceConfig::check`]).
@@ -83,7 +83,7 @@ impl Fence {
         }
     }
 
-    /// How it is configured now.
+    /// Returns the present configuration.
     pub fn config(&self) -> &FenceConfig {
         &self.config
     }
@@ -93,10 +93,10 @@ impl Fence {
         self.slots.free()
     }
 
-    /// So many slots of this length from the end of the running slot on.
+    /// Sets the number of slots and their length from the end of the running slot on.
     ///
     /// # Errors
-    /// If that can't be, or fewer slots would be left than are promised.
+    /// If that is impossible, or fewer slots would be left than are promised.
     pub fn set_slots(&mut self, now: Time, slots: u32, slot: Span) -> Result<(), String> {
         check_slots(slots, slot, &self.config.devices, false)?;
         let promised: u32 = self.promised.values().sum();
@@ -112,7 +112,7 @@ impl Fence {
         Ok(())
     }
 
-    /// What is going on.
+    /// Returns the present state.
     pub fn status(&self, now: Time) -> FenceStatus {
         let table = self.table_at(now);
         let slot = |i: usize| SlotStatus {
@@ -157,7 +157,7 @@ impl Fence {
         self.slots.owner(self.table.running())
     }
 
-    /// Is it held to slots? Who is promised some that a change which hasn't come into force yet will make waits for that.
+    /// Returns whether it is held to slots. A volume whose slots come with a pending change waits for that change.
     pub(crate) fn is_fenced(&self, volume: VolumeKey) -> bool {
         self.promised.contains_key(&volume) && (self.slots.count(volume) > 0 || self.change.is_some())
     }
@@ -169,9 +169,9 @@ impl Fence {
         !waits && self.devices.iter().all(|d| d.owners == 0)
     }
 
-    /// Somebody who was lent time made the turns from `first` slots after the running one on later by `by`. Their owners' waits are
-    /// counted, up to the slot that owes it: that is shorter by as much, so that what follows is in time. If `owing` isn't said it's
-    /// the next one that nobody has.
+    /// Accounts for a borrower that delayed the turns from `first` slots after the running one on by `by`. Their owners' waits
+    /// are counted, up to the slot that owes the time: that slot becomes shorter by `by`, so that later ones are in time.
+    /// `owing` defaults to the next slot without an owner.
     pub(crate) fn borrowers_delayed(&mut self, first: usize, by: Span, owing: Option<usize>) {
         let n = self.slots.len();
         for i in first..=n {
@@ -190,7 +190,7 @@ impl Fence {
         }
     }
 
-    /// Where a device is taken to be when a volume's batch begins there at `at`.
+    /// Returns the assumed position of a device when a volume's batch begins there at `at`.
     pub(crate) fn arm_for(&self, at: Time, volume: VolumeKey, d: usize) -> Arm {
         let device = &self.devices[d];
         let is_its_turn = || at < self.table.ends_at() || self.busy() > 0;
@@ -211,7 +211,7 @@ impl Fence {
         debug_assert_eq!(self.busy() as usize, below, "a request is lost below");
     }
 
-    /// What waits of a volume that no longer has slots goes where requests of such volumes go.
+    /// Moves the waiting requests of a volume that no longer has slots to those of volumes without slots.
     fn unfence(&mut self, now: Time, volume: VolumeKey, out: &mut Actions) {
         let Some(v) = self.volumes.get_mut(&volume) else { return };
         let all: Vec<Leaving> = v.lanes.iter_mut().flat_map(Lane::take_all).collect();
@@ -253,7 +253,7 @@ impl Fence {
         self.waiting += 1;
     }
 
-    /// What has ended is durable, or is buffered until a flush.
+    /// Records that a completed request is durable, or is buffered until a flush.
     fn note_durability(&mut self, s: &Sent, c: &Completion) {
         let durable = self.config.devices[usize::from(s.face)].durable_writes || s.flags.has(IoFlags::FUA);
         let device = &mut self.devices[usize::from(s.face)];

@@ -1,9 +1,9 @@
 //! Time fences (VirtualFence): a volume's performance doesn't depend on who else is there.
 //!
-//! Time is cut into slots, dealt out round robin; a slot belongs to one volume, or to nobody, and only its owner's requests
-//! are served in it. What is promised: a fenced volume gets its slots' time whoever else asks for what, and nothing of
-//! anybody else's. What isn't: that it is fast. An idle slot stays idle (or, in the hybrid service, is lent out to volumes
-//! without a promise, as long as that costs its owner next to nothing).
+//! Time is cut into slots, dealt out round robin. A slot belongs to one volume or to none, and only its owner's requests are
+//! served in it. The promise: a fenced volume gets the time of its slots, whatever other volumes ask for, and no time of
+//! theirs. It doesn't promise speed. An idle slot stays idle. In the hybrid service it is lent to volumes without a promise, as
+//! long as that costs its owner next to nothing.
 //!
 //! ```text
 //!            slot 0: a      slot 1: b      slot 2: -      slot 3: a      slot 0: a
@@ -12,10 +12,10 @@
 //!                   ▲ ends early:      ▲ overruns: flash is sent
 //!                     credit             one at a time; debit
 //! ```
-//! The path of a request: [`Fence`] stands before the pool's devices, below the cache, with a face for each device, so it sees
-//! what a client's request became on each. It puts the request into its volume's queue for that device ([`queue`]); when the
-//! [`timetable`] comes to the volume's slot, the largest batch that is [`predict`]ed to end within it goes out, then the next.
-//! [`slots`] says whose a slot is, [`mod@plan`] suggests how many and how long.
+//! The path of a request: [`Fence`] stands before the pool's devices, below the cache, with a face for each device. So it sees
+//! the requests that a client's request became on each. It puts the request into its volume's queue for that device
+//! ([`queue`]). When the [`timetable`] reaches the volume's slot, the largest batch that is [`predict`]ed to end within it goes
+//! out, then the next. [`slots`] has the owners of slots, [`mod@plan`] suggests their number and length.
 //!
 //! It knows no clock, thread or engine. VirtualFence (Li, dissertation, chapter 4); decisions in
 //! `docs/papers/virtualfence.md`.

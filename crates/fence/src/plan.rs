@@ -1,8 +1,8 @@
-//! Which slots to configure (VF-M14, §4.6.3, §4.7): as few as the tenants need, as short as predictability allows.
+//! Choice of slots to configure (VF-M14, §4.6.3, §4.7): as few as the tenants need, as short as predictability allows.
 //!
-//! A request that arrives at a random time finds its volume's only slot running with probability `1/n`; else it waits for half of
-//! the other slots' time on average. In its slot it is served as well as if it were alone. What neighbours still do to it is that
-//! the arm has to come back once a turn; the longer the slot, the more requests share that.
+//! A request that arrives at a random time finds its volume's only slot running with probability `1/n`; else it waits for half
+//! of the other slots' time on average. In its slot it is served as well as if it were alone. One effect of neighbours remains:
+//! the arm has to come back once a turn. The longer the slot, the more requests share that cost.
 //!
 //! ```text
 //!  response  = held · (n-1)²·L / 2n  +  best  +  best·(n-1)/n      (the last: what no longer fits its slot's end)
@@ -17,7 +17,7 @@ use plimsoll_base::Span;
 /// Slot lengths that are looked at, ms: the paper's, and half and twice.
 pub const LENGTHS_MS: [u64; 5] = [5, 10, 20, 40, 80];
 
-/// What is wanted.
+/// Requirements on the slots.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Wanted {
     /// Tenants, each with a slot; 1 to [`crate::SLOTS_MAX`].
@@ -26,13 +26,13 @@ pub struct Wanted {
     pub best: Span,
     /// The mean response time of one among all, without fences (WorstPerf): a fence that is slower isn't accepted.
     pub worst: Span,
-    /// What a request costs more whose predecessor was another tenant's.
+    /// Additional cost of a request whose predecessor was another tenant's.
     pub far: Span,
     /// The share of requests that need the disk, in thousandths.
     pub miss_permille: u64,
     /// The share of requests that wait for a slot, in thousandths: not so writes to a cache that writes back.
     pub held_permille: u64,
-    /// A response time may change by so many percent when the neighbours do.
+    /// Permitted change of a response time, in percent, when the neighbours change.
     pub deviation_percent: f64,
     /// No slot is shorter: the longest that one request takes.
     pub shortest: Span,
@@ -58,7 +58,7 @@ pub fn plan(w: &Wanted) -> Vec<Choice> {
     LENGTHS_MS.map(|ms| predict(w, Span::from_millis(ms))).to_vec()
 }
 
-/// What slots of this length would do.
+/// Predicts the effect of slots of this length.
 pub fn predict(w: &Wanted, slot: Span) -> Choice {
     let n = w.tenants.max(1);
     let (nf, length, best) = (f64::from(n), slot.as_millis_f64(), w.best.as_millis_f64());
@@ -73,8 +73,8 @@ pub fn predict(w: &Wanted, slot: Span) -> Choice {
     Choice { slots: n, slot, response: Span::from_millis_f64(response), deviation_percent, fits }
 }
 
-/// What a request costs more on a disk of `size_bytes` whose predecessor was another of so many tenants': between two tenants' parts lies a
-/// third of the disk on average, within one a third of a part.
+/// Returns the additional cost of a request whose predecessor was another tenant's, on a disk of `size_bytes` with `tenants`
+/// tenants. Two tenants' parts are a third of the disk apart on average; two places in one part are a third of the part apart.
 pub fn far(disk: &DiskPredictor, size_bytes: u64, tenants: u64) -> Span {
     let cost = |distance| disk.cost(distance, crate::predict::BLOCK_BYTES);
     cost(size_bytes / 3).saturating_sub(cost(size_bytes / 3 / tenants.max(1)))

@@ -1,7 +1,7 @@
-//! How long a batch takes (VirtualFence §4.5.3).
+//! Prediction of a batch's time (VirtualFence §4.5.3).
 //!
-//! * A disk: each request costs a piecewise-linear function of its distance from the one before, in the order of addresses, as
-//!   the drive is taken to sort (VF-M12), and its transfer.
+//! * A disk: each request costs a piecewise-linear function of its distance from the one before, and its transfer. Requests are
+//!   in the order of addresses, as the drive is assumed to sort them (VF-M12).
 //! * Flash: a line over the number of requests handed in together (VF-M13); here one line over reads and their bytes, and another
 //!   one over writes.
 //!
@@ -81,7 +81,7 @@ impl DiskPredictor {
         DiskPredictor { first: knots.clone(), knots, ns_per_kib: 14_600 }
     }
 
-    /// How far from a request the arm is taken to be when a neighbour had it: half of the disk.
+    /// Returns the assumed distance of a request from the arm after a neighbour had it: half of the disk.
     pub fn away_bytes(&self) -> u64 {
         self.knots[self.knots.len() - 1].0 / 2
     }
@@ -139,11 +139,11 @@ pub struct FlashPredictor {
     pub reads: Line,
     /// Its writes.
     pub writes: Line,
-    /// A batch of both takes what the longer kind takes, and so many thousandths of the shorter one.
+    /// Overlap in a batch of both: it takes the time of the longer kind, and this many thousandths of the shorter kind's time.
     pub both_permille: u64,
 }
 
-/// What requests of one kind take together.
+/// Time of requests of one kind together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
@@ -189,12 +189,12 @@ fn moved(head: &IoHead) -> u64 {
 }
 
 impl Predictor {
-    /// What a request takes by itself when the device was last at `last_end`.
+    /// Returns the time of a request by itself when the device was last at `arm`.
     pub fn one(&self, arm: Arm, head: &IoHead) -> Span {
         Forming::new(self, arm).add(head)
     }
 
-    /// What a request takes after one of its batch that ended at `end`.
+    /// Returns the time of a request after one of its batch that ended at `end`.
     pub fn next(&self, end: u64, head: &IoHead) -> Span {
         match self {
             Predictor::Disk(d) if moved(head) > 0 => d.cost(head.offset.abs_diff(end), head.len),
@@ -202,7 +202,8 @@ impl Predictor {
         }
     }
 
-    /// What one block at another place takes at least, or from `away`: no slot is shorter. (What takes longer gathers credit.)
+    /// Returns the least time of one block at another place, or from `away`: no slot is shorter. (Longer requests gather
+    /// credit.)
     pub fn least(&self, away: bool) -> Span {
         match self {
             Predictor::Disk(d) if away => d.first_cost(d.away_bytes(), BLOCK_BYTES),
@@ -217,7 +218,7 @@ impl Predictor {
     }
 }
 
-/// Where a device is when a batch begins.
+/// Position of a device when a batch begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arm {
     /// Its last request ended there.
@@ -232,9 +233,9 @@ pub struct Forming<'a> {
     from: Arm,
     /// Offset and length of those with a place, by offset; only for a disk.
     places: Vec<(u64, u64)>,
-    /// What doesn't depend on the order, ns.
+    /// Part that doesn't depend on the order, ns.
     rest_ns: u64,
-    /// What reads and what writes take, ns; only for flash.
+    /// Times of the reads and of the writes, ns; only for flash.
     kinds_ns: [u64; 2],
 }
 

@@ -1,7 +1,7 @@
 //! A volume's requests for one device that wait for its slot (VF-M8).
 //!
-//! Two orders of arrival: what somebody waits for, and what a layer does of its own accord (writing back, filling). The second
-//! goes when the first is empty, or when it has been passed over often enough.
+//! Two orders of arrival: requests that a client waits for, and own work of the layers (write-back, fills). The second goes
+//! when the first is empty, or when it has been passed over often enough.
 
 use crate::predict::{Arm, Forming, Predictor};
 use plimsoll_base::{Io, IoId, Op, Origin, OwnKind, Span, Time};
@@ -24,7 +24,7 @@ pub struct Lane {
     passed_over: u32,
     /// Batches of the nearest that passed by the oldest.
     oldest_waits: u32,
-    /// What all that waits takes by itself, as predicted when it came.
+    /// Sum of the waiting requests' own times, as predicted at arrival.
     cost: Span,
 }
 
@@ -54,7 +54,7 @@ impl Lane {
         lane.push_back(Waiting { io, cost, since });
     }
 
-    /// How many wait.
+    /// Returns the number of waiting requests.
     pub fn len(&self) -> usize {
         self.wanted.len() + self.later.len()
     }
@@ -64,7 +64,7 @@ impl Lane {
         self.len() == 0
     }
 
-    /// What those take that go before a newcomer.
+    /// Returns the time of the requests that go before a newcomer.
     pub fn cost(&self) -> Span {
         self.cost
     }

@@ -1,4 +1,4 @@
-//! Whose each slot is.
+//! Owners of the slots.
 
 use plimsoll_base::VolumeKey;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,12 +10,12 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// So many, nobody's.
+    /// Creates `slots` slots without owners.
     pub fn new(slots: usize) -> Slots {
         Slots { owners: vec![None; slots] }
     }
 
-    /// How many.
+    /// Returns the number of slots.
     pub fn len(&self) -> usize {
         self.owners.len()
     }
@@ -25,17 +25,17 @@ impl Slots {
         self.owners.is_empty()
     }
 
-    /// Whose a slot is.
+    /// Returns the owner of a slot.
     pub fn owner(&self, slot: usize) -> Option<VolumeKey> {
         self.owners[slot]
     }
 
-    /// How many are nobody's.
+    /// Returns the number of slots without an owner.
     pub fn free(&self) -> usize {
         self.owners.iter().filter(|o| o.is_none()).count()
     }
 
-    /// How many are this volume's.
+    /// Returns the number of slots of a volume.
     pub fn count(&self, volume: VolumeKey) -> usize {
         self.owners.iter().filter(|o| **o == Some(volume)).count()
     }
@@ -45,9 +45,10 @@ impl Slots {
         self.owners.iter_mut().filter(|o| **o == Some(volume)).for_each(|o| *o = None);
     }
 
-    /// Gives a volume that has none `wanted` slots, or as many as are free. Volumes that come in the order of their places are dealt slots
-    /// there and back, from both ends by turns (0, 2, 3, 1): whose turn follows whose is then never further than about half of
-    /// the way, where from the last to the first it would be all of it.
+    /// Gives a volume that has none `wanted` slots, or all free ones if there are fewer. Volumes arrive in the order of their
+    /// places and are dealt slots there and back, from both ends by turns (0, 2, 3, 1). So the places of successive turns are
+    /// never much further apart than half of the disk. In the order of arrival the last and the first would be the whole disk
+    /// apart.
     pub fn assign(&mut self, volume: VolumeKey, wanted: usize) {
         let n = self.owners.len();
         let is_free = |s: &usize| self.owners[*s].is_none();

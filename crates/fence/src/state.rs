@@ -1,4 +1,4 @@
-//! What the layer knows of requests below it, of volumes, and of devices.
+//! State of requests below the layer, of volumes, and of devices.
 
 use crate::idle::Toll;
 use crate::queue::Lane;
@@ -26,10 +26,10 @@ pub(crate) struct Sent {
     pub role: Role,
     pub volume: VolumeKey,
     pub since: Time,
-    /// It's answered so much later than it ends, but not for that later than it is due.
+    /// Delay of the answer after the end of the request, at most until `due_at`.
     pub pad: Span,
     pub due_at: Time,
-    /// A flush covers as many of the device's buffered writes.
+    /// Number of the device's buffered writes that a flush covers.
     pub covers: u64,
 }
 
@@ -51,7 +51,7 @@ impl Volume {
 pub(crate) struct Device {
     pub owners: u32,
     pub lent: u32,
-    /// Where the last request that was sent ends.
+    /// End of the last request that was sent.
     pub last_end: u64,
     /// The batch there is began then and is predicted to end then.
     pub began_at: Time,
@@ -69,7 +69,7 @@ pub(crate) struct Device {
     /// isn't known: there may be some.
     pub buffered: u64,
     pub flushed: u64,
-    /// What requests are predicted to take together, in a batch by address, over what each would take by itself; in 65536ths.
+    /// Ratio of the predicted time of requests together, in a batch by address, to the sum of their own times; in 65536ths.
     pub together: u64,
 }
 
@@ -110,7 +110,7 @@ impl Device {
         }
     }
 
-    /// What requests take in batches that take `alone` one by one.
+    /// Returns the time in batches of requests that take `alone` one by one.
     pub fn in_batches(&self, alone: Span) -> Span {
         alone.scale(self.together, 1 << 16)
     }

@@ -1,4 +1,4 @@
-//! What a fence is doing.
+//! State of a fence for operators.
 
 use plimsoll_base::{Span, VolumeKey};
 
@@ -18,9 +18,9 @@ pub struct SlotCounters {
 /// One slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotStatus {
-    /// Whose it is.
+    /// Owner.
     pub owner: Option<VolumeKey>,
-    /// What its next turn is longer or shorter by, ns.
+    /// Difference of its next turn from a slot's length, ns.
     pub balance_ns: i64,
     /// Counts since the start.
     pub counters: SlotCounters,
@@ -46,7 +46,7 @@ pub struct VolumeCounters {
 /// One volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VolumeStatus {
-    /// Which.
+    /// Volume.
     pub volume: VolumeKey,
     /// Slots that it has.
     pub slots: u32,
@@ -54,7 +54,7 @@ pub struct VolumeStatus {
     pub waiting: u64,
     /// Counts since the start.
     pub counters: VolumeCounters,
-    /// What it waited for requests that were served in time lent of its slots.
+    /// Time that it waited for requests served in time lent from its slots.
     pub imposed: Span,
 }
 
@@ -65,9 +65,9 @@ pub struct BatchCounters {
     pub batches: u64,
     /// Requests in them.
     pub requests: u64,
-    /// What they were predicted to take.
+    /// Predicted time.
     pub predicted: Span,
-    /// What they took.
+    /// Actual time.
     pub took: Span,
     /// By how much each was wrong, summed.
     pub error: Span,
@@ -82,7 +82,7 @@ pub struct FenceStatus {
     pub slot: Span,
     /// The slot that runs.
     pub running: u32,
-    /// When it is to end, from now.
+    /// Time left until its end.
     pub running_left: Span,
     /// Every slot.
     pub slots: Vec<SlotStatus>,

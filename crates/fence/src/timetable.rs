@@ -1,7 +1,7 @@
-//! Which slot runs when: round robin, each as long as a slot plus what it has left over or overrun (VF-M7, M10, M11).
+//! Timetable of slots: round robin, each as long as a slot plus its rest or less its overrun (VF-M7, M10, M11).
 //!
-//! A slot that ends early leaves its rest to its own next turn, one that overruns loses as much there; the slots after it begin
-//! when it has ended. So a rotation is of `n` slots' time on average whatever happens in them.
+//! A slot that ends early leaves its rest to its own next turn. One that overruns loses the same time there; the slots after it
+//! begin when it has ended. So a rotation takes `n` slots' time on average, whatever happens in them.
 
 use crate::config::SLOTS_MAX;
 use plimsoll_base::{Span, Time};
@@ -14,12 +14,12 @@ const DEBIT_SLOTS_MAX: i64 = 4;
 pub struct Timetable {
     slots: usize,
     slot_ns: i64,
-    /// What each slot's next turn is longer or shorter by, ns.
+    /// Difference of each slot's next turn from a slot's length, ns.
     balance: [i64; SLOTS_MAX as usize],
     running: usize,
     began_at: Time,
     ends_at: Time,
-    /// What the running turn was longer by, ns.
+    /// Difference of the running turn from a slot's length, ns.
     credited: i64,
 }
 
@@ -41,12 +41,12 @@ impl Timetable {
         }
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// How long one is.
+    /// Returns the length of a slot.
     pub fn slot(&self) -> Span {
         Span::from_nanos(self.slot_ns as u64)
     }
@@ -56,17 +56,17 @@ impl Timetable {
         self.running
     }
 
-    /// When it began.
+    /// Returns the start of the running turn.
     pub fn began_at(&self) -> Time {
         self.began_at
     }
 
-    /// When it is to end.
+    /// Returns the due end of the running turn.
     pub fn ends_at(&self) -> Time {
         self.ends_at
     }
 
-    /// What a slot's next turn is longer (or, below zero, shorter) by, ns.
+    /// Returns the difference of a slot's next turn from a slot's length, ns; below zero it is shorter.
     pub fn balance_ns(&self, slot: usize) -> i64 {
         self.balance[slot]
     }

@@ -1,4 +1,4 @@
-//! What happens in a turn: batches go out, it ends, the next begins; idle time is lent.
+//! Course of a turn: batches go out, it ends, the next begins; idle time is lent.
 
 use crate::layer::Fence;
 use crate::predict::{Arm, Forming, Predictor};
@@ -20,9 +20,10 @@ const RESERVE_PART: u64 = 4;
 const LATE_PART: u64 = 4;
 /// Longer than anything takes.
 const FOREVER: Span = Span::from_nanos(u64::MAX);
-/// What doesn't fit a whole slot is sent in this first part of a turn, or not at all.
+/// Part of a turn, from its start, in which requests longer than a whole slot may be sent.
 const FRESH_PART: u64 = 8;
-/// Who has no slots and has waited for so many rotations goes at the beginning of whosever turn it is, one in as many rotations.
+/// Number of rotations after which a waiting request without slots goes at the beginning of the running turn; one request in
+/// each such period.
 const OVERDUE_ROTATIONS: u64 = 16;
 
 impl Fence {
@@ -67,12 +68,12 @@ impl Fence {
         }
     }
 
-    /// When the last request of this turn ended.
+    /// Returns the end of the last request of this turn.
     fn busy_until(&self) -> Time {
         self.own_until.max(self.lent_until)
     }
 
-    /// What was lent goes on from a turn into one that nobody has.
+    /// Lets lent time go on from a turn into one without an owner.
     pub(crate) fn pass_on(&mut self, now: Time) {
         let lent_only = |f: &Fence| f.busy() > 0 && f.devices.iter().all(|d| d.owners == 0);
         while self.change.is_none()
@@ -85,7 +86,7 @@ impl Fence {
         }
     }
 
-    /// Whose turn comes after this one and those after it that nobody has, and when.
+    /// Returns the owner of the next turn that has one, and the start of that turn.
     fn stretch(&self) -> (Option<VolumeKey>, Time) {
         let mut table = self.table;
         for _ in 0..table.slots() {
@@ -98,7 +99,7 @@ impl Fence {
         (None, table.ends_at())
     }
 
-    /// How long requests without slots may take now: as they are predicted, up to the next owner's turn.
+    /// Returns the time that requests without slots may take now: as predicted, up to the next owner's turn.
     fn lendable(&self, now: Time) -> Span {
         let (next, until) = self.stretch();
         let rest = until.since(now);
@@ -109,7 +110,7 @@ impl Fence {
         }
     }
 
-    /// When the running turn's owner has wanted nothing for long enough.
+    /// Returns the time at which the running turn's owner has been idle for long enough.
     fn lendable_from(&self, table: &Timetable) -> Time {
         let quiet_since = if table.began_at() == self.table.began_at() { self.quiet_since } else { Time::ZERO };
         quiet_since.max(table.began_at()) + table.slot().scale(1, GRACE_PART)
@@ -243,7 +244,7 @@ impl Fence {
         }
     }
 
-    /// How long a turn's first batch on device `d` may take though it doesn't fit.
+    /// Returns the permitted time of a turn's first batch on device `d` although it doesn't fit.
     fn first_anyway(&self, d: usize) -> Span {
         let config = &self.config;
         match d > 0 || self.table.is_longest() || (config.first_anyway && self.table.is_whole()) {
@@ -278,9 +279,9 @@ impl Fence {
         }
     }
 
-    /// Where every slot is somebody's, who has none depends on what owners leave, which may be nothing for ever: so the pool's own
-    /// work goes at the beginning of a turn whose owner wants nothing, and once in a while who has waited longest goes in any case. Its
-    /// owner's turn is as much longer.
+    /// Serves requests without slots where every slot has an owner. They depend on time that owners leave, which may be none
+    /// for ever. So the pool's own work goes at the beginning of a turn whose owner is idle. Once in [`OVERDUE_ROTATIONS`] the
+    /// request that has waited longest goes in any case. The owner's turn is lengthened by that time.
     fn help(&mut self, now: Time, owner: VolumeKey, out: &mut Actions) {
         let nobody = self.without.iter().all(Lane::is_empty);
         if nobody || self.slots.free() > 0 || self.closing || self.busy() > 0 || !self.is_fresh(now) {

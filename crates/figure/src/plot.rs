@@ -4,16 +4,16 @@ use crate::micros;
 use plimsoll_base::LatencyHistogram;
 use std::fmt::Write as _;
 
-/// How the share of requests is drawn.
+/// Scale of the share of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Shares {
     /// 0 to 100 %.
     Linear,
-    /// By nines: as much room from 90 to 99 % as from 0 to 90 %, so that the tail can be read.
+    /// By nines: equal room for 0 to 90 % and for 90 to 99 %, so that the tail can be read.
     Nines,
 }
 
-/// How the measured quantity is drawn.
+/// Scale of the measured quantity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Scale {
     /// Evenly, from zero.
@@ -83,7 +83,7 @@ pub struct Plot {
     pub scale: Scale,
     /// Vertical scale.
     pub shares: Shares,
-    /// What is drawn.
+    /// Curves.
     pub curves: Vec<Curve>,
 }
 
@@ -95,7 +95,7 @@ const TOP: f64 = 34.0;
 const BOTTOM: f64 = 50.0;
 /// Colours that differ for colour-blind readers too (Okabe and Ito), the darkest first.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
-/// What a curve that isn't ours is drawn with.
+/// Line style of a curve that isn't ours.
 const DASHED: &str = " stroke-dasharray=\"5 4\"";
 /// A legend's row, and in it an entry's sample of the line, the room behind an entry, and a character of the font, at most.
 const LEGEND_ROW: f64 = 18.0;

@@ -106,7 +106,7 @@ impl Table {
         let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))?;
         let mut group = writer.next_row_group()?;
         for (_, values) in &self.columns {
-            let mut column = group.next_column()?.expect("as many columns as the schema");
+            let mut column = group.next_column()?.expect("the file has all columns of the schema");
             match values {
                 Values::Text(v) => {
                     let v: Vec<ByteArray> = v.iter().map(|t| ByteArray::from(t.as_str())).collect();

@@ -1,15 +1,16 @@
 //! A queueing model of a database server under many users: row locks, a buffer cache, disks and cores, with a gate before it.
 //!
 //! Each user is one connection in a closed loop; its client asks again one round trip after an answer. A transaction is a row of steps: bursts
-//! on a core, pages read through an LRU cache (a miss waits for a disk), exclusive row locks held to the end, a log write. What makes many
-//! users dear comes about by itself where it can: users have pages of their own that they come back to, so that many at a time push each
-//! other's out; locks are held for as long as others delay their holder.
+//! on a core, pages read through an LRU cache (a miss waits for a disk), exclusive row locks held to the end, a log write. The
+//! cost of many users comes about by itself where it can. Users have pages of their own that they come back to, so that many at
+//! a time push each other's out. Locks are held for as long as others delay their holder.
 //!
-//! What more threads inside cost on the cores ("crowding": spinning, switching, cold processor caches) is a measured law, not ours and not
-//! AppleS': MariaDB's published benchmark of its thread pool (knowledge base, "Threadpool benchmarks"), a thread for each of 16 to 4096
-//! connections on the machine with 16 cores, as many as the host of AppleS §5 has. Transactions take the law of its OLTP_RW, single
-//! operations the geometric mean of POINT_SELECT and UPDATE_NOKEY, each as throughput at its peak over that at so many connections. Times of
-//! bursts are from the same tables (core time per transaction and per statement at the peak).
+//! The cost of more threads on the cores ("crowding": spinning, switching, cold processor caches) is a measured law, not ours
+//! and not AppleS'. It is MariaDB's published benchmark of its thread pool (knowledge base, "Threadpool benchmarks"): a thread
+//! for each of 16 to 4096 connections on a machine with 16 cores. The host of AppleS §5 has 16 cores, too. Transactions take
+//! the law of its OLTP_RW, single operations the geometric mean of POINT_SELECT and UPDATE_NOKEY. Each is the throughput at its
+//! peak over the throughput at that number of connections. Times of bursts are from the same tables (core time per transaction
+//! and per statement at the peak).
 //!
 //! Storage is what AppleS §5 states: a RAID-0 of five SATA drives behind 10 Gb Ethernet, which carries 76,000 pages of 16 KiB a second.
 //!
@@ -39,7 +40,7 @@ pub enum DiskOrder {
     Elevator,
 }
 
-/// Who runs first when cores are short.
+/// Order of execution when cores are short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CoreOrder {
     /// As it came.
@@ -53,7 +54,7 @@ pub enum CoreOrder {
 pub struct Rows {
     /// Part of transactions that lock one.
     pub share: f64,
-    /// So many there are at each home.
+    /// Number at each home.
     pub each: u64,
 }
 
@@ -88,7 +89,7 @@ pub struct DatabaseConfig {
     pub reads: usize,
     /// Rows that it locks, in this order, …
     pub locks: &'static [Rows],
-    /// … at its user's home, of which there are so many; users live at them by chance.
+    /// … at its user's home. This is the number of homes; users are assigned to them at random.
     pub homes: u64,
     /// An answer waits for the log.
     pub durable: bool,
@@ -142,7 +143,7 @@ impl DatabaseConfig {
         ..DatabaseConfig::TPCC
     };
 
-    /// How much longer a burst takes with so many inside, in thousandths.
+    /// Returns the lengthening of a burst with `inside` transactions in the server, in thousandths.
     pub fn crowded_milli(&self, inside: u32) -> u64 {
         let law = self.crowding;
         let Some(above) = law.iter().position(|x| x.0 >= inside) else {
@@ -154,7 +155,7 @@ impl DatabaseConfig {
     }
 }
 
-/// What stands before the server.
+/// Gate or limiter before the server.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Front {
     /// Nothing.
@@ -175,6 +176,8 @@ pub enum Front {
     },
     /// One queue for all, first in first out, with a limit on who is inside.
     Queue(Limiter),
+    /// The same, but one queue for each user, who take turns.
+    Queues(Limiter),
     /// No gate: the users without an objective are slowed until those with one are served in time (PSLO alone: it throttles).
     Throttle,
 }
@@ -182,7 +185,7 @@ pub enum Front {
 /// Some users with an objective beside the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sensitive {
-    /// The first so many users.
+    /// Number of users, the first ones.
     pub users: usize,
     /// Their objective for p99.9.
     pub p999: Span,
@@ -195,7 +198,7 @@ pub struct Sensitive {
 pub struct Neighbour {
     /// There for half of this, away for half.
     pub every: Span,
-    /// Takes so many of the channels while there.
+    /// Number of channels that it takes while there.
     pub takes: usize,
     /// The storage's forecast lowers P where it is longer than this.
     pub wanted: Option<Span>,
@@ -208,13 +211,13 @@ pub struct Setting {
     pub database: DatabaseConfig,
     /// Connections, each a user of its own …
     pub users: usize,
-    /// … or else of so many users, who have 1, 1, 2, 4 or 8 of them.
+    /// … or else each user has 1, 1, 2, 4 or 8 of them.
     pub uneven: bool,
-    /// What stands before it.
+    /// Gate or limiter before it.
     pub front: Front,
     /// Users with an objective.
     pub sensitive: Option<Sensitive>,
-    /// Who else uses the disks.
+    /// Other load on the disks.
     pub neighbour: Option<Neighbour>,
     /// Not measured at the beginning.
     pub warm: Span,
@@ -230,7 +233,7 @@ impl Setting {
     }
 }
 
-/// What a run measured.
+/// Measurements of a run.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Measured {
     /// Transactions per second.

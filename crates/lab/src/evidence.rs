@@ -1,10 +1,13 @@
 //! Evidence: what every experiment gave on one commit, kept in files that can be read again, compared and made into pages.
 //!
-//! `results/<id>.json` is one [`Evidence`]: the report with all of its rows, the plan it was run by, the machine and how long it took.
-//! [`misses`] is the list of rows that fall short, which a test compares with a quick run; [`pages`] makes the pages of `docs/results`.
+//! `results/<id>.json` is one [`Evidence`]: the report with all of its rows, its plan, the machine and the duration. [`misses`]
+//! is the list of rows that fall short, which a test compares with a quick run. [`pages`] makes the pages of `docs/results`.
+//! [`audit`] has reviewers' findings on the experiments; [`switches`] tests mechanisms and causes.
 
+pub mod audit;
 pub mod misses;
 pub mod pages;
+pub mod switches;
 
 use crate::experiment::{ExperimentReport, LabError};
 use crate::report::Machine;

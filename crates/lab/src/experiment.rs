@@ -1,10 +1,10 @@
 //! Experiments: the papers' figures beside ours, by the ids of the checklist.
 //!
-//! An experiment says which rows it fills (name, unit, the paper's figure, the kind of statement and its bound), and fills
-//! them once for each seed. The [`runner`] does that on all cores, puts an interval around the mean and judges the interval.
-//! A seed varies what a repetition of the experiment would vary: the platters' angle, the mismatch between a device and
-//! its profile, the alignment of noise, where in a trace the run begins. All policies that are compared see the same
-//! arrivals and the same device under one seed, and what is reported of them is the difference under that seed.
+//! An experiment names the rows that it fills (name, unit, the paper's figure, the kind of statement and its bound), and fills
+//! them once for each seed. The [`runner`] does that on all cores, puts an interval around the mean and judges the interval. A
+//! seed varies the same things as a repetition of the experiment would: the platters' angle, the mismatch between a device and
+//! its profile, the alignment of noise, the start of the run in a trace. All compared policies have the same arrivals and the
+//! same device under one seed, and the report has their difference under that seed.
 
 pub mod accuracy;
 pub mod apples;
@@ -33,6 +33,7 @@ pub mod schedulers;
 mod slowed;
 pub mod stats;
 mod study;
+mod switch;
 mod traces;
 pub mod tuning;
 
@@ -46,8 +47,9 @@ use std::path::{Path, PathBuf};
 
 pub use row::{Check, Kind, RowSpec, Verdict};
 pub use runner::{ExperimentReport, RowReport, RunOptions, run};
+pub use switch::Switch;
 
-/// What an experiment is run with.
+/// Inputs of an experiment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Inputs {
     /// The folder of recorded data, if there is one.
@@ -56,9 +58,27 @@ pub struct Inputs {
     pub traces: Vec<PathBuf>,
     /// A smaller run: shorter, with the same rows.
     pub quick: bool,
+    /// The smallest run that still fills the rows, for `make test`: where a quick one takes too long there. It is quick, too.
+    pub brief: bool,
+    /// Assumptions changed and mechanisms undone; usually none.
+    pub switches: Vec<Switch>,
 }
 
 impl Inputs {
+    /// Returns whether this one is turned.
+    pub fn has(&self, switch: Switch) -> bool {
+        self.switches.contains(&switch)
+    }
+
+    /// The length of a run: full, quick or brief.
+    pub fn length<T>(&self, full: T, quick: T, brief: T) -> T {
+        match (self.quick, self.brief) {
+            (_, true) => brief,
+            (true, false) => quick,
+            (false, false) => full,
+        }
+    }
+
     /// A file of the data folder, if it's there.
     pub fn file(&self, name: &str) -> Option<PathBuf> {
         let path = self.data.as_ref()?.join(name);
@@ -66,7 +86,7 @@ impl Inputs {
     }
 }
 
-/// What one seed gave.
+/// Results of one seed.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Sample {
     /// One value per row, in their order; `None` where this run could not tell.
@@ -77,7 +97,7 @@ pub struct Sample {
     pub notes: Vec<String>,
 }
 
-/// Why an experiment could not be run.
+/// Reason why an experiment could not be run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LabError(pub String);
 
@@ -113,9 +133,9 @@ impl From<BadWorkload> for LabError {
 pub trait Experiment: Sync {
     /// Its id in the checklist: `MT-E2`.
     fn id(&self) -> &'static str;
-    /// What it shows, in a few words.
+    /// Returns its subject, in a few words.
     fn title(&self) -> &'static str;
-    /// Where the paper has it.
+    /// Returns its place in the paper.
     fn source(&self) -> &'static str;
     /// Raised whenever its meaning changes.
     fn version(&self) -> u32 {
@@ -135,7 +155,7 @@ pub trait Experiment: Sync {
     fn takes_traces(&self) -> bool {
         false
     }
-    /// What a reader must know about all of it: how it differs from the paper's.
+    /// Returns facts that a reader must know about all of it: the differences from the paper's experiment.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
@@ -177,11 +197,14 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(replicas::two_levels::TwoLevels),
         Box::new(replicas::tiers::AllInOne),
         Box::new(replicas::writes::Writes),
-        Box::new(accuracy::DiskAccuracy { depth: accuracy::Depth::One }),
-        Box::new(accuracy::DiskAccuracy { depth: accuracy::Depth::Four }),
+        Box::new(accuracy::DiskAccuracy { depth: accuracy::Depth::One, speed: accuracy::Speed::HalfBusy }),
+        Box::new(accuracy::DiskAccuracy { depth: accuracy::Depth::Four, speed: accuracy::Speed::HalfBusy }),
+        Box::new(accuracy::DiskAccuracy { depth: accuracy::Depth::One, speed: accuracy::Speed::TensOfMs }),
+        Box::new(accuracy::DiskAccuracy { depth: accuracy::Depth::Four, speed: accuracy::Speed::TensOfMs }),
         Box::new(flash_accuracy::FlashAccuracy),
         Box::new(injected::InjectedErrors),
-        Box::new(kept::Kept),
+        Box::new(kept::Kept { is_held_out: false }),
+        Box::new(kept::Kept { is_held_out: true }),
         Box::new(decisions::DecisionCosts),
         Box::new(composed::ComposedForecasts),
         Box::new(schedulers::SchedulerComparison),

@@ -5,7 +5,7 @@ use plimsoll_figure::plot::escaped;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// Where the page's results were made.
+/// Machine on which the page's results were obtained.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor.
@@ -17,7 +17,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine, from `/proc`; what can't be told is `unknown`.
+    /// Returns this machine, from `/proc`; an unreadable property is `unknown`.
     pub fn this() -> Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let unknown = || "unknown".to_string();
@@ -33,7 +33,7 @@ impl Machine {
     }
 }
 
-/// A figure with as many digits as say something.
+/// Formats a figure with its significant digits only.
 pub fn figure(v: f64) -> String {
     let digits = match v.abs() {
         a if a == 0.0 || a >= 1_000.0 => 0,

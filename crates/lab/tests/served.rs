@@ -117,6 +117,7 @@ fn the_cached_array_is_one_that_a_node_serves() {
         behind: Behind::Plain,
         nvram_bytes: 8 << 20,
         free_writes: false,
+        coalesces: false,
         clients: 1,
         write_back: false,
         seed: 3,

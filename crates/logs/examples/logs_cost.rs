@@ -3,6 +3,8 @@
 //! `cargo run --release -p plimsoll-logs --example logs_cost [EXTENTS] [REQUESTS] [read|write] [TOGETHER]`; under `valgrind --tool=callgrind`
 //! it gives instructions. Prints ns a request, with and without the layer, alternating.
 
+#![expect(clippy::disallowed_methods, reason = "it measures")]
+
 use plimsoll_base::*;
 use plimsoll_logs::*;
 use plimsoll_stack::*;

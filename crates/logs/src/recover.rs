@@ -511,8 +511,9 @@ impl Logs {
 
     /// Longest distance from a log's end to a record that follows a corrupt one: the length of the longest record.
     fn search_bytes(&self) -> u64 {
-        let one = self.config.record_bytes_max.max(self.config.logged_write_bytes + RECORD_HEADER_MAX);
-        one + RECORD_HEADER_MAX
+        let one = self.config.record_bytes_max.max(self.config.logged_write_bytes.saturating_add(RECORD_HEADER_MAX));
+        // No record is longer than its log, and a setting may be u64::MAX.
+        one.saturating_add(RECORD_HEADER_MAX).min(self.layout.shape.log_bytes)
     }
 
     fn log_end(&self, log: u32) -> u64 {

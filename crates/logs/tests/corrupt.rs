@@ -409,3 +409,17 @@ fn a_loss_of_ranges_that_are_not_known_is_said_until_it_is_accepted() {
     let (_, state, what) = started_again(&mut p, config);
     assert_eq!((state, what), (LayerState::Ready, None));
 }
+
+/// The first start after writes follows chains; no setting of a length may overflow there.
+#[test]
+fn a_start_bears_the_longest_logged_writes_that_can_be_set() {
+    let config = LogsConfig { logged_write_bytes: u64::MAX, ..config() };
+    let mut p = pool(formatted(1, DiskFaults::default()), config, None);
+    assert_eq!(p.start(), LayerState::Ready);
+    ask(&mut p, Op::Write, 0, SECTOR, 1);
+    ask(&mut p, Op::Flush, 0, 0, 0);
+    let (mut p, state, what) = started_again(&mut p, config);
+    assert_eq!((state, what), (LayerState::Ready, None));
+    let c = ask(&mut p, Op::Read, 0, SECTOR, 0);
+    assert!(c.outcome.is_done() && bytes(&c).iter().all(|b| *b == 1));
+}

@@ -22,10 +22,10 @@ pub const OPTION_REPLIES_BYTES_MAX: usize = 16 << 20;
 /// Most metadata contexts that a server may choose for us.
 pub const META_CONTEXTS_MAX: usize = 64;
 
-/// What a reply costs beside its data, for [`OPTION_REPLIES_BYTES_MAX`].
+/// Cost of a reply beside its data, for [`OPTION_REPLIES_BYTES_MAX`].
 const REPLY_OVERHEAD_BYTES: usize = 64;
 
-/// What a client wants of a connection.
+/// Options that a client asks for on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wishes {
     /// The export to open, at most 4096 bytes; `None` ends the session after the list.
@@ -53,7 +53,7 @@ impl Wishes {
     }
 }
 
-/// What the machine found out, or needs.
+/// Results of the machine, and its requests to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
     /// The server's exports, or why it does not list them.
@@ -68,16 +68,16 @@ pub enum ClientEvent {
     Failed(ClientError),
 }
 
-/// What was agreed on for the transmission phase.
+/// Parameters negotiated for the transmission phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
     /// Size in bytes.
     pub size_bytes: u64,
-    /// What the export can do.
+    /// Abilities of the export.
     pub flags: TransmissionFlags,
-    /// Size constraints, if the server told them.
+    /// Size constraints, if the server sent them.
     pub block_sizes: Option<BlockSizes>,
-    /// The server's name for the export, if it told.
+    /// The server's name for the export, if it sent one.
     pub canonical_name: Option<String>,
     /// For a human.
     pub description: Option<String>,
@@ -98,10 +98,10 @@ pub struct Refused {
     pub text: String,
 }
 
-/// Why a handshake failed.
+/// Reason why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientError {
-    /// The server said no.
+    /// The server refused.
     Refused(Refused),
     /// The server is too old for the wish.
     NotFixedNewstyle,
@@ -149,9 +149,9 @@ pub struct ClientHandshake {
     output: Vec<u8>,
     event: Option<ClientEvent>,
     no_zeroes: bool,
-    /// Whether [`InfoKind::Export`] has been told.
+    /// If true, [`InfoKind::Export`] has arrived.
     export_told: bool,
-    /// What the replies to the option under way have cost, at most [`OPTION_REPLIES_BYTES_MAX`].
+    /// Cost of the replies so far to the option under way, at most [`OPTION_REPLIES_BYTES_MAX`].
     reply_bytes: usize,
     exports: Vec<ListedExport>,
     opened: Opened,

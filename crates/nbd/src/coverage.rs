@@ -1,12 +1,12 @@
-//! Which bytes of a READ have been answered: chunks come in any order and must not overlap.
+//! Bytes of a READ that have been answered: chunks come in any order and must not overlap.
 
 use std::collections::BTreeMap;
 
-/// Most pieces, apart from each other, that one reply's content may lie in at a time: every other 512-byte
-/// sector of the longest READ would be half as many.
+/// Limit of separate pieces of one reply's content at a time: every other 512-byte sector of the longest READ would be half of
+/// it.
 pub(crate) const PIECES_MAX: usize = 1 << 16;
 
-/// Why a piece was not added.
+/// Reason why a piece was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CoverageError {
     Overlap,
@@ -44,7 +44,7 @@ impl Coverage {
         Ok(())
     }
 
-    /// Whether it is exactly `start..end`.
+    /// Returns whether it is exactly `start..end`.
     pub(crate) fn is(&self, start: u64, end: u64) -> bool {
         self.pieces.len() == 1 && self.pieces.get(&start) == Some(&end)
     }

@@ -1,4 +1,4 @@
-//! What a server's handshake asks of its driver, and how it ends.
+//! Events of a server's handshake for its driver, and the handshake's result.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use crate::handshake::{OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
 use crate::request::Rules;
 use crate::wire::{MetaContext, MetaContexts, OPTION_MAGIC, TransmissionFlags};
 
-/// Whether a connection can, or must, be upgraded to TLS.
+/// Use of TLS on a connection: impossible, possible or required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsMode {
     /// It cannot (NOTLS).
     Off,
     /// The client may; the driver may refuse single exports before it (SELECTIVETLS).
     Optional,
-    /// Nothing is told or opened before it (FORCEDTLS).
+    /// No information is sent and no export opened before it (FORCEDTLS).
     Required,
 }
 
-/// What the machine needs, or tells.
+/// Event for the driver: a question or a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Answer with [`ServerHandshake::answer_list`].
@@ -29,7 +29,7 @@ pub enum Event {
     LookUpExport {
         /// The name as the client sent it, with the promise it may carry; empty for the default export.
         name: String,
-        /// Whether the client goes on to use it now, or only asks.
+        /// If true, the client goes on to use it now; otherwise it only asks.
         opens: bool,
     },
     /// Send the output in the clear, upgrade the stream, then call [`ServerHandshake::tls_established`]; if the
@@ -41,14 +41,14 @@ pub enum Event {
     Closed(Closed),
 }
 
-/// What was agreed on for the transmission phase.
+/// Parameters negotiated for the transmission phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// The chosen export's name as the client sent it.
     pub export_name: String,
-    /// What the driver said of it.
+    /// The driver's description of it.
     pub export: ExportInfo,
-    /// The transmission flags the client was told.
+    /// The transmission flags sent to the client.
     pub flags: TransmissionFlags,
     /// Replies may, and answers to READ must, be structured.
     pub structured_replies: bool,
@@ -77,7 +77,7 @@ impl Negotiated {
     }
 }
 
-/// Why the handshake ended without an export.
+/// Reason why the handshake ended without an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     /// The client asked for it.

@@ -1,4 +1,4 @@
-//! What a server says of an export, and why it may not say it.
+//! A server's description of an export, and reasons to withhold it.
 
 use crate::wire::{MetaContexts, OptionReply, PAYLOAD_BYTES_MAX, STRING_BYTES_MAX, TransmissionFlags, bounded_text};
 
@@ -14,14 +14,14 @@ pub struct BlockSizes {
 }
 
 impl Default for BlockSizes {
-    /// What the specification assumes where nothing is said.
+    /// Returns the specification's defaults.
     fn default() -> Self {
         Self { minimum: 1, preferred: 4096, payload_max: PAYLOAD_BYTES_MAX }
     }
 }
 
 impl BlockSizes {
-    /// Whether the specification allows these values.
+    /// Returns whether the specification allows these values.
     pub fn is_valid(&self) -> bool {
         self.minimum.is_power_of_two()
             && self.minimum <= 1 << 16
@@ -36,7 +36,7 @@ impl BlockSizes {
 pub struct ExportInfo {
     /// Size in bytes; fixed for a connection, even where the volume grows meanwhile.
     pub size_bytes: u64,
-    /// What it can do. The handshake itself sees to `HAS_FLAGS`, and clears `SEND_DF` without structured replies.
+    /// Its abilities. The handshake itself sets `HAS_FLAGS`, and clears `SEND_DF` without structured replies.
     pub flags: TransmissionFlags,
     /// Size constraints.
     pub block_sizes: BlockSizes,
@@ -77,10 +77,10 @@ pub struct ListedExport {
     pub description: String,
 }
 
-/// Why a server does not show or open an export, or does not list.
+/// Reason why a server does not show or open an export, or does not list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
-    /// There is no such export, or the client shall believe so.
+    /// There is no such export, or the client must not learn of it.
     Unknown,
     /// It exists, and cannot be used now (a volume that is recovering).
     Unavailable,
@@ -95,9 +95,9 @@ pub enum RefusalReason {
 /// A server's "no", with a text for a human, of which at most 4096 bytes are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What kind of no.
+    /// Reason.
     pub reason: RefusalReason,
-    /// What is wrong and what to do; may be empty.
+    /// Problem and remedy; may be empty.
     pub text: String,
 }
 

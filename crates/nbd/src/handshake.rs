@@ -1,18 +1,17 @@
 //! The server's side of the handshake: fixed newstyle, as a machine that is fed bytes and never waits.
 //!
-//! The driver repeats: send [`ServerHandshake::output`] (telling [`ServerHandshake::output_sent`] how much went
-//! out), take [`ServerHandshake::poll_event`] and answer what it asks, and give [`ServerHandshake::handle`] what
-//! the client sent. `handle` takes bytes up to the next decision and leaves the rest to the driver, who offers
-//! it again after it has answered; so nothing beyond one option's data is ever held, and when transmission
-//! begins, the bytes that were not taken are the first request's.
+//! The driver repeats three steps. It sends [`ServerHandshake::output`], and reports the sent bytes by
+//! [`ServerHandshake::output_sent`]. It takes [`ServerHandshake::poll_event`] and answers the event. It passes received bytes
+//! to [`ServerHandshake::handle`]. `handle` takes bytes up to the next decision and leaves the rest to the driver, which offers
+//! them again after its answer. So no more than one option's data is ever held. When transmission begins, the bytes that were
+//! not taken are the first request's.
 //!
-//! Bounds: [`OPTION_BYTES_MAX`] of data for one option, [`OPTION_SKIP_BYTES_MAX`] read and thrown away for one
-//! that is longer, [`OPTIONS_MAX`] options, and no byte is taken while more than [`OUTPUT_BYTES_MAX`] wait to be
-//! sent. What breaks the protocol's framing closes the connection; what is merely wrong is answered an error.
+//! Bounds: [`OPTION_BYTES_MAX`] of data for one option, [`OPTION_SKIP_BYTES_MAX`] read and discarded for a longer one,
+//! [`OPTIONS_MAX`] options. No byte is taken while more than [`OUTPUT_BYTES_MAX`] wait to be sent. A violation of the
+//! protocol's framing closes the connection; any other mistake is answered with an error.
 //!
-//! TLS: a byte offered between the answer to STARTTLS and [`ServerHandshake::tls_established`] closes the
-//! connection, since whoever wrote it in the clear could pass for the client inside; what was negotiated before
-//! TLS is forgotten.
+//! TLS: a byte offered between the answer to STARTTLS and [`ServerHandshake::tls_established`] closes the connection. An
+//! attacker could have written it in the clear to pass for the client later. All that was negotiated before TLS is forgotten.
 
 use crate::cursor::{Cursor, fill};
 use crate::export::{ExportInfo, ListedExport, Refusal};
@@ -34,7 +33,7 @@ pub const OPTIONS_MAX: u32 = 256;
 /// Once more bytes than this wait to be sent, none is taken.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
-/// What the export being looked up is wanted for.
+/// Purpose of the lookup of an export.
 #[derive(Clone, Debug)]
 enum Wanted {
     ExportName { name: String },
@@ -80,7 +79,7 @@ pub struct ServerHandshake {
     no_zeroes: bool,
     tls: bool,
     structured_replies: bool,
-    /// What SET_META_CONTEXT chose, and for which export name.
+    /// Choice of SET_META_CONTEXT, and the export name that it is for.
     meta_contexts: Option<(String, MetaContexts)>,
 }
 

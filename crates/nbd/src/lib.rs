@@ -1,20 +1,20 @@
-//! The NBD protocol without I/O: what a server and a client say to each other, as machines that are fed bytes.
+//! The NBD protocol without I/O: the server's and the client's side as machines that are fed bytes.
 //!
-//! **Promises.** No panic on anything a peer sends; every buffer that a peer fills has a bound and grows only as
-//! its bytes arrive; the same bytes give the same result however they are cut; nothing is copied or allocated
-//! for a request's payload. A client never sees a word it did not negotiate.
+//! **Promises.** Nothing that a peer sends causes a panic. Every buffer that a peer fills has a bound and grows only as its
+//! bytes arrive. The same bytes give the same result however they are cut. Nothing is copied or allocated for a request's
+//! payload. A client never sees an extension that it did not negotiate.
 //!
-//! **Refuses to know.** Sockets, TLS, clocks, threads, volumes, tenants. What an export's name means, and what
-//! promise it carries, is its driver's business: it gets the name as the client sent it.
+//! **Refuses to know.** Sockets, TLS, clocks, threads, volumes, tenants. The driver interprets an export's name and the promise
+//! in it: it gets the name as the client sent it.
 //!
-//! **The path of one connection.** [`handshake::ServerHandshake`] greets, answers options, and asks its driver
-//! through [`handshake::Event`]s: which exports are there, what is this one, upgrade to TLS. It ends with
-//! [`handshake::Event::Transmission`], whose [`handshake::Negotiated`] gives the connection's
-//! [`request::Rules`] and [`reply::Replies`]. From then on the driver reads 28 bytes at a time (and the payload
-//! of a WRITE), [`request::Rules::judge`] says what they are worth, and [`reply`] writes the headers of what is
-//! answered. [`client::ClientHandshake`] and [`transactions::Transactions`] are the other end of the same wire.
+//! **The path of one connection.** [`handshake::ServerHandshake`] greets and answers options. It asks its driver through
+//! [`handshake::Event`]s for the list of exports, for one export, or for TLS. It ends with [`handshake::Event::Transmission`],
+//! whose [`handshake::Negotiated`] gives the connection's [`request::Rules`] and [`reply::Replies`]. From then on the driver
+//! reads 28 bytes at a time (and the payload of a WRITE). [`request::Rules::judge`] decides about the request, and [`reply`]
+//! writes the headers of answers. [`client::ClientHandshake`] and [`transactions::Transactions`] are the other end of the same
+//! wire.
 //!
-//! Everything is said after `NBD proto.md`, the protocol's public specification.
+//! The source is `NBD proto.md`, the protocol's public specification.
 #![forbid(unsafe_code)]
 
 pub mod client;
@@ -30,3 +30,8 @@ pub mod reply;
 pub mod request;
 pub mod transactions;
 pub mod wire;
+
+/// The examples of README.md, which tests run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -3,7 +3,7 @@
 use crate::cursor::Cursor;
 use crate::wire::{InfoKind, MetaContext, MetaContexts, STRING_BYTES_MAX};
 
-/// Why an option's data was not understood; the text goes to the client.
+/// Reason why an option's data was not understood; the text goes to the client.
 pub(crate) type Malformed = &'static str;
 
 /// A string as the protocol has them: UTF-8, without NUL, at most [`STRING_BYTES_MAX`] long.
@@ -24,7 +24,7 @@ fn counted_string<'a>(cursor: &mut Cursor<'a>) -> Result<&'a str, Malformed> {
     string(cursor.bytes(length as usize).ok_or("a string is longer than the data")?)
 }
 
-/// What INFO or GO asks to be told beside the export's size and flags.
+/// Information that INFO or GO asks for beside the export's size and flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InfoWanted {
     pub(crate) name: bool,
@@ -50,7 +50,7 @@ pub(crate) fn info_or_go(data: &[u8]) -> Result<(&str, InfoWanted), Malformed> {
     if cursor.is_empty() { Ok((name, wanted)) } else { Err("the data go on after the last information request") }
 }
 
-/// Whether queries list contexts or choose them: the rules for wildcards differ.
+/// Purpose of queries, to list contexts or to choose them: the rules for wildcards differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetaPurpose {
     List,

@@ -1,4 +1,4 @@
-//! What a server has to send during the handshake: the greeting and the replies to options.
+//! Bytes that a server has to send during the handshake: the greeting and the replies to options.
 
 use crate::export::{ExportInfo, ListedExport};
 use crate::option::InfoWanted;
@@ -11,7 +11,7 @@ use crate::wire::{
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
-    /// How many of `bytes` went out already.
+    /// Number of `bytes` already sent.
     sent: usize,
 }
 

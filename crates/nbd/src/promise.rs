@@ -1,14 +1,14 @@
 //! A request's own promise, between a client and a server that both know the metadata context `x-plimsoll:promise`.
 //!
-//! NBD has no field for a deadline, and other clients must go on as before. What two Plimsolls add therefore changes no
-//! framing: where the context was chosen on the connection (with structured replies, as every context), and only there,
+//! NBD has no field for a deadline, and other clients must go on as before. So the extension between two Plimsolls changes no
+//! framing. It holds only where the context was chosen on the connection (with structured replies, as every context):
 //!
-//! * the upper half of a READ's **cookie** is its deadline in microseconds: 0 leaves it to the export, `u32::MAX` asks for
-//!   none, whatever the export promises. Bit 31 asks to be told when the request begins to be executed; the rest is the
+//! * the upper half of a READ's **cookie** is its deadline in microseconds. 0 leaves it to the export; `u32::MAX` asks for
+//!   none, whatever the export promises. Bit 31 asks for a notice when the request begins to be executed. The rest is the
 //!   client's own number. Any server echoes a cookie as it is.
 //! * answers carry **notes**: a chunk of the type of a block status, in the context's own name, with pairs of a [`NoteKind`]
-//!   and its value. A READ's answer has at most one such chunk when it begins and one before its end; the answer to
-//!   BLOCK_STATUS has one that says how the server is (a probe). Unknown kinds are passed over.
+//!   and its value. A READ's answer has at most one such chunk when it begins and one before its end. The answer to
+//!   BLOCK_STATUS has one with the server's state (a probe). Unknown kinds are passed over.
 //! * [`Command::Cancel`](crate::wire::Command::Cancel) withdraws the request whose cookie it carries, and has no answer of its
 //!   own: what was not begun is answered an error.
 
@@ -23,13 +23,13 @@ pub enum Deadline {
     /// As the export promises.
     #[default]
     Exports,
-    /// Within so many microseconds of its arrival, or it's refused; never 0 and never `u32::MAX`.
+    /// In this number of microseconds from its arrival, or it's refused; never 0 and never `u32::MAX`.
     Within(u32),
     /// Whenever it is ready, even where the export promises more.
     None,
 }
 
-/// What a READ asks for in its cookie.
+/// Promise that a READ asks for in its cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Promise {
     /// Within what.
@@ -52,7 +52,7 @@ impl Promise {
         let upper = match self.deadline {
             Deadline::Exports => 0,
             Deadline::Within(us) => {
-                assert!(us != 0 && us != u32::MAX, "a deadline of {us} us can't be said");
+                assert!(us != 0 && us != u32::MAX, "a deadline of {us} us can't be expressed");
                 us
             }
             Deadline::None => u32::MAX,
@@ -60,7 +60,7 @@ impl Promise {
         u64::from(upper) << 32 | if self.tells { TELLS } else { 0 } | u64::from(number)
     }
 
-    /// What a cookie asks for. Every cookie asks for something.
+    /// Returns the promise in a cookie. Every cookie asks for something.
     pub const fn of(cookie: u64) -> Promise {
         let deadline = match (cookie >> 32) as u32 {
             0 => Deadline::Exports,

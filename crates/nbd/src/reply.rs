@@ -4,10 +4,10 @@
 //! wherever they lie. The plain functions write one message each; [`Replies`] chooses the kind of message that
 //! a connection has negotiated.
 //!
-//! A READ can be answered whole ([`Replies::read_whole`], all that a client with the DF flag or without
-//! structured replies accepts) or, on structured connections, as any number of [`offset_data`] and
-//! [`offset_hole`] chunks in any order that do not overlap, the last message of which is [`Last::Yes`], or
-//! [`end`] where an error could still come up while the last data are sent.
+//! A READ can be answered whole ([`Replies::read_whole`]); a client with the DF flag or without structured replies accepts
+//! nothing else. On structured connections it can be answered as any number of [`offset_data`] and [`offset_hole`] chunks, in
+//! any order, that do not overlap. The last message is [`Last::Yes`], or [`end`] where an error could still come up while the
+//! last data are sent.
 
 use crate::request::Request;
 use crate::wire::{
@@ -15,7 +15,7 @@ use crate::wire::{
     STRUCTURED_REPLY_MAGIC, bounded_text,
 };
 
-/// Whether a chunk ends its reply.
+/// Position of a chunk in its reply: the last one, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
     /// It does (NBD_REPLY_FLAG_DONE).
@@ -108,7 +108,7 @@ fn error_fields(out: &mut Vec<u8>, code: ErrorCode, text: &str) {
 /// Chooses the messages that a connection's client understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replies {
-    /// Whether structured replies were negotiated.
+    /// If true, structured replies were negotiated.
     pub structured: bool,
 }
 
@@ -137,7 +137,7 @@ impl Replies {
         }
     }
 
-    /// Whether a READ may be answered with several content chunks.
+    /// Returns whether a READ may be answered with several content chunks.
     pub fn may_fragment(self, read: &Request) -> bool {
         self.structured && !read.flags.contains(CommandFlags::DF)
     }

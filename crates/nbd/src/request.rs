@@ -1,8 +1,8 @@
 //! Requests of the transmission phase: 28 bytes from the client, judged before anything is done for them.
 //!
-//! [`Rules::judge`] answers one of three: a request that the export can serve as it stands, the end of the
-//! session, or a refusal that names the error to answer and how many bytes of payload to skip. What it lets
-//! through lies inside the export, is aligned, and asks for nothing that was not negotiated.
+//! [`Rules::judge`] has three answers: a request that the export can serve as it stands, the end of the session, or a refusal.
+//! A refusal names the error to answer and the bytes of payload to skip. An accepted request lies inside the export, is
+//! aligned, and uses only negotiated features.
 
 use std::fmt;
 
@@ -11,9 +11,9 @@ use crate::wire::{Command, CommandFlags, ErrorCode, REQUEST_BYTES, REQUEST_MAGIC
 /// A request as a client sends it and as a server serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// Command.
     pub command: Command,
-    /// How.
+    /// Flags.
     pub flags: CommandFlags,
     /// The client's name for the request; its reply carries it.
     pub cookie: u64,
@@ -60,10 +60,10 @@ pub struct RawRequest {
     pub length: u32,
 }
 
-/// What the client sends is no request: the stream has lost its shape and must be closed.
+/// Bytes that are no request: the client and the server have lost their common position, and the connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadRequestMagic(
-    /// What stood in its place.
+    /// Bytes found in place of the magic.
     pub u32,
 );
 
@@ -106,7 +106,7 @@ impl RawRequest {
     }
 }
 
-/// What to do about a request.
+/// Treatment of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming {
     /// Serve it; [`Request::payload_bytes`] of payload follow on the stream.
@@ -124,30 +124,30 @@ pub struct RefusedRequest {
     pub cookie: u64,
     /// Its command's number, which may be an unknown one.
     pub command: u16,
-    /// What to answer.
+    /// Error to answer.
     pub error: ErrorCode,
-    /// Why, for the message of a structured reply.
+    /// Reason, for the message of a structured reply.
     pub message: &'static str,
     /// Bytes of payload to read and throw away before the next request. Up to 4 GiB: a server may close instead.
     pub skip_bytes: u32,
 }
 
-/// What was negotiated on a connection, as far as it decides which requests are allowed.
+/// Negotiated parameters of a connection that decide which requests are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Size of the export in bytes, as told to this client.
+    /// Size of the export in bytes, as sent to this client.
     pub size_bytes: u64,
-    /// The transmission flags told to this client.
+    /// Transmission flags sent to this client.
     pub flags: TransmissionFlags,
     /// Offsets and lengths must be multiples of it; a power of two.
     pub block_bytes_min: u32,
     /// Longest READ or WRITE in bytes.
     pub payload_bytes_max: u32,
-    /// Whether structured replies were negotiated.
+    /// If true, structured replies were negotiated.
     pub structured_replies: bool,
-    /// Whether at least one metadata context was chosen.
+    /// If true, at least one metadata context was chosen.
     pub block_status: bool,
-    /// Whether `x-plimsoll:promise` is one of them.
+    /// If true, `x-plimsoll:promise` is one of them.
     pub promises: bool,
 }
 

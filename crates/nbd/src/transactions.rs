@@ -29,34 +29,34 @@ const ERROR_CHUNK_BYTES_MAX: usize = 16 << 10;
 /// One step of the answer to a request, named by its cookie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// The next bytes of a READ; a chunk comes in as many pieces as it was fed in.
+    /// The next bytes of a READ; a chunk comes in the same pieces in which it was fed in.
     Data {
-        /// Whose.
+        /// Request.
         cookie: u64,
-        /// Where in the export the bytes stand.
+        /// Offset of the bytes in the export.
         offset: u64,
         /// Never empty.
         bytes: &'a [u8],
     },
     /// A part of a READ that is all zeroes.
     Hole {
-        /// Whose.
+        /// Request.
         cookie: u64,
-        /// Where it starts.
+        /// Offset of its start.
         offset: u64,
         /// Bytes, never 0.
         length: u32,
     },
-    /// What the server tells of itself, or of a READ that is under way ([`crate::promise`]).
+    /// Notes of the server about itself, or about a READ in flight ([`crate::promise`]).
     Notes {
-        /// Whose.
+        /// Request.
         cookie: u64,
         /// Those of known kinds.
         notes: Vec<Note>,
     },
     /// One metadata context's extents, from the request's offset on.
     Status {
-        /// Whose.
+        /// Request.
         cookie: u64,
         /// The context's id, one of those given to [`Transactions::new`].
         context_id: u32,
@@ -65,23 +65,23 @@ pub enum Reply<'a> {
     },
     /// The request failed; `Done` still follows.
     Error {
-        /// Whose.
+        /// Request.
         cookie: u64,
-        /// How.
+        /// Error.
         code: ErrorCode,
         /// The server's words, which may be none.
         message: String,
-        /// Where, if the server said; data before it hold.
+        /// Offset of the error, if the server sent it; data before it are valid.
         offset: Option<u64>,
     },
     /// The reply is complete and the cookie free again.
     Done {
-        /// Whose.
+        /// Request.
         cookie: u64,
     },
 }
 
-/// Why a request was not written.
+/// Reason why a request was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitError {
     /// A request with this cookie is in flight.
@@ -104,7 +104,7 @@ impl fmt::Display for SubmitError {
 
 impl std::error::Error for SubmitError {}
 
-/// How a server broke the protocol. The connection is of no use any more.
+/// Violation of the protocol by the server. The connection is of no use any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
     /// Neither magic of a reply.
@@ -184,7 +184,7 @@ pub struct Transactions {
     pending: BTreeMap<u64, Pending>,
     state: State,
     partial: Vec<u8>,
-    /// A cookie whose reply is over and only has to be told.
+    /// A cookie whose reply is complete and only has to be reported.
     ending: Option<u64>,
     failure: Option<ReplyError>,
 }
@@ -248,9 +248,9 @@ impl Transactions {
         self.partial.capacity()
     }
 
-    /// Takes from the front of `input` until something can be told; `None` wants more input.
+    /// Takes bytes from the front of `input` until there is an event; `None` wants more input.
     ///
-    /// After an error it gives that error for ever.
+    /// After an error it returns that error for ever.
     pub fn poll<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Reply<'a>>, ReplyError> {
         if let Some(failure) = self.failure {
             return Err(failure);

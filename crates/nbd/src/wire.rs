@@ -66,7 +66,7 @@ macro_rules! numbered {
                 match self { $(Self::$variant => $value,)+ }
             }
 
-            /// What a number on the wire means; `None` if we do not know it.
+            /// Returns the meaning of a number on the wire; `None` if it is unknown.
             pub const fn from_wire(number: $int) -> Option<Self> {
                 $(if number == $value { return Some(Self::$variant); })+
                 None
@@ -76,7 +76,7 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// What a client may ask during the handshake. Others are answered [`OptionReply::ErrUnsupported`].
+    /// Options that a client may send during the handshake. Others are answered [`OptionReply::ErrUnsupported`].
     OptionKind: u32 {
         /// Choose an export and enter transmission; cannot be refused but by closing.
         ExportName = 1,
@@ -149,7 +149,7 @@ numbered! {
 }
 
 numbered! {
-    /// What a client may ask during transmission. Others are answered [`ErrorCode::Invalid`].
+    /// Commands that a client may send during transmission. Others are answered [`ErrorCode::Invalid`].
     Command: u16 {
         /// Read a range.
         Read = 0,
@@ -196,17 +196,17 @@ numbered! {
 }
 
 numbered! {
-    /// What a note says (see [`crate::promise`]).
+    /// Kinds of notes (see [`crate::promise`]).
     NoteKind: u32 {
-        /// So many microseconds a refused request would have had to wait, or one that came now would.
+        /// Wait in microseconds that a refused request would have had, or a request that came now would have.
         WaitUs = 1,
         /// The request has begun to be executed: it can't be withdrawn any more. Its value means nothing.
         Begun = 2,
         /// Requests in the server.
         InFlight = 3,
-        /// So many microseconds the server's device had the request.
+        /// Time in microseconds that the server's device had the request.
         ServiceUs = 4,
-        /// The median, in microseconds, of what requests took lately that came when about as many were there.
+        /// Median response time, in microseconds, of recent requests that arrived at about the same number in flight.
         LatencyUs = 5,
         /// Lower half of the volume's generation: how many changes it has acknowledged since it was made. In a READ's answer:
         /// when it was answered.
@@ -220,7 +220,7 @@ numbered! {
         GenerationBefore = 9,
         /// Connections of clients that write to all replicas (in a probe's answer).
         Writers = 10,
-        /// Certainty of a refused request's forecast, in thousandths.
+        /// Confidence of a refused request's forecast, in thousandths.
         Confidence = 11,
         /// Microseconds that a READ was forecast to take when it was accepted.
         ForecastUs = 12,
@@ -286,7 +286,7 @@ macro_rules! flags {
                 Self(bits)
             }
 
-            /// Whether every bit of `other` is set.
+            /// Returns whether every bit of `other` is set.
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
@@ -301,7 +301,7 @@ macro_rules! flags {
                 Self(self.0 & !other.0)
             }
 
-            /// Whether no bit is set.
+            /// Returns whether no bit is set.
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }
@@ -310,7 +310,7 @@ macro_rules! flags {
 }
 
 flags! {
-    /// What an export can do, told at the end of the handshake.
+    /// Abilities of an export, sent at the end of the handshake.
     TransmissionFlags {
         /// Always set.
         HAS_FLAGS = 0,
@@ -338,7 +338,7 @@ flags! {
 }
 
 flags! {
-    /// What a request asks beside its command.
+    /// Flags of a request beside its command.
     CommandFlags {
         /// Durable before it is acknowledged.
         FUA = 0,
@@ -413,17 +413,17 @@ impl MetaContexts {
         Self(self.0 | 1 << context.id())
     }
 
-    /// Whether it is in the set.
+    /// Returns whether it is in the set.
     pub const fn contains(self, context: MetaContext) -> bool {
         self.0 & 1 << context.id() != 0
     }
 
-    /// What is in both sets.
+    /// Returns the intersection of both sets.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -439,7 +439,7 @@ impl MetaContexts {
 pub struct Extent {
     /// Bytes, never 0.
     pub length: u32,
-    /// What the metadata context makes of it.
+    /// Status by the metadata context.
     pub status: u32,
 }
 

@@ -4,6 +4,7 @@
 //! every key and is parsed by a test.
 
 mod limits;
+mod nvme_host;
 mod pool;
 mod read;
 mod subsystem;
@@ -11,6 +12,7 @@ mod tenant;
 mod text;
 
 pub use limits::Limits;
+pub use nvme_host::NvmeHostConfig;
 pub use plimsoll_base::CacheMode;
 pub use pool::{
     CacheConfig, CacheDedup, DeviceConfig, FenceConfig, LogsConfig, NvramConfig, PoolConfig, VolatileConfig,
@@ -22,13 +24,13 @@ pub use tenant::{
 };
 pub use text::{ByteSize, SpanText};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// Where in the text something is wrong, in bytes; none where it's about the whole.
+/// Place of an error in the text, in bytes; none for an error of the whole.
 pub type Place = Option<usize>;
 
 /// The default of what is on unless it's turned off.
@@ -37,13 +39,13 @@ fn yes() -> bool {
 }
 
 /// The file, as written.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Addresses for clients.
     #[serde(default)]
     pub listen: Listen,
-    /// Where it's watched and controlled.
+    /// Control: dashboard, API, token.
     #[serde(default)]
     pub control: Control,
     /// The log.
@@ -64,7 +66,10 @@ pub struct Config {
     /// Volumes and their promises for NVMe/TCP hosts.
     #[serde(default)]
     pub subsystem: Vec<SubsystemConfig>,
-    /// Who may use what. Without any, nobody may use anything.
+    /// NVMe/TCP hosts that prove who they are.
+    #[serde(default)]
+    pub nvme_host: Vec<NvmeHostConfig>,
+    /// Grants of volumes and tenants to peers. Without any, no client may connect.
     #[serde(default)]
     pub grant: Vec<Grant>,
     /// Take a free port where another process listens on the one that is written. Only the embedded default does.
@@ -76,7 +81,7 @@ pub struct Config {
 }
 
 /// `[listen]`
-#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
     /// A unix socket's path.
@@ -90,14 +95,14 @@ pub struct Listen {
 }
 
 /// `[listen.tls]`
-#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
     /// The server's certificate chain, PEM.
     pub certificate: PathBuf,
     /// Its private key, PEM.
     pub key: PathBuf,
-    /// Certificate authorities whose clients are believed, PEM. A client certificate's name is what grants match.
+    /// Certificate authorities of trusted clients, PEM. Grants match the common name of a client's certificate.
     pub client_ca: PathBuf,
     /// Refuse clients without TLS (the default), or only let them use what peers without a certificate are granted.
     #[serde(default = "yes")]
@@ -105,10 +110,10 @@ pub struct Tls {
 }
 
 /// `[control]`
-#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Control {
-    /// Where HTTP is served: metrics and status to peers on this host, everything to who has the token. Port 0 takes a
+    /// HTTP address: metrics and status for peers on this host, everything with the token. Port 0 takes a
     /// free one.
     #[serde(default = "default_http")]
     pub http: Option<SocketAddr>,
@@ -116,13 +121,13 @@ pub struct Control {
     pub unix: Option<PathBuf>,
     /// A file with the token for changes over HTTP; made (mode 0600) if it doesn't exist.
     pub token_file: Option<PathBuf>,
-    /// Whether peers on this host read metrics, status and traces over TCP without the token.
+    /// Let peers on this host read metrics, status and traces over TCP without the token.
     #[serde(default = "yes")]
     pub local_reads: bool,
-    /// Every how many requests of a pool one is traced; 0 traces only refused ones.
+    /// Number of a pool's requests of which one is traced; 0 traces only refused ones.
     #[serde(default = "default_trace_every")]
     pub trace_every: u32,
-    /// At the node's end, requests inside finish and data is flushed for this long at most.
+    /// Time limit of an orderly stop, in which requests in flight finish and data is flushed.
     #[serde(default = "default_drain")]
     pub drain: SpanText,
 }
@@ -141,7 +146,7 @@ impl Default for Control {
 }
 
 /// `[log]`
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
     /// Least level of what is logged: `off`, `error`, `warn`, `info` (the default), `debug` or `trace`.
@@ -149,7 +154,7 @@ pub struct Log {
 }
 
 /// A level of the log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum LogLevel {
@@ -224,8 +229,22 @@ impl Source {
 
     /// An error at a place in the text.
     pub fn error(&self, at: Place, what: String) -> ConfigError {
-        let line = at.map_or(0, |at| self.ends.partition_point(|end| *end < at) + 1);
+        let line = at.map_or(0, |at| self.line(at));
         ConfigError { file: self.file.clone(), line, what }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The file and the line of a place in the text, for people.
+    pub fn place(&self, at: usize) -> String {
+        format!("{}:{}", self.file.display(), self.line(at))
+    }
+
+    fn line(&self, at: usize) -> usize {
+        self.ends.partition_point(|end| *end < at) + 1
     }
 }
 
@@ -247,11 +266,14 @@ impl Config {
     pub fn parse(text: &str, file: &Path) -> Result<Config, ConfigErrors> {
         let source = Source::new(file, text);
         let (mut config, mut errors) = read::read(text);
-        if let Some(config) = &config {
+        let here = std::path::absolute(file);
+        if let Some(config) = &mut config {
+            // Profiles are read when they are checked.
+            let folder = here.as_ref().ok().and_then(|here| here.parent());
+            folder.into_iter().for_each(|folder| config.pool.iter_mut().for_each(|p| p.models_from(folder)));
             config.check(&mut errors);
         }
         let mut errors: Vec<_> = errors.into_iter().map(|(at, what)| source.error(at, what)).collect();
-        let here = std::path::absolute(file);
         if let Err(e) = &here {
             errors.push(source.error(None, format!("cannot find out where it is: {e}")));
         }
@@ -273,6 +295,7 @@ impl Config {
         unique(self.tenant.iter().map(|t| &t.name), "tenant", errors);
         unique(self.volume.iter().map(|v| &v.name), "volume", errors);
         unique(self.subsystem.iter().map(|s| &s.nqn), "subsystem", errors);
+        unique(self.nvme_host.iter().map(|h| &h.nqn), "nvme_host", errors);
         if self.pool.is_empty() {
             errors.push((None, "no [[pool]]: a node needs at least one".into()));
         }
@@ -286,11 +309,11 @@ impl Config {
                 errors.push((at(name), what));
             }
         }
-        let files: Vec<(&Spanned<String>, &PathBuf)> =
-            self.pool.iter().filter_map(|p| Some((&p.name, p.device.file.as_ref()?))).collect();
+        let files: Vec<(&Spanned<String>, String)> =
+            self.pool.iter().filter(|p| !p.device.null).map(|p| (&p.name, p.device.label())).collect();
         for (i, (name, file)) in files.iter().enumerate() {
             if let Some((first, _)) = files[..i].iter().find(|(_, f)| f == file) {
-                let (name_, first, file) = (name.get_ref(), first.get_ref(), file.display());
+                let (name_, first) = (name.get_ref(), first.get_ref());
                 errors.push((at(name), format!("pool `{name_}`: pool `{first}` has the device {file} already")));
             }
         }
@@ -304,6 +327,7 @@ impl Config {
         }
         errors.extend(self.volume.iter().filter_map(|v| v.check(self).err()));
         errors.extend(self.subsystem.iter().filter_map(|s| s.check(self).err()));
+        errors.extend(self.nvme_host.iter().filter_map(|h| h.check().err()));
         for g in &self.grant {
             errors.extend(Peer::parse(g.peer.get_ref()).err().map(|what| (at(&g.peer), what)));
         }
@@ -315,6 +339,7 @@ impl Config {
         self.control.unix.as_mut().map(fix);
         self.control.token_file.as_mut().map(fix);
         self.pool.iter_mut().for_each(|p| p.make_absolute(base));
+        self.nvme_host.iter_mut().for_each(|h| h.make_absolute(base));
         self.volume.iter_mut().filter_map(|v| v.baseline.as_mut()).for_each(fix);
         if let Some(tls) = &mut self.listen.tls {
             [&mut tls.certificate, &mut tls.key, &mut tls.client_ca].into_iter().for_each(fix);

@@ -1,11 +1,10 @@
-//! Connections that haven't earned their place yet: how many at once, and whose place a newcomer takes.
+//! Bounded sets of connections before their service: clients in their handshake, and clients of the control API.
 //!
-//! Clients in their handshake, and clients of the control API, each are a crowd. When a crowd is full, or a peer has its
-//! share of it, a newcomer takes the place of the member with the least to show: of one that has said nothing yet, else of
-//! the one that has been silent longest. A peer above its share competes with its own only; of a full crowd, the peer with
-//! the most members gives way. So a flood of silent connections keeps out neither other peers nor those of its own who
-//! speak. A member is safe while the server works for it, and for [`LEAST_AGE`] after each word: who can't be replaced
-//! keeps its place, and the newcomer is refused.
+//! When a crowd is full, or a peer has its share of it, a newcomer takes the place of a member. That is one that has sent nothing
+//! yet, else the one that has been silent longest. A peer above its share replaces only its own members; in a full crowd, the peer
+//! with the most members gives way. So a flood of silent connections keeps out neither other peers nor the active ones of its own.
+//! A member is safe while the server works for it, and for [`LEAST_AGE`] after each message. If no member may be replaced, the
+//! newcomer is refused.
 
 use crate::planted::{self, Mistake};
 use std::collections::BTreeMap;
@@ -38,12 +37,12 @@ impl Seldom {
         Seldom(Mutex::new(None))
     }
 
-    /// May one be made now?
+    /// Returns whether one may be made now.
     pub fn may(&self) -> bool {
         self.may_at(Instant::now())
     }
 
-    /// May one be made then?
+    /// Returns whether one may be made then.
     pub(crate) fn may_at(&self, now: Instant) -> bool {
         let mut last = self.0.lock().expect("no panic while held");
         let may = last.is_none_or(|at| now.saturating_duration_since(at) >= Duration::from_secs(1));
@@ -78,7 +77,7 @@ impl PeerKey {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Standing {
-    /// It has said nothing, or nothing since it was last answered.
+    /// It has sent nothing, or nothing since its last answer.
     Silent = 0,
     /// It is in the middle of saying or hearing something.
     Speaking = 1,

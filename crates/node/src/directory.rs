@@ -6,6 +6,7 @@ use crate::config::{Config, Grant, Peer, SubsystemConfig, TenantConfig, VolumeCo
 use crate::engine::{AutoTerms, DeadlineFrom, ExportParams, Health, PermitLimits, Wire};
 use crate::predict::auto_terms;
 use crate::replica::{Behind, Replica, ReplicaUse};
+use crate::secrets::AllSecrets;
 use plimsoll_base::{BadPriority, Class, OnBusy, Priority, Span, TenantId, VolumeKey};
 use plimsoll_nbd::export::{BlockSizes, ExportInfo, ListedExport, Refusal, RefusalReason};
 use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
@@ -16,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Who a peer is, as far as is known.
+/// Identity of a peer, as far as it is known.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Identity {
     /// On the unix socket, or from a loopback address.
@@ -29,6 +30,8 @@ pub struct Identity {
     pub address: Option<SocketAddr>,
     /// An NVMe host's NQN, as it says itself.
     pub host: Option<String>,
+    /// The host proves that it is `host` before it is served.
+    pub proves: bool,
 }
 
 impl fmt::Display for Identity {
@@ -79,21 +82,21 @@ pub struct Volume {
     pub name: String,
     /// Its name within its pool.
     pub key: VolumeKey,
-    /// Which pool, by number.
+    /// Number of the pool.
     pub pool: usize,
-    /// Its size.
+    /// Size.
     pub size_bytes: u64,
     /// Refuse changes?
     pub read_only: bool,
-    /// Who pays, unless the connection says otherwise.
+    /// Tenant that is charged, unless the connection names another.
     pub tenant: String,
     /// Its pool's.
     pub health: watch::Receiver<Health>,
-    /// Where it lives.
+    /// Its pool.
     pub extents: Vec<Extent>,
     /// Its device turns: clients may want to know.
     pub rotational: bool,
-    /// What it is as one of several replicas.
+    /// New state as a replica.
     pub replica: Arc<Replica>,
 }
 
@@ -108,8 +111,8 @@ impl Volume {
         }
     }
 
-    /// What keeps new clients out, if anything does. Who is connected when a flush fails stays, and hears of it at
-    /// each flush; who comes later hasn't heard, and might take what it reads for durable.
+    /// Returns the reason that keeps new clients out, if there is one. Clients that are connected when a flush fails stay, and
+    /// every flush reports it to them. Later clients haven't heard of the failure, and might take what they read for durable.
     fn closed(&self) -> Option<String> {
         let health = *self.health.borrow();
         match health.state {
@@ -128,9 +131,9 @@ impl Volume {
 pub struct Tenant {
     /// Its number while the node runs.
     pub id: TenantId,
-    /// What it was promised.
+    /// Promise.
     pub class: Class,
-    /// What it may have inside.
+    /// Limits of its requests in flight.
     pub permits: PermitLimits,
 }
 
@@ -144,9 +147,11 @@ pub struct Directory {
     /// As configured.
     pub grants: Vec<Grant>,
     next_tenant: u16,
+    /// Secrets of NVMe/TCP hosts, as configured.
+    pub secrets: AllSecrets,
     /// Names for NVMe/TCP hosts, as configured.
     pub subsystems: BTreeMap<String, NvmeName>,
-    /// What requests are promised that ask for nothing themselves.
+    /// Promises for requests that ask for none themselves.
     pub promises: Promises,
 }
 
@@ -178,7 +183,7 @@ impl NvmeName {
 pub struct Promise {
     /// Deadline of its reads.
     pub deadline: Option<Span>,
-    /// Where there is no deadline: one that sets itself.
+    /// Terms of a deadline that sets itself, where there is no fixed one.
     pub auto: Option<AutoTerms>,
     /// Answer to a read that would miss either.
     pub busy: OnBusy,
@@ -252,7 +257,7 @@ impl Promises {
     }
 }
 
-/// What an export's name asks for.
+/// Requests in an export's name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Asked<'a> {
     volume: &'a str,
@@ -345,7 +350,7 @@ impl Directory {
             Ok(Peer::Cert(name)) => who.cert.as_deref() == Some(&name),
             Ok(Peer::Host(nqn, address)) => {
                 let is_there = match address {
-                    None => who.local,
+                    None => who.local || who.proves,
                     Some(address) => who.address.is_some_and(|a| a.ip().to_canonical() == address),
                 };
                 is_there && who.host.as_deref() == Some(&nqn)
@@ -405,7 +410,7 @@ impl Directory {
         self.resolve(who, name).map(|(volume, asked, _)| (volume, asked.replica))
     }
 
-    /// What the volume that `name` asks for is as one of several replicas.
+    /// Returns the replica state of the volume that `name` asks for.
     pub fn replica(&self, who: &Identity, name: &str) -> Result<Arc<Replica>, Refusal> {
         Ok(self.resolve(who, name)?.0.replica.clone())
     }

@@ -1,5 +1,6 @@
-//! The event log: changes and who made them, clients, refusals, problems and their ends. Kept in memory, a bounded number of each kind, so that
-//! a flood of one kind never pushes out another; and logged, with a target of its own, the frequent kinds rarely.
+//! The event log: changes with their authors, clients, refusals, problems and their ends. Memory has a bounded number of each
+//! kind, so that a flood of one kind never displaces another. Events also go to the log, with a target of their own; frequent
+//! kinds are logged rarely.
 
 use crate::crowd::Seldom;
 use std::collections::VecDeque;
@@ -91,7 +92,7 @@ struct New {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// Of threads that must not wait: at most as many as are kept.
+    /// Queue of threads that must not wait: at most the number of events kept.
     soon: Mutex<Vec<New>>,
     kept: Mutex<Kept>,
     logged: [Seldom; KINDS.len()],

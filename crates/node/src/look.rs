@@ -1,5 +1,5 @@
-//! A pool's devices as a start finds them, looked at without being locked, changed or made; and the decision to open or to make them, which
-//! a start and `plimsoll check` have in common.
+//! A look at a pool's devices that locks, changes and creates nothing, and the decision to open or to create them. A start and
+//! `plimsoll check` share the decision.
 
 use crate::config::{CacheConfig, DeviceConfig, PoolConfig};
 use plimsoll_store::{DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, ROLE_MAIN, Uuid};
@@ -45,16 +45,18 @@ impl<'a> Wanted<'a> {
             }
             let parent = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             if !parent.is_dir() {
-                return Err(format!("{path}: its folder doesn't exist: make it, or correct the path"));
+                return Err(format!("{path}: its folder doesn't exist: create it, or correct the path"));
             }
-            let none = || format!("{path}: {file} doesn't exist: say how large to make it with `{key}`");
+            let none = || format!("{path}: {file} doesn't exist: set `{key}` to create it, or correct the path");
             return self.size.map(Step::Make).ok_or_else(none);
         };
         match &look.found {
             Ok(_) => Ok(Step::Open),
-            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if look.is_block_device && !self.format => Err(
-                format!("{path}: begins with nothing: if all of it may be overwritten, say so with `format = true`"),
-            ),
+            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if look.is_block_device && !self.format => {
+                Err(format!(
+                    "{path}: the device is blank: to initialise it for Plimsoll (ALL OF IT IS ZEROED), set `format = true`"
+                ))
+            }
             Err(DeviceError { kind: DeviceErrorKind::Blank | DeviceErrorKind::CreationInterrupted, .. })
                 if if look.is_block_device { self.format } else { self.size.is_some() } =>
             {
@@ -68,13 +70,17 @@ impl<'a> Wanted<'a> {
     fn may_be_made(&self) -> Result<(), String> {
         self.uuid.map_or(Ok(()), |uuid| {
             let path = self.path.display();
-            Err(format!("{path}: the device {uuid} isn't here: attach it, or take `uuid` out to make a new one"))
+            Err(format!("{path}: the device {uuid} is missing: attach it, or remove `uuid` from the configuration to create a new one"))
         })
     }
 
     fn look_at(&self, expect: &Expect, seen: &mut Seen) -> Option<u64> {
+        self.judge(DeviceFile::look(self.path, expect).map_err(|e| e.to_string()), seen)
+    }
+
+    /// Judges what was found of a device.
+    fn judge(&self, looked: Result<Option<Look>, String>, seen: &mut Seen) -> Option<u64> {
         let path = self.path.display();
-        let looked = DeviceFile::look(self.path, expect).map_err(|e| e.to_string());
         let look = match looked.and_then(|look| self.step(look.as_ref()).map(|step| (step, look))) {
             Ok(found) => found,
             Err(what) => {
@@ -145,6 +151,11 @@ pub fn look(config: &PoolConfig) -> Seen {
     let pool_uuid = pool_uuid(config);
     let d = &config.device;
     seen.bytes = match &d.file {
+        None if d.rbd.is_some() => {
+            let (label, expect) = (d.label(), expect(config));
+            let looked = crate::rbd::connect(d, &[]).and_then(|cluster| crate::rbd::look(&cluster, d, &expect));
+            Wanted::main(d, Path::new(&label)).judge(looked.map(Some), &mut seen)
+        }
         None => d.size.map(|size| size.0),
         Some(path) => Wanted::main(d, path).look_at(&expect(config), &mut seen),
     };

@@ -1,6 +1,8 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
+mod backup;
 mod caching;
+mod effective;
 mod error;
 mod fit;
 mod pool;
@@ -8,11 +10,14 @@ mod reconfigure;
 mod settings;
 mod slots;
 mod tenants;
+mod volumes;
 mod watch;
 
+pub use effective::{Drift, Effective};
 pub use error::NodeError;
 pub use pool::RunningPool;
 pub use tenants::DeadlineChange;
+pub use volumes::Deletion;
 
 use crate::config::{Config, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, NvmeName, Promises, Volume};
@@ -37,18 +42,18 @@ use tokio::task::JoinSet;
 pub(crate) struct Configured {
     /// The volumes' parts of the cache, by name.
     cache_sizes: BTreeMap<String, u64>,
-    /// What volumes were measured to get alone.
+    /// Measured performance of volumes alone.
     baselines: BTreeMap<String, Arc<parts::fence::Baseline>>,
     /// Promises.
     promised: Promises,
     /// Slots of volumes, by name.
     slots: BTreeMap<String, u32>,
-    /// Volumes.
-    volumes: Vec<VolumeConfig>,
     /// Limits of volumes, by name.
     throttles: BTreeMap<String, ThrottleTerms>,
     /// Tenants beside their classes.
     particulars: Particulars,
+    /// The configuration as it was read, but for what needs a restart.
+    config: Config,
 }
 
 impl Configured {
@@ -60,10 +65,16 @@ impl Configured {
             baselines: baselines.into_iter().map(|(name, b)| (name, Arc::new(b))).collect(),
             promised: Promises::of(config),
             slots: config.volume.iter().filter_map(|v| Some((v.name.get_ref().clone(), v.slots?))).collect(),
-            volumes: config.volume.clone(),
             throttles: config.volume.iter().filter_map(throttled).collect(),
             particulars: Particulars::of(&config.tenant),
+            config: config.clone(),
         })
+    }
+
+    /// Returns the place in the file that declares a volume.
+    fn declares(&self, volume: &str) -> Option<String> {
+        let declared = self.config.volume.iter().find(|v| v.name.get_ref() == volume)?;
+        Some(self.config.source.place(declared.name.span().start))
     }
 }
 
@@ -89,6 +100,7 @@ impl Node {
     /// taken in.
     pub async fn start(config: &Config) -> Result<Node> {
         let configured = Configured::of(config).map_err(NodeError::Failed)?;
+        let secrets = crate::secrets::load(&config.nvme_host).map_err(NodeError::Refused)?;
         let directory = Arc::<RwLock<Directory>>::default();
         let mut pools = Vec::new();
         for p in &config.pool {
@@ -96,15 +108,12 @@ impl Node {
             let opened = RunningPool::start(p, config.control.trace_every, &config.limits, shared);
             pools.push(opened.or_else(|e| RunningPool::failed(p, e))?);
         }
-        if let Some(why) = pools.iter().all(|p| p.failed.is_some()).then(|| pools[0].failed.clone()).flatten() {
-            return Err(NodeError::Failed(why));
-        }
         let watchdog = match config.pool.iter().any(|p| p.device.model.is_some()) {
             true => Some(Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?),
             false => None,
         };
         let promises = configured.promised.clone();
-        let node = Node {
+        let mut node = Node {
             configured: RwLock::new(Arc::new(configured)),
             pools,
             directory,
@@ -117,6 +126,7 @@ impl Node {
             d.grants = config.grant.clone();
             d.promises = promises;
             d.subsystems = NvmeName::all(config);
+            d.secrets = secrets;
         });
         for t in &config.tenant {
             let class = t.class().map_err(NodeError::Refused)?;
@@ -126,7 +136,14 @@ impl Node {
             node.apply_tenant(&record.name, record.class.clone(), permits_of_record(&record.limits))?;
             node.settle_tenant_deadline(&record);
         }
-        node.settle_settings().await?;
+        for (pool, p) in config.pool.iter().enumerate() {
+            if let Err(why) = node.settle_settings(pool).await {
+                // It isn't served; the others are.
+                let unfit = std::mem::replace(&mut node.pools[pool], RunningPool::failed(p, why)?);
+                unfit.shut_down().map_err(NodeError::Failed)?;
+            }
+        }
+        node.some_pool_serves()?;
         for pool in 0..node.pools.len() {
             node.bring_back(pool).await?;
         }
@@ -137,6 +154,12 @@ impl Node {
             }
         }
         Ok(node)
+    }
+
+    /// Fails if no pool is served, with the first one's reason.
+    fn some_pool_serves(&self) -> Result<()> {
+        let none = self.pools.iter().all(|p| p.failed.is_some());
+        none.then(|| self.pools[0].failed.clone()).flatten().map_or(Ok(()), |why| Err(NodeError::Failed(why)))
     }
 
     pub(crate) fn configured(&self) -> Arc<Configured> {
@@ -228,20 +251,20 @@ impl Node {
         Ok(())
     }
 
-    /// What a volume is as one of several replicas: as it was when it's published again.
+    /// Returns a volume's replica state: its earlier one when the volume is published again.
     fn replica_of(&self, pool: usize, record: &VolumeRecord) -> Arc<Replica> {
         let known = self
             .directory_ref(|d| d.volumes.get(&record.name).filter(|v| v.key == record.key).map(|v| v.replica.clone()));
-        let kept = self.pools[pool].store.clone().map(|store| (store, record.name.clone()));
+        let kept = self.pools[pool].store.clone().map(|store| (store, record.key));
         known.unwrap_or_else(|| Replica::new(record.size_bytes, record.replica, kept))
     }
 
-    /// What a volume is as one of several replicas.
+    /// Returns a volume's replica state.
     pub fn replica(&self, name: &str) -> Result<Arc<Replica>> {
         Ok(self.volume_named(name)?.replica)
     }
 
-    /// What a volume is as one of several replicas, changed where waiting for the device hurts nobody.
+    /// Changes a volume's replica state, on a thread where waiting for the device delays no request.
     pub async fn change_replica<T: Send + 'static>(
         &self,
         name: &str,
@@ -262,7 +285,7 @@ impl Node {
         VolumeTerms { size_bytes: record.size_bytes, tenant: tenant.map_or(0, |t| t.0), own }
     }
 
-    /// A volume may name a tenant that is no longer declared: it's kept as best effort, and said so.
+    /// Keeps a tenant that a volume names and that is no longer declared, as best effort, and logs it.
     fn ensure_tenant(&self, name: &str) -> Result<()> {
         if self.directory_ref(|d| d.tenants.contains_key(name)) {
             return Ok(());
@@ -305,7 +328,7 @@ impl Node {
         }
     }
 
-    /// Whom a volume belongs to and whether it may be changed, as it's configured now.
+    /// Sets a volume's owner and whether it may be changed, as now configured.
     async fn rule_volume(&self, volume: &Volume, tenant: &str, read_only: bool) -> Result<()> {
         let Some(store) = self.pools[volume.pool].store.clone() else { return Ok(()) };
         let (name, tenant) = (volume.name.clone(), tenant.to_string());
@@ -376,41 +399,6 @@ impl Node {
         self.publish(volume.pool, &record).await
     }
 
-    /// Deletes a volume: its clients are let go, its space is zeroed, and only then free. If the node ends in between,
-    /// the next start goes on.
-    pub async fn delete_volume(&self, name: &str) -> Result<()> {
-        let one = self.changing.lock().await;
-        let volume = self.volume_named(name)?;
-        self.check_not_running(&volume).await?;
-        let Some(store) = self.pools[volume.pool].store.clone() else {
-            self.forget_volume(name);
-            drop(one);
-            return self.pools[volume.pool].forget(&volume).await;
-        };
-        let owned = name.to_string();
-        let record = blocking(move || store.change().begin_delete(&owned)).await?;
-        self.forget_volume(name);
-        drop(one); // zeroing may take long, and what is zeroed is nobody's any more: other changes need not wait
-        self.finish_delete(volume.pool, &record).await
-    }
-
-    /// Whoever has its name next has what is configured for it, not what was set live.
-    fn forget_volume(&self, name: &str) {
-        self.directory_mut(|d| d.volumes.remove(name));
-        self.promise(name, self.configured().promised.volumes.get(name).copied());
-    }
-
-    async fn finish_delete(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
-        let p = &self.pools[pool];
-        let extents = p.stack_extents(&record.extents);
-        let key = record.key;
-        let zeroed = p.handle.ask(|reply| Command::DeleteVolume { key, extents, reply }).await.map_err(|_| p.gone())?;
-        zeroed.map_err(|e| p.zeroing_failed(&record.name, e))?;
-        let store = p.store.clone().expect("a record comes from a store");
-        let id = key.id;
-        blocking(move || store.change().finish_delete(id)).await
-    }
-
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
         let id = self.directory_mut(|d| d.set_tenant(name, class.clone(), permits)).map_err(NodeError::Refused)?;
         let terms = self.configured().particulars.terms(name, &class, permits.jobs_max);
@@ -422,7 +410,7 @@ impl Node {
         Ok(id)
     }
 
-    /// Where pools disagree (one was not there when a tenant was changed), the last change is believed.
+    /// If pools disagree (one was absent when a tenant was changed), the last change is used.
     fn stored_tenants(&self) -> Vec<TenantRecord> {
         let mut all: BTreeMap<String, TenantRecord> = BTreeMap::new();
         for store in self.stores() {
@@ -491,7 +479,7 @@ impl Node {
         Ok(())
     }
 
-    /// The operator has seen what a failed flush lost: flushes of the pool are believed again.
+    /// Serves flushes of the pool again: the operator has checked what a failed flush lost.
     pub async fn recover_pool(&self, name: &str) -> Result<()> {
         let p = &self.pools[self.pool_named(name)?];
         let recovered = p.handle.ask(|reply| Command::Recovered { reply }).await.map_err(|_| p.gone())?;
@@ -577,7 +565,7 @@ impl Node {
         self.pools[pool].store.as_ref().map(|s| s.view().free_bytes())
     }
 
-    /// Ends every pool: requests inside finish, data is flushed. Blocks until done.
+    /// Ends every pool: finishes requests in flight and flushes data. Blocks until done.
     ///
     /// # Errors
     /// The pools that didn't end in order, now or earlier: what was not flushed may be lost.
@@ -594,7 +582,7 @@ impl Node {
                 && !failed.iter().any(|f| f.contains(&format!("`{pool}`")))
                 && let Err(e) = volume.replica.close()
             {
-                failed.push(format!("volume `{}`: its end isn't noted: {e}", volume.name));
+                failed.push(format!("volume `{}`: could not record its orderly stop; it may be taken for unclean at the next start: {e}", volume.name));
             }
         }
         if failed.is_empty() { Ok(()) } else { Err(NodeError::Failed(failed.join("; "))) }

@@ -1,16 +1,21 @@
 //! Opening a pool: its devices, their metadata, and the layers over them.
 
 use crate::config::{ByteSize, PoolConfig, VolatileConfig};
-use crate::engine::{Device, Devices, FileDevice, PoolOptions, VolatileFile};
+use crate::engine::{Device, Devices, FileDevice, PoolOptions, RbdDevice, VolatileFile};
 use crate::look::{Step, Wanted};
 use crate::parts::settings::{self, CacheDevice, Live};
 use crate::plan::{CacheFacts, Facts};
 use plimsoll_base::CacheMode;
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_pool::{GivenUp, KnownVolume, PoolPlan};
+use plimsoll_rbd::{Cluster, Image};
+use plimsoll_sched::SchedulerKind;
 use plimsoll_stack::{Layer, Offer, Stack};
-use plimsoll_store::{CacheRecord, CreateOptions, DeviceFile, MetaStore, ROLE_MAIN, Superblock, Uuid, VolumeRecord};
+use plimsoll_store::{
+    CacheRecord, CreateOptions, DeviceFile, MetaStore, ROLE_MAIN, RemoteDevice, Superblock, Uuid, VolumeRecord,
+};
 use std::path::Path;
+use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
@@ -39,10 +44,50 @@ pub(crate) struct Opened {
     pub rotational: bool,
     pub options: PoolOptions,
     pub device: String,
-    pub lock: Option<DeviceFile>,
+    pub lock: Option<Held>,
 }
 
-/// As many as there are cores, but no more than one pool's thread can feed.
+/// Keeps a pool's device from other nodes as long as it is there.
+pub(crate) enum Held {
+    File(DeviceFile),
+    Image(RemoteDevice, HeldImage),
+}
+
+/// An RBD image, with what its map is made of.
+pub(crate) struct HeldImage {
+    pub image: Arc<Image>,
+    pub cluster: Arc<Cluster>,
+    /// Hosts that are read from by a handle of their own.
+    pub hosts: Vec<String>,
+}
+
+impl Held {
+    pub fn uuid(&self) -> Uuid {
+        self.superblock().device_uuid
+    }
+
+    pub fn superblock(&self) -> &Superblock {
+        match self {
+            Held::File(d) => d.superblock(),
+            Held::Image(d, _) => d.superblock(),
+        }
+    }
+}
+
+/// A pool's own device, opened.
+struct Main {
+    held: Held,
+    store: MetaStore,
+    device: Device,
+    home_start: u64,
+    block_bytes: u32,
+    rotational: bool,
+    description: String,
+    /// Handles of the same bytes that read from one host each.
+    replicas: Vec<Device>,
+}
+
+/// Number of workers: one per CPU, but no more than one pool's thread can feed.
 fn workers_max() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get()).min(8)
 }
@@ -89,8 +134,55 @@ pub(crate) fn open_pool(
             lock: None,
         });
     }
+    let Main { held, mut store, device, home_start, block_bytes, rotational, description, replicas } = match &d.rbd {
+        Some(_) => open_main_image(config)?,
+        None => open_main_file(config)?,
+    };
+    let mut configured = config.clone();
+    let mut config = config.clone();
+    for what in settings::keep(&mut config, &store.settings()) {
+        warn_of_settings(&config, &what);
+    }
+    let cache = open_cache(&config, &mut facts.cache, held.superblock().pool_uuid, &mut store)?;
+    let (cache_locks, cache_device, fast) =
+        cache.map_or((None, None, Vec::new()), |c| (Some(c.locks), Some(c.device), c.devices));
+    if let Some(device) = cache_device {
+        // Without a size the cache has all of its device.
+        let sections = [&mut config, &mut configured].map(|c| c.cache.as_mut());
+        sections.into_iter().flatten().for_each(|c| c.size = c.size.or(Some(ByteSize(device.bytes))));
+    }
+    let devices = Devices::new(std::iter::once(device).chain(fast).chain(replicas).collect());
+    let modelled = d.model.is_some() || config.cache.as_ref().is_some_and(|c| c.model.is_some());
+    let options = pool_options(&config, modelled, trace_every);
+    let (plan, stack) = match build_stack(&config, &facts, devices.offers()) {
+        Err(what) if settings::values(&config) != settings::values(&configured) => {
+            warn_of_settings(&config, &what);
+            config = configured.clone();
+            build_stack(&config, &facts, devices.offers())?
+        }
+        built => built?,
+    };
+    let block_bytes = crate::predict::block_bytes(&config, block_bytes);
+    Ok(Opened {
+        cache_locks,
+        live: Live { config, configured, plan, cache_device },
+        stack,
+        devices,
+        store: Some(store),
+        home_start,
+        block_bytes,
+        rotational,
+        options,
+        device: description,
+        lock: Some(held),
+    })
+}
+
+/// Opens a pool's own file or block device.
+fn open_main_file(config: &PoolConfig) -> std::result::Result<Main, String> {
+    let d = &config.device;
     let path = d.file.as_deref().expect("checked with the configuration");
-    let (device_file, mut store) = open_device(config, path)?;
+    let (device_file, store) = open_device(config, path)?;
     if !device_file.is_direct() {
         tracing::warn!(path = %path.display(), "the file system refuses direct I/O: the page cache lies between");
     }
@@ -112,44 +204,72 @@ pub(crate) fn open_pool(
         None => Device::File(file),
         Some(v) => volatile(v, file),
     };
-    let mut configured = config.clone();
-    let mut config = config.clone();
-    for what in settings::keep(&mut config, &store.settings()) {
-        warn_of_settings(&config, &what);
-    }
-    let cache = open_cache(&config, &mut facts.cache, &device_file, &mut store)?;
-    let (cache_locks, cache_device, fast) =
-        cache.map_or((None, None, Vec::new()), |c| (Some(c.locks), Some(c.device), c.devices));
-    if let Some(device) = cache_device {
-        // Without a size the cache has all of its device.
-        let sections = [&mut config, &mut configured].map(|c| c.cache.as_mut());
-        sections.into_iter().flatten().for_each(|c| c.size = c.size.or(Some(ByteSize(device.bytes))));
-    }
-    let devices = Devices::new(std::iter::once(device).chain(fast).collect());
-    let modelled = d.model.is_some() || config.cache.as_ref().is_some_and(|c| c.model.is_some());
-    let options = pool_options(&config, modelled, trace_every);
-    let (plan, stack) = match build_stack(&config, &facts, devices.offers()) {
-        Err(what) if settings::values(&config) != settings::values(&configured) => {
-            warn_of_settings(&config, &what);
-            config = configured.clone();
-            build_stack(&config, &facts, devices.offers())?
-        }
-        built => built?,
-    };
-    let block_bytes = crate::predict::block_bytes(&config, block_bytes);
-    Ok(Opened {
-        cache_locks,
-        live: Live { config, configured, plan, cache_device },
-        stack,
-        devices,
-        store: Some(store),
+    Ok(Main {
+        held: Held::File(device_file),
+        store,
+        device,
         home_start: home.offset,
         block_bytes,
         rotational,
-        options,
-        device: description,
-        lock: Some(device_file),
+        description,
+        replicas: Vec::new(),
     })
+}
+
+/// Opens a pool's own RBD image, and takes its exclusive lock.
+fn open_main_image(config: &PoolConfig) -> std::result::Result<Main, String> {
+    let (held, store, mut image) = open_image(config)?;
+    let home = held.home();
+    let device = |queue| Device::Rbd(RbdDevice { queue, start: home.offset, len: home.len });
+    let main = device(plimsoll_rbd::Queue::new(image.image.clone()).map_err(|e| e.to_string())?);
+    let handles = match crate::plan::kind(config)? {
+        SchedulerKind::Osds => crate::rbd::handles(&image.cluster, &config.device)?,
+        _ => Vec::new(),
+    };
+    let mut replicas = Vec::new();
+    for (host, queue) in handles {
+        image.hosts.push(host);
+        replicas.push(device(queue));
+    }
+    let block_bytes = main.offer().block_bytes;
+    Ok(Main {
+        held: Held::Image(held, image),
+        store,
+        device: main,
+        home_start: home.offset,
+        block_bytes,
+        rotational: false,
+        description: config.device.label(),
+        replicas,
+    })
+}
+
+/// Opens an RBD image and its metadata; makes them at the first use.
+fn open_image(config: &PoolConfig) -> std::result::Result<(RemoteDevice, MetaStore, HeldImage), String> {
+    let (d, expect) = (&config.device, crate::look::expect(config));
+    let label = d.label();
+    let path = Path::new(&label);
+    let cluster = crate::rbd::connect(d, &[])?;
+    // Before the lock is asked for: whoever has a foreign image must not be asked to give it up.
+    let seen = crate::rbd::look(&cluster, d, &expect)?;
+    let step = Wanted::main(d, path).step(Some(&seen))?;
+    let image = crate::rbd::open(&cluster, d, false)?;
+    image.lock().map_err(|e| e.to_string())?;
+    let medium = crate::rbd::medium(&image);
+    let device = match step {
+        Step::Open => RemoteDevice::open(path, medium, &expect),
+        Step::Make(size_bytes) => {
+            let pool_uuid = expect.pool_uuid.expect("a pool's device is that pool's");
+            let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes: 0 };
+            RemoteDevice::create(path, medium, &options)
+        }
+    }
+    .map_err(|e| e.to_string())?;
+    if device.logs().is_some() {
+        return Err(format!("{label}: the device has logs, which can't be on an RBD image: it was copied from a disk"));
+    }
+    let store = device.open_meta().map_err(|e| format!("{label}: {e}"))?;
+    Ok((device, store, HeldImage { image, cluster, hosts: Vec::new() }))
 }
 
 /// Says that settings which were changed live don't fit the configuration.
@@ -269,16 +389,16 @@ fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)], made: bool) -> std::re
 fn open_cache(
     config: &PoolConfig,
     facts: &mut CacheFacts,
-    slow: &DeviceFile,
+    pool_uuid: Uuid,
     store: &mut MetaStore,
 ) -> std::result::Result<Option<OpenCache>, String> {
     let behind: Vec<String> = store.volumes().filter(|v| store.may_be_behind(v)).map(|v| v.name.clone()).collect();
     let Some(c) = &config.cache else {
         if !behind.is_empty() {
             return Err(format!(
-                "volumes {} are cached write-back, or were: without [pool.cache] what only the cache has would be lost. Serve them \
-                 with it, have them cached otherwise, and wait until they are written back; if its device is gone for good, see \
-                 `plimsoll cache give-up`",
+                "volumes {} have or had cache mode `back`: starting without [pool.cache] would lose their dirty data, so the pool \
+                 isn't served. Start with the cache, change their mode (`plimsoll volume cache`), and wait until they are written \
+                 back; if the cache device is lost, see `plimsoll cache give-up`",
                 behind.join(", ")
             ));
         }
@@ -291,7 +411,7 @@ fn open_cache(
     };
     let had_one = store.cache_generation() > 0;
     let needed = (had_one && !behind.is_empty()).then(|| format!("what was written to {}", behind.join(", ")));
-    let mut opened = crate::parts::cache::open(c, slow.superblock().pool_uuid, needed.clone())?;
+    let mut opened = crate::parts::cache::open(c, pool_uuid, needed.clone())?;
     // A modelled drive may be smaller than the file behind it.
     let seen = model_named(c.model.as_deref(), opened.region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes);
     opened.region.len = opened.region.len.min(seen);
@@ -311,7 +431,7 @@ fn open_cache(
     let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
     // A cache that is just being made needs nothing of what was there before; a blank page of one that was there is damage.
     crate::parts::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !fresh))?;
-    let nvram = crate::parts::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
+    let nvram = crate::parts::cache::open_nvram(c, pool_uuid, &buffered, &opened)?;
     let salt = Uuid::new_v4().as_u64_pair().0;
     let salt = crate::parts::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;
     facts.nvram_salt = salt.unwrap_or(0);
@@ -353,11 +473,20 @@ fn note_behind(mode: CacheMode, store: &mut MetaStore, is_new: bool) -> std::res
 /// # Errors
 /// What is wrong, in words.
 pub fn give_up(config: &PoolConfig, volume: &str) -> std::result::Result<(), String> {
-    let path = config.device.file.as_deref().ok_or("a pool without a file has no cache")?;
-    if !path.exists() {
-        return Err(format!("{}: the pool's device isn't here", path.display()));
-    }
-    let (_device, mut store) = open_device(config, path)?;
+    let (_held, mut store) = match (&config.device.file, &config.device.rbd) {
+        (None, None) => return Err("a pool without a device has no cache".into()),
+        (Some(path), _) if !path.exists() => {
+            return Err(format!("{}: the pool's device isn't here", path.display()));
+        }
+        (Some(path), _) => {
+            let (device, store) = open_device(config, path)?;
+            (Held::File(device), store)
+        }
+        (None, Some(_)) => {
+            let (device, store, image) = open_image(config)?;
+            (Held::Image(device, image), store)
+        }
+    };
     match store.volume(volume) {
         None => Err(format!("pool `{}` has no volume `{volume}`", config.name.get_ref())),
         Some(v) if !store.may_be_behind(v) => {

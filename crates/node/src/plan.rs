@@ -72,7 +72,7 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
         name: _,
         device,
         depth,
-        sched,
+        sched: _,
         idle_time,
         memory,
         throttle,
@@ -93,10 +93,7 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
     } = config;
     let model = device.model.as_deref().map(model).transpose()?;
     let seen = plimsoll_pool::seen(model.as_ref(), slow).map_err(|e| e.to_string())?;
-    let kind: SchedulerKind = match sched {
-        Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
-        None => SchedulerKind::default(),
-    };
+    let kind = kind(config)?;
     // A modelled disk's profile is of all of it, however small the file behind it.
     let (costs, discipline) = predict::costs(config, facts.profile.as_ref(), kind, seen.whole_bytes, model.as_ref())?;
     let default = SchedulerOptions::default();
@@ -118,6 +115,18 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
         },
         model,
     })
+}
+
+/// Scheduler of a pool: the configured one, or the default of its kind of device.
+///
+/// # Errors
+/// If there is no such scheduler.
+pub(crate) fn kind(config: &PoolConfig) -> Result<SchedulerKind, String> {
+    match &config.sched {
+        Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string()),
+        None if config.device.rbd.is_some() => Ok(SchedulerKind::Osds),
+        None => Ok(SchedulerKind::default()),
+    }
 }
 
 /// The device modelled by this profile.

@@ -11,11 +11,11 @@ pub enum Mistake {
     PayloadsLost,
     /// A payload that has come enters a stack that is full.
     StackOverfilled,
-    /// Nobody is let go for a payload that doesn't come.
+    /// No client is disconnected for a payload that doesn't arrive.
     PayloadsForEver,
     /// Block status is asked on the pool's thread, of the whole range.
     StatusOnPool,
-    /// The oldest client in its handshake gives way, whatever it has said.
+    /// The oldest client in its handshake gives way, whatever it has sent.
     OldestGivesWay,
     /// Connections have nothing of their own of their tenant's permits.
     NothingOwn,

@@ -1,5 +1,5 @@
-//! What a pool's waits are predicted by, as configured: costs or a profile for the scheduler, a predictor in visible flash, a
-//! page cache in memory, tenants' terms.
+//! Configured sources of a pool's forecasts: costs or a profile for the scheduler, a predictor in visible flash, a page cache
+//! in memory, tenants' terms.
 
 use crate::config::{ByteSize, PoolConfig, TenantConfig};
 use crate::engine::AutoTerms;
@@ -39,7 +39,7 @@ impl Measured {
     }
 }
 
-/// A model's profile is another model's no more than it's of another size. Files may have been moved: that is said only.
+/// Checks that a profile is of this model. A file's name may differ, as files are moved: that is only logged.
 fn check_name(config: &PoolConfig, file: &str, profile: &Profile) -> Result<(), String> {
     if let Some(model) = &config.device.model {
         // Flash was once named by its title.
@@ -122,7 +122,7 @@ pub fn block_bytes(config: &PoolConfig, device: u32) -> u32 {
     if config.memory.is_some() { device.max(PAGE as u32) } else { device }
 }
 
-/// What was configured of tenants beside their classes, by name: the percentile of their deadlines, and their allotments.
+/// Configuration of tenants beside their classes, by name: the percentile of their deadlines, and their allotments.
 #[derive(Clone, Debug, Default)]
 pub struct Particulars(BTreeMap<String, (Option<u16>, Allotment)>);
 
@@ -142,7 +142,7 @@ impl Particulars {
         percentile.map_or(0, |bp| (10_000 - u64::from(bp)).div_ceil(10))
     }
 
-    /// A tenant's terms, as layers are told.
+    /// A tenant's terms, as the layers get them.
     pub fn terms(&self, name: &str, class: &Class, in_flight_max: u32) -> Terms {
         let window = |bp: u16| (SLOW_READS_IN_WINDOW * 10_000).div_ceil(10_000 - u64::from(bp)) as u32;
         let (percentile, allotment) = self.0.get(name).copied().unwrap_or_default();

@@ -3,7 +3,7 @@
 //! | at once | after a restart |
 //! |---|---|
 //! | `[[grant]]`, for new connections | `[listen]` without `tls`, `[control]`, `[limits]` |
-//! | `[listen.tls]` and its files, for new connections | `[[pool]]` |
+//! | `[listen.tls]`, `[[nvme_host]]` and their files, for new connections | `[[pool]]` |
 //! | `[[tenant]]`: all keys; new ones | tenants that are no longer there, `[[subsystem]]` |
 //! | `[[volume]]`: new ones, `size` (growth), `tenant`, `read_only`, `deadline`, `busy`, `throttle` | its other keys |
 //! | `[log]` | |
@@ -41,6 +41,11 @@ pub fn differences(old: &Config, new: &Config) -> Reloaded {
         all.changed.push("[listen.tls]".into());
     } else if new.listen.tls.is_some() {
         all.changed.push("certificates, read anew".into());
+    }
+    if old.nvme_host != new.nvme_host {
+        all.changed.push("NVMe hosts".into());
+    } else if !new.nvme_host.is_empty() {
+        all.changed.push("NVMe hosts' secrets, read anew".into());
     }
     for (differs, name) in [(old.log != new.log, "[log]"), (old.grant != new.grant, "grants")] {
         all.changed.extend(differs.then(|| name.into()));
@@ -96,7 +101,8 @@ pub fn served(old: Config, new: Config) -> Config {
     let mut control = old.control;
     control.drain = new.control.drain;
     let volume = |v: VolumeConfig| match old.volume.iter().find(|o| o.name == v.name) {
-        Some(was) if !fixed_alike(was, &v) => was.clone(),
+        // Its place is the new file's.
+        Some(was) if !fixed_alike(was, &v) => VolumeConfig { name: v.name, ..was.clone() },
         _ => v,
     };
     let gone = old.tenant.iter().filter(|o| !new.tenant.iter().any(|t| t.name == o.name)).cloned();
@@ -108,6 +114,7 @@ pub fn served(old: Config, new: Config) -> Config {
         tenant: new.tenant.iter().cloned().chain(gone).collect(),
         volume: new.volume.into_iter().map(volume).collect(),
         subsystem: old.subsystem,
+        nvme_host: new.nvme_host,
         log: new.log,
         grant: new.grant,
         takes_free_ports: old.takes_free_ports,

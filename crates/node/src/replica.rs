@@ -1,29 +1,31 @@
 //! A volume as one of several replicas: how many changes it has acknowledged, where, and whether it may lack some.
 //!
-//! Plimsoll replicates nothing: whoever writes, writes to all replicas. A replica that has missed a write must not be read
-//! before it was caught up, and the writer may not know: QEMU's quorum takes a write for done when one replica has it, and
-//! reads from the first again at once, whatever it then holds. So the node watches for what may have been missed:
+//! Plimsoll replicates nothing: a writer writes to all replicas. A replica that has missed a write must not be read before it
+//! was caught up, and the writer may not know. QEMU's quorum takes a write for done when one replica has it, and reads from the
+//! first again at once, whatever it then holds. So the node watches for writes that may have been missed:
 //!
 //! * **unclean**: the node ended without a word while the volume could be changed. The mark is durable before the first
 //!   connection that can change it is served, and taken back when the node ends in order.
-//! * **writer lost**: a connection opened with `replica=write` ended without NBD's farewell (a cut link, a killed client, our own
-//!   end), a second one came while it lasted, or a change of its failed. What was under way may be in one replica and not in
+//! * **writer lost**: a connection opened with `replica=write` ended without NBD's DISC (a cut link, a killed client, our own
+//!   end), a second one came while it lasted, or a change of it failed. Changes in flight may be in one replica and not in
 //!   another, and the client may go on without this one.
 //!
 //! While either holds, connections with `replica=…` in their export's name are refused their reads; others never are. Only
 //! an operator's word ends it (`plimsoll volume resync`).
 //!
-//! The generation is exact while the node runs and after an orderly end; after any other it is what it was when the node
-//! started. Where changes were made is kept for 4,096 ranges and forgotten at the node's end: it only says what to copy first.
+//! The generation is exact while the node runs and after an orderly end. After any other end it is the value at the node's
+//! start. Places of changes are kept for 4,096 ranges and forgotten at the node's end: they only decide which ranges are copied
+//! first.
 
 use crate::store::PoolStore;
+use plimsoll_base::VolumeKey;
 use plimsoll_store::{MetaError, ReplicaRecord};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// What a connection is to a replica.
+/// Use of a replica by a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplicaUse {
     /// Its client reads from several replicas, and others write. The connection can't.
@@ -47,7 +49,7 @@ impl FromStr for ReplicaUse {
     }
 }
 
-/// Why a replica may lack acknowledged writes.
+/// Reason why a replica may lack acknowledged writes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Behind {
     /// It doesn't.
@@ -95,11 +97,11 @@ const RANGE_BYTES_MIN: u64 = 64 << 10;
 
 /// See the module's documentation. The pool's thread counts; others look.
 pub struct Replica {
-    /// Where it's kept, and under which name; a volatile volume has no place.
-    kept: Option<(Arc<PoolStore>, String)>,
+    /// Store that keeps it, and its key there: names change. A volatile volume has none.
+    kept: Option<(Arc<PoolStore>, VolumeKey)>,
     generation: AtomicU64,
-    /// Why it may lack changes; while it's being caught up, above that by which attempt: one word, so that an attempt's end can't be
-    /// taken for another's.
+    /// Reason why it may lack changes. While it's being caught up, the bits above have the number of the attempt. Both are in
+    /// one word, so that an attempt's end can't be taken for another's.
     behind: AtomicU64,
     /// The durable mark is set.
     open: AtomicBool,
@@ -118,7 +120,7 @@ impl fmt::Debug for Replica {
 
 impl Replica {
     /// Of a volume of `size_bytes` as it was stored.
-    pub fn new(size_bytes: u64, record: ReplicaRecord, kept: Option<(Arc<PoolStore>, String)>) -> Arc<Replica> {
+    pub fn new(size_bytes: u64, record: ReplicaRecord, kept: Option<(Arc<PoolStore>, VolumeKey)>) -> Arc<Replica> {
         let range_bytes = size_bytes.div_ceil(RANGES_MAX).next_power_of_two().max(RANGE_BYTES_MIN);
         let behind = match Behind::of(record.behind) {
             Behind::No | Behind::Resync if record.open => Behind::Unclean,
@@ -140,7 +142,7 @@ impl Replica {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Why it may lack some.
+    /// Returns the reason why it may lack some.
     pub fn behind(&self) -> Behind {
         Behind::of(self.behind.load(Ordering::Acquire) as u8)
     }
@@ -184,7 +186,7 @@ impl Replica {
         }
     }
 
-    /// One of these has said farewell, or not.
+    /// A writer's connection has ended, in order or not.
     pub fn writer_left(&self, in_order: bool) {
         self.writers.fetch_sub(1, Ordering::AcqRel);
         if !in_order {
@@ -220,7 +222,7 @@ impl Replica {
         if self.open.load(Ordering::Acquire) { self.keep(false) } else { Ok(()) }
     }
 
-    /// It is being caught up by the attempt of that number, which supersedes any other: told to who asks, and not read meanwhile.
+    /// Begins a resync with the attempt of that number, which supersedes any other. The replica reports it and isn't read meanwhile.
     /// Blocks.
     ///
     /// # Errors
@@ -257,12 +259,9 @@ impl Replica {
     }
 
     fn keep(&self, open: bool) -> Result<(), MetaError> {
-        let Some((store, name)) = &self.kept else { return Ok(()) };
+        let Some((store, key)) = &self.kept else { return Ok(()) };
         let record = ReplicaRecord { changes: self.generation(), open, behind: self.behind() as u8 };
-        match store.change().set_replica(name, record) {
-            Err(MetaError::UnknownVolume { .. }) => Ok(()), // deleted meanwhile
-            kept => kept,
-        }
+        store.change().set_replica(*key, record)
     }
 }
 

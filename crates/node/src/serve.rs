@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-/// Where a node listens, with the ports that it was given where the configuration left the choice (port 0).
+/// Addresses of a node's listeners, with the ports that the kernel chose where the configuration has port 0.
 #[derive(Clone, Debug, Default)]
 pub struct Bound {
     /// NBD.
@@ -33,7 +33,7 @@ pub struct Bound {
     pub control_unix: Option<PathBuf>,
 }
 
-/// A pool that needs longer to recover isn't waited for before the node says that it serves: its clients are told.
+/// Time that a start waits for recovery: beyond it the node reports that it serves, and the pool's clients are refused.
 const RECOVERY_TIME: Duration = Duration::from_secs(5);
 
 /// A node that hangs at its end is asked this often how it goes.
@@ -47,7 +47,7 @@ pub struct Host<'a> {
     pub log: &'a dyn Fn(Log),
 }
 
-/// Serves until SIGTERM, SIGINT or an order to end: then clients are let go, what is inside finishes, and everything is flushed. SIGHUP
+/// Serves until SIGTERM, SIGINT or an order to end. Then it disconnects clients, finishes requests in flight and flushes data. SIGHUP
 /// reloads the configuration.
 ///
 /// `ready` is called once when clients are taken in.
@@ -111,7 +111,7 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     let deletions = node.clone();
     clients.spawn(async move { deletions.resume_deletions(interrupted).await });
     let homecomings = node.clone();
-    clients.spawn(async move { homecomings.note_homecomings().await });
+    clients.spawn(async move { homecomings.record_written_back_loop().await });
     clients.spawn(http::watch_problems(node.clone()));
     node.recovered(RECOVERY_TIME).await;
     ready(&node, &bound);
@@ -158,7 +158,7 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
         }
     };
     control.orders.end();
-    events.add(Kind::Node, Severity::Info, None, format!("{reason}: ending: requests inside finish"));
+    events.add(Kind::Node, Severity::Info, None, format!("{reason}: stopping: finishing requests in flight"));
     clients.shutdown().await;
     let end = Instant::now() + Duration::from(config.control.drain.0);
     let shutting = node.clone();
@@ -217,12 +217,12 @@ async fn apply_new(old: Config, host: &Host<'_>, node: &Node, service: &Service)
     }
 }
 
-/// Requests inside, in words.
+/// Requests in flight, in words.
 async fn inside(node: &Node) -> String {
     let views = node.pool_snapshots().await;
     let of = node.pools.iter().zip(&views).filter_map(|(p, view)| match view.as_ref().map(|v| v.pool.inflight) {
         Some(0) | None => None,
-        Some(n) => Some(format!("{n} requests inside pool `{}`", p.name)),
+        Some(n) => Some(format!("{n} requests in flight in pool `{}`", p.name)),
     });
     let all: Vec<String> = of.collect();
     if all.is_empty() { "data is flushed".into() } else { all.join(", ") }

@@ -21,20 +21,20 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-/// A client that hasn't finished its handshake after this long is let go.
+/// Time limit of a client's handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
 /// Bytes of each direction of a TLS session that are on their way between it and its pool.
 const RELAY_BYTES: usize = 256 << 10;
-/// A TLS client that hasn't taken its last answers this long after its pool has ended is let go.
+/// Time that a TLS client has to take its last answers after its pool has ended.
 const TLS_END_TIME: Duration = Duration::from_secs(5);
 /// A TLS session looks this often whether its pool has ended, which it doesn't hear while its client takes nothing.
 const RELAY_LOOK: Duration = Duration::from_secs(1);
-/// A TCP client that says nothing for this long is asked whether it's still there, and so many times after this.
+/// Silence of a TCP client after which keepalive probes begin; [`KEEPALIVE_EVERY`] is their interval.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMES: u32 = 6;
 
-/// What all connections share.
+/// State that all connections share.
 pub struct Service {
     /// Volumes, tenants, grants.
     pub directory: Arc<RwLock<Directory>>,
@@ -275,7 +275,7 @@ impl Service {
         let found = directory.look_up(who, name)?;
         let (tenant, id) = directory.tenant(who, name)?;
         if opens && self.seats.is_full(id) {
-            let what = format!("tenant `{tenant}` has as many connections as limits.connections_per_tenant allows");
+            let what = format!("tenant `{tenant}` has reached limits.connections_per_tenant");
             return Err(Refusal::new(RefusalReason::Unavailable, what));
         }
         Ok(found)
@@ -311,12 +311,13 @@ impl Service {
         early: Vec<u8>,
     ) -> io::Result<Arc<Seat>> {
         let Guest { who, mut seat, .. } = guest;
-        // Looked up again: between the option and now the volume may have gone.
-        let opened = self.directory.read().expect("no panic while held").open(&who, name, wire);
-        let (pool, params) = opened.map_err(refused)?;
+        // Looked up again: between the option and now the volume may have gone. The lock is held until the pool has the client: whoever
+        // takes a volume out of the directory finds all of its clients in the pool.
+        let directory = self.directory.read().expect("no panic while held");
+        let (pool, params) = directory.open(&who, name, wire).map_err(refused)?;
         seat.belongs_to(params.tenant).map_err(full)?;
         let by = Some(who.to_string());
-        self.events.add(Kind::Connection, Severity::Info, by.clone(), format!("opened `{name}`"));
+        self.events.add_soon(Kind::Connection, Severity::Info, by.clone(), format!("opened `{name}`"));
         seat.notes_its_end(self.events.clone(), by, name);
         let ours = Arc::new(seat);
         let seat = Some(ours.clone());
@@ -328,6 +329,8 @@ impl Service {
             }
             gone(e)
         })?;
+        drop(directory);
+        self.events.settle();
         Ok(ours)
     }
 }
@@ -347,7 +350,7 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 }
 
 fn full(limit: &str) -> io::Error {
-    io::Error::other(format!("as many connections as {limit} allows are there already"))
+    io::Error::other(format!("the limit of connections ({limit}) is reached"))
 }
 
 fn refused(r: Refusal) -> io::Error {
@@ -408,7 +411,7 @@ fn log_end(result: Result<io::Result<()>, tokio::time::error::Elapsed>) {
     }
 }
 
-/// What to do when a listener can't take `whose` client in: say so, and wait a moment.
+/// Handles a listener's failure to accept `whose` client: logs it, and waits a moment.
 pub async fn accept_failed(whose: &str, error: &io::Error) {
     tracing::warn!(%error, "accepting {whose} client failed");
     // Out of descriptors, most likely: without a pause this would spin until some close.

@@ -1,4 +1,4 @@
-//! TLS for TCP clients: the server's certificate, and clients told apart by theirs.
+//! TLS for TCP clients: the server's certificate, and the names in clients' certificates.
 
 use crate::config::Tls;
 use rustls::pki_types::pem::PemObject;

@@ -1,4 +1,4 @@
-//! What is kept of a pool's counters for those who watch: compact copies.
+//! Compact copies of a pool's counters, for observers.
 //!
 //! A histogram has 40 KiB, however little it holds, and an export has eleven. A scrape of a node of many volumes would
 //! hold them all at once; of each only the buckets that hold something are kept.
@@ -8,7 +8,7 @@ use crate::engine::metrics::{ExportMetrics, TAILS};
 use crate::engine::recent::{Counts, Recent, Tally, Window, Within};
 use plimsoll_base::{IoError, LatencyHistogram, Objective, Span, TenantId, Time, VolumeKey};
 
-/// What is counted of one tenant on one volume, as [`crate::engine::metrics::ExportMetrics`] explains it.
+/// Counters of one tenant on one volume; [`crate::engine::metrics::ExportMetrics`] explains them.
 #[derive(Clone, Debug)]
 pub struct ExportView {
     /// The volume.
@@ -17,13 +17,13 @@ pub struct ExportView {
     pub tenant: TenantId,
     /// By layer, top first: time that requests spent there before they were passed on; summed.
     pub waited: Vec<(&'static str, Span)>,
-    /// Requests inside, by the layer or device that they, or their last parts, came to last.
+    /// Requests in flight, by the layer or device that they, or their last parts, reached last.
     pub inside: Vec<(&'static str, usize)>,
-    /// When the oldest of them arrived, and where it is.
+    /// Arrival and place of the oldest of them.
     pub oldest: Option<(Time, &'static str)>,
-    /// What the tenant's deadline has set itself to, if it does.
+    /// Present value of the tenant's deadline, if it sets itself.
     pub auto_deadline: Option<Span>,
-    /// What a small read would wait if it arrived now, as the pool forecasts.
+    /// Wait of a small read that would arrive now, as the pool forecasts.
     pub next_read_wait: Span,
     /// Reads, writes, flushes, and all else.
     pub ops: [OpView; 4],
@@ -47,7 +47,7 @@ pub struct ExportView {
     pub waits: Vec<(&'static str, Span)>,
     /// From dispatch to completion.
     pub device: Summary,
-    /// How far forecasts were off.
+    /// Errors of forecasts.
     pub forecast_error: Summary,
     /// Response times of the last whole minute or the running one, whichever has more.
     pub minute: Summary,
@@ -137,7 +137,7 @@ impl ExportPromise {
         }
     }
 
-    /// Was there nothing?
+    /// Returns whether there was nothing.
     pub fn is_empty(&self) -> bool {
         self.minute == Tally::default() && self.failed.is_none()
     }
@@ -190,7 +190,7 @@ impl From<&LatencyHistogram> for Summary {
 }
 
 impl Summary {
-    /// How many values.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.count
     }

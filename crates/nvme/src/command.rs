@@ -47,6 +47,8 @@ impl Status {
     pub const CONNECT_PARAMETER: Status = Status(0x4182);
     /// Connect: the host may not.
     pub const CONNECT_HOST: Status = Status(0x4184);
+    /// The queue's host hasn't proved itself yet.
+    pub const NOT_AUTHENTICATED: Status = Status(0x4191);
     /// More event requests than allowed.
     pub const EVENT_LIMIT: Status = Status(0x4105);
     /// No such log page.

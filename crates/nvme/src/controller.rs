@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 
 /// Longest answer to Get Log Page.
 const LOG_BYTES_MAX: u64 = 128 << 10;
-/// A host whose keep-alive is late by so much of its time isn't given up yet: its commands may be on their way.
+/// Factor of a host's keep-alive time before the host is given up: its commands may be on their way.
 const KEEP_ALIVE_GRACE: u64 = 2;
 
 /// A subsystem that hosts connect to for I/O.
@@ -114,7 +114,7 @@ impl Controller {
         self.configuration & 1 != 0 && matches!(self.role, Role::Io(_))
     }
 
-    /// When the host must have been heard of again, if it keeps alive.
+    /// Returns the time until which the host must be heard of, if it keeps alive.
     pub fn expires_at_ms(&self) -> Option<u64> {
         (self.keep_alive_ms > 0).then(|| self.heard_at_ms + self.keep_alive_ms * KEEP_ALIVE_GRACE)
     }
@@ -334,7 +334,7 @@ mod feature {
 enum Answer {
     Value(u64),
     Data(Vec<u8>),
-    /// When there is an event.
+    /// Answered when there is an event.
     Later,
 }
 

@@ -1,5 +1,6 @@
 //! A host's side, as far as tests and load generators need it: commands in their PDUs, and a target's PDUs taken apart.
 
+use crate::auth::{PROTOCOL, PROTOCOL_SPECIFIC};
 use crate::bytes::{set, set_text, u16_at, u32_at, u64_at};
 use crate::command::Status;
 use crate::pdu::{Digests, Fault, Gathered, common, digest};
@@ -47,6 +48,23 @@ impl Command {
         set(&mut command.0, 44, &(entries - 1).to_le_bytes());
         command.0[46] = if flow_control { 0 } else { 4 };
         command.dword(12, keep_alive_ms).data(CONNECT_DATA_BYTES as u32, true)
+    }
+
+    /// Authentication Send of a message of `bytes`, in the capsule.
+    pub fn authentication_send(id: u16, bytes: u32) -> Command {
+        Command::authentication(fabrics::AUTHENTICATION_SEND, id, bytes, true)
+    }
+
+    /// Authentication Receive of a message of at most `bytes`.
+    pub fn authentication_receive(id: u16, bytes: u32) -> Command {
+        Command::authentication(fabrics::AUTHENTICATION_RECEIVE, id, bytes, false)
+    }
+
+    fn authentication(kind: u8, id: u16, bytes: u32, in_capsule: bool) -> Command {
+        let mut command = Command::new(fabrics::OPCODE, id, u32::from(kind)).data(bytes, in_capsule);
+        set(&mut command.0, 41, &[PROTOCOL_SPECIFIC, PROTOCOL_SPECIFIC, PROTOCOL]);
+        set(&mut command.0, 44, &bytes.to_le_bytes());
+        command
     }
 
     /// Property Get of 4 or 8 bytes.

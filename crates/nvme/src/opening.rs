@@ -1,5 +1,7 @@
-//! The opening of a connection: the transport's parameters, then the Connect command.
+//! The opening of a connection: the transport's parameters, then the Connect command, then the host's authentication if the driver
+//! demands one.
 
+use crate::auth::{MESSAGE_BYTES_MAX, PROTOCOL, PROTOCOL_SPECIFIC, Proof};
 use crate::bytes::{set, u16_at, u32_at};
 use crate::command::{DataIn, Raw, Status};
 use crate::pdu::{Digests, Fault, Gathered, Shape, common};
@@ -11,6 +13,8 @@ use crate::wire::{
 
 /// Connect's request to do without flow control of the submission queue.
 const NO_FLOW_CONTROL: u8 = 1 << 2;
+/// In a Connect's completion: the host must authenticate itself before the queue serves anything.
+const AUTHENTICATION_REQUIRED: u64 = 1 << 17;
 /// Greatest alignment of data that a host may ask for, in dwords, from 0.
 const ALIGNMENT_MAX: u8 = 31;
 
@@ -74,6 +78,15 @@ pub struct Terms {
     pub flow_control: bool,
 }
 
+/// Something that the driver answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// A host wants a queue: [`Opening::accept`], [`Opening::demand_proof`] or [`Opening::refuse`].
+    Connect(Connect),
+    /// The host has proved itself: [`Opening::accept_proved`].
+    Proved,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Parameters,
@@ -82,6 +95,8 @@ enum State {
     Asked {
         id: u16,
     },
+    /// The host is to prove itself.
+    Proving,
     Over,
 }
 
@@ -92,21 +107,24 @@ pub struct Opening {
     gathered: Gathered,
     terms: Terms,
     output: Vec<u8>,
+    /// The host's authentication, and the replies of its queue so far.
+    proof: Option<(Proof, Replies)>,
 }
 
 impl Default for Opening {
     fn default() -> Opening {
         let terms = Terms { digests: Digests::default(), alignment: 4, entries: 0, flow_control: true };
-        Opening { state: State::Parameters, gathered: Gathered::default(), terms, output: Vec::new() }
+        let (gathered, output) = (Gathered::default(), Vec::new());
+        Opening { state: State::Parameters, gathered, terms, output, proof: None }
     }
 }
 
 impl Opening {
-    /// Takes from the front of `input` until a Connect is there, which the driver answers; `None` wants more input.
+    /// Takes from the front of `input` until the driver is asked something; `None` wants more input, once the output has been sent.
     ///
     /// # Errors
     /// A fault. Send the output and close.
-    pub fn take(&mut self, input: &mut &[u8]) -> Result<Option<Connect>, Fault> {
+    pub fn take(&mut self, input: &mut &[u8]) -> Result<Option<Asked>, Fault> {
         let taken = self.step(input);
         if let Err(fault) = &taken {
             let fault = *fault;
@@ -116,10 +134,11 @@ impl Opening {
         taken
     }
 
-    fn step(&mut self, input: &mut &[u8]) -> Result<Option<Connect>, Fault> {
+    fn step(&mut self, input: &mut &[u8]) -> Result<Option<Asked>, Fault> {
         loop {
             let state = self.state;
-            if matches!(state, State::Asked { .. } | State::Over) {
+            let is_proved = self.proof.as_ref().is_some_and(|(proof, _)| proof.is_proved());
+            if matches!(state, State::Asked { .. } | State::Over) || is_proved {
                 return Ok(None);
             }
             let digests = self.terms.digests;
@@ -133,9 +152,17 @@ impl Opening {
                 continue;
             }
             self.terms.digests.check_header(&shape, self.gathered.pdu())?;
+            if state == State::Proving {
+                self.take_proof(&shape);
+                self.gathered.clear();
+                if self.proof.as_ref().is_some_and(|(proof, _)| proof.is_proved()) {
+                    return Ok(Some(Asked::Proved));
+                }
+                continue;
+            }
             let asked = self.take_connect(&shape)?;
             self.gathered.clear();
-            return Ok(asked);
+            return Ok(asked.map(Asked::Connect));
         }
     }
 
@@ -187,6 +214,75 @@ impl Opening {
                 Ok(None)
             }
         }
+    }
+
+    /// Takes a command of a host that is to prove itself, and answers it.
+    fn take_proof(&mut self, shape: &Shape) {
+        let (proof, replies) = self.proof.as_mut().expect("it was demanded");
+        let pdu = self.gathered.pdu();
+        let raw = Raw::of(pdu);
+        let done = if raw.opcode() != fabrics::OPCODE {
+            Err(Status::NOT_AUTHENTICATED)
+        } else if !shape.data_are_right(pdu) {
+            Err(Status::TRANSPORT)
+        } else {
+            match raw.fabrics_type() {
+                fabrics::AUTHENTICATION_SEND => proof_data(raw, shape.data_bytes).map(|_| {
+                    proof.take(&pdu[shape.data()]);
+                    None
+                }),
+                fabrics::AUTHENTICATION_RECEIVE => proof_data(raw, shape.data_bytes).and_then(|bytes| {
+                    let mut data = proof.fetch()?;
+                    if data.len() > bytes {
+                        return Err(Status::INVALID_FIELD);
+                    }
+                    data.resize(bytes, 0);
+                    Ok(Some(data))
+                }),
+                _ => Err(Status::NOT_AUTHENTICATED),
+            }
+        };
+        match done {
+            Ok(None) => replies.complete(&mut self.output, raw.id(), 0, Status::OK),
+            Ok(Some(data)) => replies.data(&mut self.output, raw.id(), &data),
+            Err(status) => {
+                replies.complete(&mut self.output, raw.id(), 0, status);
+                self.state = State::Over;
+            }
+        }
+        if proof.is_over() {
+            self.state = State::Over;
+        }
+    }
+
+    /// The host is to prove itself before it has its queue, which belongs to `controller`. Send the output, and go on with
+    /// [`Opening::take`].
+    ///
+    /// # Panics
+    /// If no host asked.
+    pub fn demand_proof(&mut self, controller: u16, proof: Proof) {
+        let State::Asked { id } = self.state else { panic!("no host asks for a queue") };
+        let mut replies = self.replies();
+        let value = u64::from(controller) | AUTHENTICATION_REQUIRED;
+        replies.complete(&mut self.output, id, value, Status::OK);
+        self.proof = Some((proof, replies));
+        self.state = State::Proving;
+    }
+
+    /// The reason why the host's authentication failed, if it did.
+    pub fn failure(&self) -> Option<crate::auth::Reason> {
+        self.proof.as_ref().and_then(|(proof, _)| proof.failed())
+    }
+
+    /// A host that has proved itself has its queue. Send the output first; what wasn't taken is the queue's.
+    ///
+    /// # Panics
+    /// If the host hasn't.
+    pub fn accept_proved(&mut self) -> (Terms, Replies) {
+        let (proof, replies) = self.proof.take().expect("a proof was demanded");
+        assert!(proof.is_proved() && self.state == State::Proving, "the host has not proved itself");
+        self.state = State::Over;
+        (self.terms, replies)
     }
 
     fn replies(&self) -> Replies {
@@ -259,6 +355,24 @@ fn parse_connect(command: &[u8; 64], data: &[u8]) -> Result<Connect, Parameter> 
         subsystem: name(&data[256..512]).ok_or(Parameter::Subsystem)?,
         host: name(&data[512..768]).ok_or(Parameter::Host)?,
     })
+}
+
+/// Bytes of the data of an Authentication Send, which came in its capsule, or Receive.
+fn proof_data(raw: Raw<'_>, capsule_bytes: usize) -> Result<usize, Status> {
+    let command = raw.bytes();
+    if (command[43], command[42], command[41]) != (PROTOCOL, PROTOCOL_SPECIFIC, PROTOCOL_SPECIFIC) {
+        return Err(Status::INVALID_FIELD);
+    }
+    let announced = u32_at(command, 44);
+    let data = match (raw.fabrics_type(), raw.data(capsule_bytes)?) {
+        (fabrics::AUTHENTICATION_SEND, DataIn::Capsule(bytes)) => bytes,
+        (fabrics::AUTHENTICATION_RECEIVE, DataIn::Transport(bytes)) => bytes,
+        _ => return Err(Status::SGL_TYPE),
+    };
+    if data != announced || data == 0 || data > MESSAGE_BYTES_MAX {
+        return Err(Status::DATA_LENGTH);
+    }
+    Ok(data as usize)
 }
 
 /// An NQN in its field.

@@ -1,8 +1,8 @@
 //! An I/O queue: commands in, completions and data out.
 //!
-//! [`Queue::next`] looks at what was received and not taken yet, and names the next thing in it. Nothing is copied. A write's data
-//! come in its capsule, or they are asked for with [`Queue::fetch`], for one write at a time; commands that come meanwhile are
-//! understood meanwhile.
+//! [`Queue::next`] looks at the received bytes that were not taken yet, and names the next event in them. Nothing is copied. A
+//! write's data come in its capsule, or they are fetched with [`Queue::fetch`], for one write at a time. Commands that arrive
+//! meanwhile are parsed meanwhile.
 
 use crate::bytes::{set, u16_at, u32_at, u64_at};
 use crate::command::{DataIn, Raw, Status};
@@ -138,7 +138,7 @@ impl Queue {
         self.data_left as usize
     }
 
-    /// So many of them came.
+    /// Records the arrival of `n` bytes.
     ///
     /// # Panics
     /// If that is more than there are.
@@ -299,7 +299,7 @@ impl Queue {
     }
 }
 
-/// Has a command as many data as it has blocks, and not too many?
+/// Checks that a command's data are as long as its blocks, and not too long.
 fn check_transfer(command: &IoCommand, data: DataIn) -> Result<DataIn, Status> {
     let bytes = match (data, command.op) {
         (DataIn::Capsule(_), IoOp::Read) => return Err(Status::SGL_TYPE),

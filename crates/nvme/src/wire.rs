@@ -120,6 +120,8 @@ pub(crate) mod fabrics {
     pub const PROPERTY_SET: u8 = 0;
     pub const CONNECT: u8 = 1;
     pub const PROPERTY_GET: u8 = 4;
+    pub const AUTHENTICATION_SEND: u8 = 5;
+    pub const AUTHENTICATION_RECEIVE: u8 = 6;
 }
 
 /// Access to a namespace by way of a controller.

@@ -3,7 +3,7 @@
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::controller::{Controller, Role, Subsystem, Target};
 use plimsoll_nvme::host::{Command, Ear, Heard, connect_data, parameters};
-use plimsoll_nvme::opening::{Opening, Parameter};
+use plimsoll_nvme::opening::{Asked, Opening, Parameter};
 use plimsoll_nvme::pdu::{Digests, Fault};
 use plimsoll_nvme::queue::Namespace;
 use plimsoll_nvme::wire::{AnaState, DISCOVERY_NQN};
@@ -29,7 +29,7 @@ impl Scene {
         let data = connect_data(0xffff, [9; 16], HOST, NQN);
         Command::connect(0, 0, 32, keep_alive_ms, true).send(&mut bytes, digests, &data);
         let mut opening = Opening::default();
-        let connect = opening.take(&mut &bytes[..]).expect("no fault").expect("a Connect");
+        let Ok(Some(Asked::Connect(connect))) = opening.take(&mut &bytes[..]) else { panic!("no Connect") };
         assert_eq!(connect.keep_alive_ms, keep_alive_ms);
         let accepted = opening.accept(17);
         let mut ear = Ear::default();

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use plimsoll_base::Rng;
 
+#[path = "fuzzing/auth.rs"]
+mod auth;
 #[path = "fuzzing/controller.rs"]
 mod controller;
 #[path = "fuzzing/host.rs"]
@@ -49,32 +51,38 @@ fn mutate(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-fn smoke(target: &str, fuzz_one: fn(&[u8])) {
+fn smoke(target: &str, mutations: u32, fuzz_one: fn(&[u8])) {
     let seeds = seeds(target);
     assert!(!seeds.is_empty());
     seeds.iter().for_each(|seed| fuzz_one(seed));
     let mut rng = Rng::new(1, target);
-    for _ in 0..MUTATIONS {
+    for _ in 0..mutations {
         fuzz_one(&mutate(&mut rng, &seeds));
     }
 }
 
 #[test]
+fn proofs_survive_mutated_seeds() {
+    // Powers of large numbers take milliseconds.
+    smoke("nvme_auth", MUTATIONS / 10, auth::fuzz_one);
+}
+
+#[test]
 fn openings_survive_mutated_seeds() {
-    smoke("nvme_opening", opening::fuzz_one);
+    smoke("nvme_opening", MUTATIONS, opening::fuzz_one);
 }
 
 #[test]
 fn queues_survive_mutated_seeds() {
-    smoke("nvme_queue", queue::fuzz_one);
+    smoke("nvme_queue", MUTATIONS, queue::fuzz_one);
 }
 
 #[test]
 fn controllers_survive_mutated_seeds() {
-    smoke("nvme_controller", controller::fuzz_one);
+    smoke("nvme_controller", MUTATIONS, controller::fuzz_one);
 }
 
 #[test]
 fn hosts_survive_mutated_seeds() {
-    smoke("nvme_host", host::fuzz_one);
+    smoke("nvme_host", MUTATIONS, host::fuzz_one);
 }

@@ -2,7 +2,7 @@
 
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::host::{Command, Ear, Heard, connect_data, parameters, range};
-use plimsoll_nvme::opening::{Opening, Terms};
+use plimsoll_nvme::opening::{Asked, Opening, Terms};
 use plimsoll_nvme::pdu::{Digests, Fault, digest};
 use plimsoll_nvme::queue::{IoCommand, IoOp, Namespace, Next, Queue, Replies};
 
@@ -18,7 +18,7 @@ fn open(digests: Digests, flow_control: bool) -> (Terms, Replies) {
     Command::connect(3, 1, 32, 0, flow_control).send(&mut bytes, digests, &data);
     let mut opening = Opening::default();
     let mut input = &bytes[..];
-    let connect = opening.take(&mut input).expect("no fault").expect("a Connect");
+    let Ok(Some(Asked::Connect(connect))) = opening.take(&mut input) else { panic!("no Connect") };
     assert!(input.is_empty());
     assert_eq!((connect.queue, connect.entries, connect.controller, connect.host_id), (1, 32, 7, [9; 16]));
     assert_eq!((connect.host.as_str(), connect.subsystem.as_str()), (HOST, "nqn.2026-11.test:a"));

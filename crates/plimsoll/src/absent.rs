@@ -8,7 +8,7 @@ use std::ffi::OsString;
 #[derive(Subcommand)]
 pub enum Tool {
     /// Not in this build, which serves only
-    #[command(visible_aliases = ["replay", "tune"], disable_help_flag = true)]
+    #[command(visible_aliases = ["fs", "fsck", "host", "mkfs", "mount", "replay", "tune"], disable_help_flag = true)]
     #[command(after_help = "Example:\n  cargo build --release -p plimsoll")]
     Trace {
         /// Arguments of the missing command.
@@ -20,7 +20,9 @@ pub enum Tool {
 impl Tool {
     /// Fails, and says what to do.
     pub fn run(self) -> Result<()> {
-        bail!("this build has no replay, trace and tune; build all commands with `cargo build --release -p plimsoll`")
+        bail!(
+            "this build has no fs, fsck, host, mkfs, mount, replay, trace and tune; build all commands with `cargo build --release -p plimsoll`"
+        )
     }
 }
 

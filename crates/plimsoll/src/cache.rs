@@ -23,18 +23,18 @@ pub struct Cache {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Hits, duplicates, compression, wear, memory, what only the cache has
+    /// Show hits, duplicates, compression, wear, memory and dirty data
     #[command(visible_alias = "show", after_help = "Example:\n  plimsoll cache status main --json")]
     Status {
-        /// The pool; may be left out if only one has a cache.
+        /// Pool [default: the only one with a cache].
         pool: Option<String>,
         #[command(flatten)]
         control: Control,
     },
-    /// Let the cache use more or less of its device, while it's in use
+    /// Change online how much of its device the cache uses
     #[command(after_help = "Example:\n  plimsoll cache resize main --size 4GiB --control control.sock")]
     Resize {
-        /// The pool; may be left out if only one has a cache.
+        /// Pool [default: the only one with a cache].
         pool: Option<String>,
         /// Bytes of its device.
         #[arg(long)]
@@ -42,33 +42,34 @@ enum Command {
         #[command(flatten)]
         control: Control,
     },
-    /// Give up what only the cache has of a volume, whose device failed for good: the volume goes on with what the pool's own device has
+    /// Discard a volume's dirty cache data after the cache device was lost (DATA LOSS)
     #[command(
-        after_help = "Of a cache that is served and broken all that is lost is listed. Where the node doesn't start without the device, or \
-        the cache couldn't read it at its start, which extents are lost isn't known: name the configuration then.\n\nExamples:\n  plimsoll cache give-up vol --lose-data\n  \
+        after_help = "The volume continues with the older data on the pool's own device. If the cache broke while it served, `plimsoll cache \
+        status` lists the lost ranges. If the node doesn't start without the cache device, use --config while it is stopped; the \
+        lost ranges aren't known then.\n\nExamples:\n  plimsoll cache give-up vol --lose-data\n  \
         plimsoll cache give-up vol --lose-data --config node.toml"
     )]
     GiveUp {
         /// The volume.
         volume: String,
-        /// The pool; may be left out if only one has a cache.
+        /// Pool [default: the only one with a cache].
         #[arg(long)]
         pool: Option<String>,
-        /// Must be said: what only the cache had of the volume is lost for good.
+        /// Confirm the loss. REQUIRED: the volume's dirty data in the cache are LOST.
         #[arg(long)]
         lose_data: bool,
-        /// The node's configuration, if it isn't running.
+        /// Configuration file of the node, if the node isn't running.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
         #[command(flatten)]
         control: Control,
     },
-    /// Write back what only the cache has, and wait until it's there
+    /// Write back dirty data, and wait for it
     #[command(after_help = "Example:\n  plimsoll cache flush main --control control.sock")]
     Flush {
-        /// The pool; may be left out if only one has a cache.
+        /// Pool [default: the only one with a cache].
         pool: Option<String>,
-        /// Only begin, don't wait.
+        /// Start it and return at once.
         #[arg(long)]
         no_wait: bool,
         #[command(flatten)]
@@ -94,7 +95,7 @@ impl Cache {
             }
             Command::GiveUp { lose_data: false, volume, .. } => {
                 bail!(
-                    "what only the cache had of volume `{volume}` would be lost for good: say --lose-data if that is meant"
+                    "this would discard the dirty cache data of volume `{volume}` (DATA LOSS): nothing was changed; repeat with --lose-data to confirm"
                 )
             }
             Command::GiveUp { volume, pool, config: Some(config), .. } => give_up_offline(&volume, pool, &config),
@@ -143,7 +144,7 @@ fn find(client: &Client, named: Option<String>) -> Result<(String, CacheView)> {
     Ok((name, view))
 }
 
-/// How long nothing may move before it's said that nothing does.
+/// Time without progress after which a message reports it.
 const STILL_TIME: Duration = Duration::from_secs(60);
 
 /// Waits until nothing is `left`, of what only the cache has. Says how far it has come if that stands still, or can't go on.

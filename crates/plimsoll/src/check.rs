@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 /// Check a configuration and the devices that it names; nothing is changed, locked or made.
 #[derive(Args)]
 #[command(
-    after_help = "Errors are what `plimsoll serve` would refuse; the exit status is 1 then. Metadata, logs and caches inside a device are read by a start only.\n\nExamples:\n  plimsoll check /etc/plimsoll/plimsoll.toml\n  plimsoll check /etc/plimsoll/plimsoll.toml --json"
+    after_help = "Reports what `plimsoll serve` would refuse; the exit status is 1 then. Only a start reads metadata, logs and caches on a device.\n\nExamples:\n  plimsoll check /etc/plimsoll/plimsoll.toml\n  plimsoll check /etc/plimsoll/plimsoll.toml --json"
 )]
 pub struct Check {
-    /// The configuration file.
+    /// Configuration file.
     file: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -244,6 +244,7 @@ fn addresses(config: &Config, errors: &mut Vec<String>, warnings: &mut Vec<Strin
     if let Some(Err(what)) = config.listen.tls.as_ref().map(plimsoll_node::tls::acceptor) {
         errors.push(format!("listen.tls: {what}"));
     }
+    errors.extend(plimsoll_node::secrets::load(&config.nvme_host).err());
 }
 
 fn folder(key: &str, path: &Path, all: &mut Vec<String>) {

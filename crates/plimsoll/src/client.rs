@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Which node is meant, and how its answers are printed.
+/// Address of the node, and the format of its answers.
 #[derive(Args, Clone, Debug)]
 pub struct Control {
-    /// The node's control socket, or its address: a path, HOST:PORT or http://HOST:PORT [default: /run/plimsoll/control.sock for those who
-    /// may use it, else http://127.0.0.1:7700].
+    /// Control socket or address of the node: a path, HOST:PORT or http://HOST:PORT [default: /run/plimsoll/control.sock if it may be
+    /// used, else http://127.0.0.1:7700].
     #[arg(long, value_name = "PATH|URL", env = "PLIMSOLL_CONTROL", default_value_t = usual(), hide_default_value = true)]
     control: String,
-    /// A file with the token that changes over TCP take; the control socket takes none, and is used where it can be.
+    /// File with the token, which changes over TCP need; the control socket needs none, and is preferred.
     #[arg(long, value_name = "FILE", env = "PLIMSOLL_TOKEN_FILE")]
     token_file: Option<PathBuf>,
     /// Print JSON.
@@ -91,6 +91,12 @@ impl Client {
     /// Asks for a change that has no answer.
     pub fn order(&self, method: Method, path: &str) -> Result<()> {
         self.runtime.block_on(self.call(method, path, None)).map(drop)
+    }
+
+    /// Reads `path` as text.
+    pub fn get_text(&self, path: &str) -> Result<String> {
+        let answer = self.runtime.block_on(self.call(Method::GET, path, None))?;
+        String::from_utf8(answer.to_vec()).map_err(|_| self.failed("its answer is no text"))
     }
 
     fn understand<T: DeserializeOwned>(&self, path: &str, answer: &[u8]) -> Result<T> {

@@ -6,11 +6,11 @@ use anyhow::Result;
 use clap::Args;
 use plimsoll_node::parts::cores::Cores as Layer;
 
-/// Show who has a pool's cores, and whether they suffice.
+/// Show how a pool's cores are shared, and whether they suffice.
 #[derive(Args)]
 #[command(after_help = "Example:\n  plimsoll cores main\n  plimsoll cores main --json")]
 pub struct Cores {
-    /// The pool; may be left out if only one has cores.
+    /// Pool [default: the only one with cores].
     pool: Option<String>,
     #[command(flatten)]
     control: Control,

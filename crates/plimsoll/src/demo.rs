@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Watch one load twice, side by side: on storage without promises, and with.
+/// Run one load on storage without promises and with, side by side.
 ///
 /// Four nodes of this program serve modelled SATA flash drives in real time, two for each side. The same clients use both sides: a
 /// database (small durable writes and reads), a web server (reads that two nodes have) and a noisy neighbour (bursts of deep large

@@ -7,13 +7,13 @@ use plimsoll_node::http::api::{EventStatus, EventsStatus};
 use std::io::Write;
 use std::time::Duration;
 
-/// Show the event log: changes and who made them, problems and their ends, clients, refusals
+/// Show the event log: changes, problems, clients, refusals
 #[derive(Args)]
 #[command(
-    after_help = "The node keeps the newest 512 of each kind until it ends; its log has them, too.\n\nExamples:\n  plimsoll events --kind problem\n  plimsoll events --follow --json"
+    after_help = "The node keeps the newest 512 events of each kind in memory; its log has them, too.\n\nExamples:\n  plimsoll events --kind problem\n  plimsoll events --follow --json"
 )]
 pub struct Events {
-    /// Go on with what happens from now on
+    /// Print further events as they happen
     #[arg(long, short)]
     follow: bool,
     /// Only events of this kind: node, change, problem, connection, refusal or tls

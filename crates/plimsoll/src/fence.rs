@@ -33,41 +33,41 @@ enum Command {
     Baseline(Alone),
 }
 
-/// Whose each slot is, how slots are used, and how far volumes are from their baselines
+/// Show owners and use of slots, and volumes' deviation from baselines
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  plimsoll fence status main\n  plimsoll fence status main --baseline web.json --seconds 30"
 )]
 struct Show {
-    /// The pool; may be left out if only one is fenced.
+    /// Pool [default: the only one with a fence].
     pool: Option<String>,
-    /// What `plimsoll fence baseline` wrote of a volume: it's measured again and compared. May be given several times.
+    /// Baseline file of `plimsoll fence baseline`; measures the volume again and compares. May be repeated.
     #[arg(long, value_name = "FILE")]
     baseline: Vec<PathBuf>,
-    /// How long that is measured.
+    /// Seconds to measure.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
     #[command(flatten)]
     control: Control,
 }
 
-/// Change a pool's slots from the end of the running one on; kept until other ones are configured
+/// Change a pool's slots, from the end of the current slot
 #[derive(Args)]
 #[command(after_help = "Example:\n  plimsoll fence set main --slots 8 --slot 20ms")]
 struct Set {
     /// The pool.
     pool: String,
-    /// How many slots.
+    /// Number of slots.
     #[arg(long, required_unless_present = "slot")]
     slots: Option<u32>,
-    /// How long each is.
+    /// Length of each slot.
     #[arg(long)]
     slot: Option<Span>,
     #[command(flatten)]
     control: Control,
 }
 
-/// Suggest slots and their length for a number of tenants, with the response time and deviation that are to be expected
+/// Suggest slots for a number of tenants, with the response time to expect
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  plimsoll fence plan --tenants 4 --best 19ms --worst 98ms --profile disk.profile.toml"
@@ -82,7 +82,7 @@ struct Plan {
     /// Mean response time of a tenant beside all others, without fences: a fence that is slower isn't worth it.
     #[arg(long)]
     worst: Span,
-    /// What `plimsoll profile` measured of the disk; a typical one's figures if not given.
+    /// Profile of the disk, from `plimsoll profile` [default: a typical disk].
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Reads that the cache answers, %.
@@ -99,19 +99,19 @@ struct Plan {
     json: bool,
 }
 
-/// Measure a volume's response time and rate while it's alone, to compare with later
+/// Measure a volume's response time and rate while it is alone
 #[derive(Args)]
 #[command(after_help = "Example:\n  plimsoll fence baseline web --seconds 30 --out web.json")]
 struct Alone {
     /// The volume; clients must be using it, and no other volume of its pool.
     volume: String,
-    /// The pool; may be left out if only one is fenced.
+    /// Pool [default: the only one with a fence].
     #[arg(long)]
     pool: Option<String>,
-    /// How long it's measured.
+    /// Seconds to measure.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Where it goes; to the output if not said.
+    /// File to write [default: standard output].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -130,7 +130,7 @@ impl Fence {
     }
 }
 
-/// What every volume gets in the next seconds.
+/// Measures response time and rate of every volume for some seconds.
 fn measure(client: &Client, pool: &str, seconds: u64) -> Result<Vec<Baseline>> {
     let before = part::view::<Layer>(client, pool)?;
     let began = Instant::now();

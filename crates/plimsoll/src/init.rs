@@ -11,22 +11,22 @@ use std::path::{Path, PathBuf};
 /// Write a commented configuration for devices. They are looked at only; the first start makes them Plimsoll's.
 #[derive(Args)]
 #[command(
-    after_help = "The configuration grants nothing to anybody: its last section shows how to.\n\nExamples:\n  plimsoll init pool.img --size 8GiB --run . --out node.toml\n  plimsoll init /dev/sdb /dev/sdc --format --out /etc/plimsoll/plimsoll.toml"
+    after_help = "The configuration grants no access: its last section shows how to.\n\nExamples:\n  plimsoll init pool.img --size 8GiB --run . --out node.toml\n  plimsoll init /dev/sdb /dev/sdc --format --out /etc/plimsoll/plimsoll.toml"
 )]
 pub struct Init {
     /// Devices or files, one for each pool.
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<PathBuf>,
-    /// Size of files that don't exist.
+    /// Size of files to create.
     #[arg(long)]
     size: Option<ByteSize>,
-    /// Let the first start overwrite block devices that hold nothing. ALL of each is zeroed.
+    /// Let the first start format blank block devices. ZEROES ALL of each.
     #[arg(long)]
     format: bool,
-    /// The folder for the sockets and the token.
+    /// Folder for the sockets and the token.
     #[arg(long, value_name = "DIR", default_value = "/run/plimsoll")]
     run: PathBuf,
-    /// The file to write, which must not exist; `-`: the output.
+    /// File to write, which must not exist; `-`: standard output.
     #[arg(long, value_name = "FILE", default_value = "-")]
     out: PathBuf,
 }
@@ -133,7 +133,7 @@ token_file = "{run}/control.token"
 [[tenant]]
 name = "default"
 class = "best-effort"
-# Reads are done within it, or refused or delayed by a forecast (docs/promises.md).
+# Reads are done within it, or refused or delayed by a forecast (docs/guides/promises.md).
 #deadline = "20ms"
 
 # ---- Volumes that must exist: made at the first start.

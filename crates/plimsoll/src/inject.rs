@@ -9,7 +9,7 @@ use hyper::Method;
 use plimsoll_base::Span;
 use plimsoll_node::http::api::{InjectFault, InjectOnly, InjectSpec, InjectStatus, Status};
 
-/// Inject latency, errors or a stall into a share of a volume's requests for a time, to test how its clients take them
+/// Inject latency, errors or a stall into a volume's requests, to test clients
 ///
 /// An injected error comes before anything of the request is done. With latency or a stall the request is carried out, and only its
 /// answer is held back; it keeps its tenant's permit meanwhile. Another injection into the same volume replaces the first. A restart of
@@ -23,22 +23,22 @@ pub struct Inject {
     /// The volume.
     #[arg(required_unless_present = "list", conflicts_with = "list")]
     volume: Option<String>,
-    /// Answer this much later, a minute at most
+    /// Delay answers by TIME, a minute at most
     #[arg(long, value_name = "TIME")]
     latency: Option<Span>,
     /// Fail with an I/O error
     #[arg(long)]
     errors: bool,
-    /// Don't answer until the injection ends
+    /// Hold answers until the injection ends
     #[arg(long)]
     stall: bool,
-    /// Inject no more: answers that are held back go out
+    /// Stop the injection; held answers are sent
     #[arg(long, conflicts_with_all = ["share", "lasts", "only", "seed"])]
     stop: bool,
-    /// List what is injected now
+    /// List active injections
     #[arg(long, conflicts_with_all = ["share", "lasts", "only", "seed"])]
     list: bool,
-    /// Share of the requests that is hit: 0.1% to 100% [default: 100%]
+    /// Share of requests to hit: 0.1% to 100% [default: 100%]
     #[arg(long, value_name = "PERCENT", value_parser = permille)]
     share: Option<u16>,
     /// Duration, an hour at most [default: 30s]
@@ -47,7 +47,7 @@ pub struct Inject {
     /// Hit only these operations; writes are all changes and flushes [default: all]
     #[arg(long, value_name = "OPERATIONS")]
     only: Option<Operations>,
-    /// Draw which requests are hit: the same ones under the same seed [default: 0]
+    /// Seed of the choice of requests [default: 0]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     #[command(flatten)]

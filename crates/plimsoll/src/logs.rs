@@ -11,7 +11,7 @@ use plimsoll_node::parts::logs::{Logs as Layer, LogsView};
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// Show a pool's scattered logs, bring home what is in them.
+/// Show a pool's scattered logs, checkpoint their data.
 #[derive(Args)]
 #[command(after_help = "Example:\n  plimsoll logs status main")]
 pub struct Logs {
@@ -21,20 +21,20 @@ pub struct Logs {
 
 #[derive(Subcommand)]
 enum Command {
-    /// How full the logs are, as a picture of the disk; swaps, checkpoints, the MTL table
+    /// Show a map of the logs on the disk, swaps, checkpoints and the MTL table
     #[command(visible_alias = "show", after_help = "Example:\n  plimsoll logs status main --json")]
     Status {
-        /// The pool; may be left out if only one has logs.
+        /// Pool [default: the only one with logs].
         pool: Option<String>,
         #[command(flatten)]
         control: Control,
     },
-    /// Bring home what is logged, and wait until it's there
+    /// Checkpoint: write logged data to their place, and wait for it
     #[command(after_help = "Example:\n  plimsoll logs checkpoint main --control control.sock")]
     Checkpoint {
-        /// The pool; may be left out if only one has logs.
+        /// Pool [default: the only one with logs].
         pool: Option<String>,
-        /// Only begin, don't wait.
+        /// Start it and return at once.
         #[arg(long)]
         no_wait: bool,
         #[command(flatten)]
@@ -63,7 +63,7 @@ impl Logs {
                     return print_json(&view);
                 }
                 let took = view.last_cleaning_us.map_or("-".into(), micros);
-                println!("pool {name}: {} brought home in {took}", bytes(view.cleaned_bytes - before.cleaned_bytes));
+                println!("pool {name}: {} checkpointed in {took}", bytes(view.cleaned_bytes - before.cleaned_bytes));
                 Ok(())
             }
         }

@@ -3,6 +3,8 @@
 mod cache;
 mod check;
 mod client;
+mod config;
+mod confirm;
 mod connections;
 mod cores;
 mod deadline;
@@ -14,6 +16,7 @@ mod inject;
 mod lab;
 mod log;
 mod logs;
+mod output;
 mod part;
 mod pool;
 mod profile;
@@ -58,40 +61,41 @@ enum Command {
     /// Run a storage node
     Serve(serve::Serve),
     Demo(demo::Demo),
-    /// Check a configuration and the devices that it names, without changing anything
+    /// Check a configuration and its devices, without changing anything
     Check(check::Check),
     /// Write a commented configuration for devices
     Init(init::Init),
+    Config(config::Config),
     Reload(reload::Reload),
     Drain(reload::Drain),
     Events(events::Events),
-    /// Show how a node is, in short
+    /// Show the node's state and its problems
     Status(status::Status),
     /// Watch a node: tenants, volumes, layers
     Top(top::Top),
-    /// List, create, grow, delete volumes
+    /// List, create, grow, rename, delete volumes
     Volume(volume::Volume),
     /// List, show, set, remove tenants
     Tenant(tenant::Tenant),
-    /// List the clients that are connected
+    /// List connected clients
     Connections(connections::Connections),
-    /// List pools, show a pool's layers, show and change its settings, bring one back after a failed flush
+    /// List and show pools, change settings, back up and restore metadata
     Pool(pool::Pool),
     Inject(inject::Inject),
-    /// Show who has a pool's cores, and whether they suffice
+    /// Show how a pool's cores are shared, and whether they suffice
     Cores(cores::Cores),
     Fence(fence::Fence),
-    /// Show a pool's flash cache, resize it, write back what only it has
+    /// Show a pool's flash cache, resize it, write back its dirty data
     Cache(cache::Cache),
-    /// Show a pool's scattered logs, bring home what is in them
+    /// Show a pool's scattered logs, checkpoint their data
     Logs(logs::Logs),
-    /// Read at random within a deadline, and show each answer: the time it took, or Busy with the predicted wait
+    /// Read at random within a deadline, and print each time or Busy
     Read(read::Read),
     /// Measure what a device's requests cost, for the predictors
     Profile(profile::ProfileArgs),
     /// Run the papers' experiments on models, and report
     Lab(lab::Lab),
-    /// Replay what a live pool was told
+    /// Replay the recorded inputs of a live pool
     Tape(tape::Tape),
     #[command(flatten)]
     Tool(tools::Tool),
@@ -123,6 +127,7 @@ fn main() -> ExitCode {
         Command::Demo(c) => c.run(),
         Command::Check(c) => c.run(),
         Command::Init(c) => c.run(),
+        Command::Config(c) => c.run(),
         Command::Reload(c) => c.run(),
         Command::Drain(c) => c.run(),
         Command::Events(c) => c.run(),

@@ -3,14 +3,17 @@
 use crate::client::{Client, Control, print_json, segment};
 use crate::part;
 use crate::table::{bytes, table};
+use crate::{confirm, output};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
 use plimsoll_node::http::api::{PoolStatus, Status};
 use plimsoll_node::parts::settings::SettingView;
+use plimsoll_store::{Backup, Restored};
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-/// List pools, show a pool's layers, show and change its settings; bring it back after a failed flush.
+/// List pools, show a pool's layers, show and change its settings; back up its metadata and restore them.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  plimsoll pool show main\n  plimsoll pool set main idle=16ms --control control.sock\n  plimsoll pool recover main --control control.sock"
@@ -22,40 +25,76 @@ pub struct Pool {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List all, with their state and free space
+    /// List pools, their state and free space
     #[command(after_help = "Example:\n  plimsoll pool list")]
     List(#[command(flatten)] Control),
-    /// Believe flushes again, after you have looked at the device and at what was lost
+    /// Serve flushes again after a failed one, once you have checked the device
     #[command(after_help = "Example:\n  plimsoll pool recover main --control control.sock")]
     Recover {
-        /// Its name.
+        /// Name.
         name: String,
         #[command(flatten)]
         control: Control,
+    },
+    /// Write a pool's metadata to a file: volumes, where their data lie, tenants
+    #[command(
+        after_help = "The backup has no data. Take one after each change of volumes. A file that exists isn't overwritten. Over TCP it takes the token.\n\n\
+        Example:\n  plimsoll pool backup main --out main.backup"
+    )]
+    Backup {
+        /// Name.
+        name: String,
+        /// File to write; `-` is stdout.
+        #[arg(long, value_name = "FILE", default_value = "-")]
+        out: PathBuf,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Put a pool's metadata back onto its device, which no node may have open
+    #[command(
+        after_help = "Verifies the backup before, and the device after. Needs write access to the device, and no node. Refused on another device.\n\nA backup from \
+        before a volume was made or grown doesn't have that volume: with --older its data are LOST, and free space is zeroed.\n\nExamples:\n  plimsoll pool restore main.img --from \
+        main.backup\n  plimsoll pool restore /dev/disk/by-id/NAME --from main.backup --yes --json"
+    )]
+    Restore {
+        /// The pool's device: a file or a block device.
+        device: PathBuf,
+        /// The backup; `-` is stdin.
+        #[arg(long, value_name = "FILE")]
+        from: PathBuf,
+        /// Restore even if the metadata were changed since, or nobody can tell. LOSES volumes that were made since
+        #[arg(long)]
+        older: bool,
+        /// Don't ask. Without a terminal nothing is restored otherwise.
+        #[arg(long)]
+        yes: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Show every layer of a pool
     #[command(after_help = "Example:\n  plimsoll pool show main")]
     Show {
-        /// Its name.
+        /// Name.
         name: String,
         #[command(flatten)]
         control: Control,
     },
-    /// Show the settings that can be changed while it serves
+    /// List the settings that can be changed online
     #[command(after_help = "Example:\n  plimsoll pool settings main")]
     Settings {
-        /// Its name.
+        /// Name.
         name: String,
         #[command(flatten)]
         control: Control,
     },
-    /// Change settings, all or none, each until something else is configured for it
+    /// Change settings online, all or none
     #[command(
-        after_help = "`plimsoll pool settings` lists them. A key may be written without its unit.\n\nExamples:\n  \
+        after_help = "`plimsoll pool settings` lists the settings. They persist until the configuration file sets a different value.\n\nExamples:\n  \
         plimsoll pool set main idle=16ms\n  plimsoll pool set main logged_write=64KiB fingerprints=50%"
     )]
     Set {
-        /// Its name.
+        /// Name.
         name: String,
         /// A setting and its value, with its unit.
         #[arg(value_name = "KEY=VALUE", required = true)]
@@ -73,6 +112,11 @@ impl Pool {
             Command::Recover { name, control } => {
                 Client::new(&control)?.order(Method::POST, &format!("/v1/pools/{}/recover", segment(&name)))
             }
+            Command::Backup { name, out, control } => {
+                let path = format!("/v1/pools/{}/backup", segment(&name));
+                output::write_new(&out, &Client::new(&control)?.get_text(&path)?)
+            }
+            Command::Restore { device, from, older, yes, json } => restore(&device, &from, older, yes, json),
             Command::Show { name, control } => part::show_all(&Client::new(&control)?, &name, &control),
             Command::Settings { name, control } => print(&part::settings(&Client::new(&control)?, &name)?, &control),
             Command::Set { name, settings, control } => {
@@ -85,6 +129,28 @@ impl Pool {
     }
 }
 
+/// Restores a pool's metadata, once the user has confirmed.
+fn restore(device: &Path, from: &Path, older: bool, yes: bool, json: bool) -> Result<()> {
+    let backup = Backup::parse(&output::read(from)?)?;
+    let what =
+        format!("{}: all its metadata are replaced by a backup of {} volumes.", device.display(), backup.volumes());
+    if !yes {
+        confirm::by_name(&what, &device.display().to_string())?;
+    }
+    let Restored { age, volumes, zeroed_bytes } = backup.restore(device, older)?;
+    if json {
+        let device = device.display().to_string();
+        return print_json(&serde_json::json!({
+            "restored": device, "volumes": volumes, "age": age.to_string(), "zeroed_bytes": zeroed_bytes,
+        }));
+    }
+    println!("{}: {volumes} volumes are restored and verified; {age}", device.display());
+    if zeroed_bytes > 0 {
+        println!("  free space, {}, was zeroed", bytes(zeroed_bytes));
+    }
+    Ok(())
+}
+
 fn list(control: &Control) -> Result<()> {
     let status: Status = Client::new(control)?.get("/v1/status")?;
     if control.json {
@@ -94,7 +160,7 @@ fn list(control: &Control) -> Result<()> {
         let free = p.free_bytes.map_or("-".into(), bytes);
         vec![p.name.clone(), p.state.clone(), free, p.connections.to_string(), p.inside.to_string(), p.device.clone()]
     };
-    let head = ["POOL", "STATE", "FREE", "CLIENTS", "INSIDE", "DEVICE"];
+    let head = ["POOL", "STATE", "FREE", "CLIENTS", "INFLIGHT", "DEVICE"];
     print!("{}", table(&head, &status.pools.iter().map(row).collect::<Vec<_>>()));
     Ok(())
 }

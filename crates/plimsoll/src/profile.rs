@@ -22,21 +22,21 @@ use std::time::Instant;
                         plimsoll profile /dev/sdb --out sdb.profile.toml\n  \
                         plimsoll profile /dev/sdb --check sdb.profile.toml")]
 pub struct ProfileArgs {
-    /// A modelled device's name, or a file or block device; only read, unless --writes is given.
+    /// Modelled device, file or block device; only read, without --writes.
     device: String,
-    /// Where the profile goes; to the output if not said.
+    /// File for the profile [default: standard output].
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     out: Option<PathBuf>,
     /// Compare the device with this profile instead: exit status 1 if it has drifted by more than 10 %.
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
-    /// Also measure writes. DESTROYS what a file or block device holds.
+    /// Also measure writes. DESTROYS ALL DATA on a file or block device.
     #[arg(long)]
     writes: bool,
     /// Tries of each distance.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=1000))]
     tries: u32,
-    /// Draws the places that are measured.
+    /// Seed of the measured places.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print the comparison as JSON.
@@ -44,7 +44,7 @@ pub struct ProfileArgs {
     json: bool,
 }
 
-/// A drift beyond this is told as a failure: a fresh measurement of an unchanged disk is within a third of it.
+/// Drift beyond which `--check` fails: a fresh measurement of an unchanged disk is within a third of it.
 const DRIFT_MOST_PERCENT: f64 = 10.0;
 
 /// A file or block device, asked past the page cache if it can be.
@@ -73,7 +73,7 @@ impl RealTarget {
             opened => opened,
         };
         let file = file.with_context(|| format!("{}: can't be opened", path.display()))?;
-        let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).context("its size can't be told")?;
+        let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).context("could not read its size")?;
         if size_bytes < 64 << 20 {
             bail!("{}: has {size_bytes} bytes; at least 64 MiB are needed to tell distances apart", path.display());
         }

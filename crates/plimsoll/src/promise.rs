@@ -166,7 +166,7 @@ pub fn promise(t: &TenantStatus) -> String {
     all.join(", ")
 }
 
-/// Whether its objectives are kept, in a word.
+/// State of its objectives, in a word.
 pub fn kept(t: &TenantStatus) -> String {
     match t.kept {
         Some(true) if t.enforced => "kept",

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// A node that says nothing for this long is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Read at random within a deadline, and show each answer: the time it took, or Busy with the predicted wait.
+/// Read at random within a deadline, and print each time or Busy.
 ///
 /// Reads begin at the given rate, whether or not those before have ended. Each line is an answer, in the order of their coming.
 #[derive(Args)]
@@ -35,7 +35,7 @@ pub struct Read {
     /// Reads that begin in a second.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: u32,
-    /// Connections; as many reads are in flight at most.
+    /// Connections: the most reads in flight.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     connections: u32,
     /// Bytes of a read.

@@ -7,10 +7,10 @@ use hyper::Method;
 use plimsoll_node::http::api::{Draining, Reloaded, Status};
 use std::time::{Duration, Instant};
 
-/// Read a node's configuration anew: grants, certificates, tenants, volumes, log level
+/// Reload the configuration: grants, certificates, tenants, volumes, log level
 #[derive(Args)]
 #[command(
-    after_help = "Says what needs a restart. A configuration with an error changes nothing.\n\nExample:\n  plimsoll reload --control /run/plimsoll/control.sock"
+    after_help = "Prints what was changed and what needs a restart. A configuration with an error changes nothing.\n\nExample:\n  plimsoll reload --control /run/plimsoll/control.sock"
 )]
 pub struct Reload {
     #[command(flatten)]
@@ -39,10 +39,10 @@ impl Reload {
     }
 }
 
-/// End a node in order: no new clients; requests inside finish, data is flushed
+/// Stop a node in order: refuse new clients, finish requests, flush data
 #[derive(Args)]
 #[command(
-    after_help = "Follows the node until it is gone. After `control.drain` of the configuration (1 minute) it ends in any case.\n\nExample:\n  plimsoll drain --control /run/plimsoll/control.sock"
+    after_help = "Prints progress until the node has ended. After `control.drain` (default 1 minute) it ends in any case.\n\nExample:\n  plimsoll drain --control /run/plimsoll/control.sock"
 )]
 pub struct Drain {
     #[command(flatten)]
@@ -67,7 +67,7 @@ impl Drain {
             }
             let inside: u64 = status.pools.iter().map(|p| p.inside).sum();
             if shown != Some(inside) && !self.control.json {
-                println!("{:.1} s: {inside} requests inside", began.elapsed().as_secs_f64());
+                println!("{:.1} s: {inside} requests in flight", began.elapsed().as_secs_f64());
                 shown = Some(inside);
             }
             if began.elapsed() > at_most + Duration::from_secs(10) {

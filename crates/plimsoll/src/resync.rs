@@ -1,12 +1,12 @@
 //! Copies to a replica what a peer has and it hasn't.
 //!
-//! Pieces that differ are copied until a look at them finds no difference. A piece that was copied, or that the peer has changed
-//! since the look began, is looked at again: so a write that came to the replica first, and to the peer while its old data were
-//! on their way, is put right by the next look. Changes may go on meanwhile.
+//! Pieces that differ are copied until a look at them finds no difference. The next look examines the pieces that were copied,
+//! and those that the peer has changed since the look began. So it corrects a write that reached the replica first, and the
+//! peer while its old data were on their way. Changes may go on meanwhile.
 //!
-//! What is copied isn't counted as a change. So the counts of changes of both, taken when both are still, tell by how much the
-//! peer's is larger, and whether a write has come to one of them only: by as much as before the first look, or something is on
-//! its way, and it's waited for.
+//! Copies aren't counted as changes. So the two counts of changes, taken when both sides are still, show the peer's lead, and
+//! whether a write has reached only one of them. If the difference isn't that of before the first look, a write is on its way,
+//! and the copy waits for it.
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// [`Health::behind`] of a replica that is being caught up.
 const BEING_CAUGHT_UP: u32 = 3;
 
-/// Why a replica that isn't the one of the control API mustn't be copied to; nothing was written.
+/// Reason to refuse a `--replica` that isn't the volume of the control API; nothing was written.
 #[derive(Debug)]
 pub struct AnotherVolume(String);
 
@@ -42,7 +42,7 @@ impl std::fmt::Display for AnotherVolume {
 
 impl std::error::Error for AnotherVolume {}
 
-/// What is copied where.
+/// Source and target of a copy.
 pub struct Resync {
     /// To this replica ...
     pub replica: Address,
@@ -60,8 +60,8 @@ struct Pair<'a> {
 }
 
 impl Resync {
-    /// Copies what differs; by how much the peer's generation is larger. `begin` has the replica's node told that it is being
-    /// caught up, once everything else is known to be right.
+    /// Copies what differs; returns the excess of the peer's generation. Calls `begin` once all checks have passed: it notifies the
+    /// replica's node that a copy begins.
     pub fn run(&self, begin: impl FnOnce() -> Result<()>) -> Result<i64> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut pair = runtime.block_on(self.connect())?;
@@ -97,7 +97,7 @@ impl Resync {
 }
 
 impl Pair<'_> {
-    /// How both are; fails where what must hold all the time doesn't.
+    /// State of both replicas; fails if a condition that must always hold doesn't.
     async fn checked(&mut self) -> Result<(Health, Health)> {
         let Resync { replica, from, .. } = self.of;
         let theirs = self.peer.health().await.with_context(|| from.to_string())?;
@@ -148,7 +148,7 @@ impl Pair<'_> {
         bail!("after {LOOKS_MAX} looks something still changes: hold the writers for a moment");
     }
 
-    /// How both are when neither has changed for a while.
+    /// State of both replicas once neither has changed for a while.
     async fn still(&mut self, quiet: Duration) -> Result<(Health, Health)> {
         let (until, mut since) = (Instant::now() + STILL_MAX, Instant::now());
         let mut seen = self.checked().await?;

@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
     after_help = "SIGHUP or `plimsoll reload` reads the configuration anew; SIGTERM or `plimsoll drain` ends the node in order, a second signal at once.\n\nExamples:\n  plimsoll serve --data DIR\n  plimsoll serve --config /etc/plimsoll/plimsoll.toml"
 )]
 pub struct Serve {
-    /// The configuration file.
+    /// Configuration file.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Without a configuration: a folder for the embedded default, made if it doesn't exist.
+    /// Folder for a node without a configuration; created if needed.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// With --data: the TCP port for NBD [default: 10809, or a free one].
@@ -30,9 +30,12 @@ pub struct Serve {
     /// With --data: the port for the dashboard and the API [default: 7700, or a free one].
     #[arg(long, value_name = "PORT", requires = "data")]
     http_port: Option<u16>,
-    /// Log as JSON, one object a line.
+    /// Log JSON, one object a line.
     #[arg(long)]
     log_json: bool,
+    /// End as on SIGTERM when the parent process ends.
+    #[arg(long)]
+    exit_with_parent: bool,
 }
 
 /// The embedded default: three tenants, a real file and a modelled disk, everything granted to local peers.
@@ -42,6 +45,12 @@ impl Serve {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         plimsoll_node::panics::end_the_process();
+        if self.exit_with_parent {
+            let parent = rustix::process::getppid();
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+            // It may have ended before the kernel knew.
+            anyhow::ensure!(rustix::process::getppid() == parent, "--exit-with-parent: the parent has ended already");
+        }
         let set_level = log::start(self.log_json);
         if let Some(dir) = &self.data {
             std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;

@@ -69,7 +69,7 @@ impl Shape {
     }
 }
 
-/// Which shaped server is meant.
+/// Control segment of the shaped server.
 #[derive(Args)]
 pub struct Which {
     /// The control segment's file.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use plimsoll_node::http::api;
 
-/// Show how a node is, in short.
+/// Show the node's state and its problems.
 #[derive(Args)]
 #[command(after_help = "Example:\n  plimsoll status --control /run/plimsoll/control.sock\n  plimsoll status --json")]
 pub struct Status {
@@ -49,7 +49,7 @@ fn print(s: &api::Status) {
             p.device_uuid.as_ref().map_or(p.device.clone(), |uuid| format!("{} ({uuid})", p.device)),
         ]
     };
-    let head = ["POOL", "STATE", "FREE", "CLIENTS", "INSIDE", "OLDEST", "DEVICE"];
+    let head = ["POOL", "STATE", "FREE", "CLIENTS", "INFLIGHT", "OLDEST", "DEVICE"];
     print!("\n{}", table(&head, &s.pools.iter().map(pool).collect::<Vec<_>>()));
     for p in &s.pools {
         println!("\n{}", p.name);

@@ -10,7 +10,7 @@ use std::io::IsTerminal;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-/// Replay what a live pool was told, and see that it decides the same.
+/// Replay the recorded inputs of a live pool, and compare its decisions.
 #[derive(Args)]
 #[command(after_help = "A pool records a tape when its configuration says `tape = \"FILE\"`.\n\n\
                         Example:\n  plimsoll tape replay main.tape")]
@@ -21,12 +21,12 @@ pub struct Tape {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Tell the same layers the same at the same times, in the simulator, and compare every decision
+    /// Feed the recorded inputs to the same layers, and compare every decision
     #[command(after_help = "Example:\n  plimsoll tape replay main.tape --json")]
     Replay {
         /// The tape.
         file: PathBuf,
-        /// Replay on this many requests at the device at once instead: where do decisions begin to differ?
+        /// Replay with N requests at the device instead, to find the first different decision
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         depth: Option<u32>,
         /// Print the result as JSON.

@@ -23,26 +23,28 @@ pub struct Tenant {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List all, with what they were promised and whether it's kept
+    /// List tenants, their promises, and whether they are kept
     #[command(after_help = "Example:\n  plimsoll tenant list")]
     List(#[command(flatten)] Control),
-    /// Show one: its promises, and how they were kept in the last minute, hour and day
+    /// Show a tenant: promises, and shares kept in the last minute, hour and day
     #[command(after_help = "Example:\n  plimsoll tenant show web")]
     Show {
-        /// Its name.
+        /// Name.
         name: String,
         #[command(flatten)]
         control: Control,
     },
-    /// Declare one, or change its promise; kept over a restart
+    /// Create a tenant, or change its promise; persists over restarts
     #[command(
-        after_help = "Of a tenant that exists, what isn't named stays as it is.\n\nExamples:\n  plimsoll tenant set web --deadline 20ms\n  plimsoll tenant set web --busy error\n  plimsoll tenant set web --deadline none\n  plimsoll tenant set web --class latency-critical --objective 99=5ms --objective 99.9=20ms --control control.sock\n  plimsoll tenant set reports --class best-effort --weight 50 --jobs-max 64 --control control.sock"
+        after_help = "Settings of an existing tenant that aren't named stay as they are.\n\nExamples:\n  plimsoll tenant set web --deadline 20ms\n  plimsoll tenant set web --busy error\n  plimsoll tenant set web --deadline none\n  plimsoll tenant set web --class latency-critical --objective 99=5ms --objective 99.9=20ms --control control.sock\n  plimsoll tenant set reports --class best-effort --weight 50 --jobs-max 64 --control control.sock"
     )]
     Set(Set),
-    /// Take one away that owns no volume; one that the configuration declares is back at the next start
-    #[command(after_help = "Example:\n  plimsoll tenant remove reports --control control.sock")]
+    /// Remove a tenant that owns no volume
+    #[command(
+        after_help = "A tenant of the configuration file returns at the next start.\n\nExample:\n  plimsoll tenant remove reports --control control.sock"
+    )]
     Remove {
-        /// Its name.
+        /// Name.
         name: String,
         #[command(flatten)]
         control: Control,
@@ -51,7 +53,7 @@ enum Command {
 
 #[derive(Args)]
 struct Set {
-    /// Its name.
+    /// Name.
     name: String,
     /// Kind of its promise; needed for a new tenant.
     #[arg(long)]
@@ -65,13 +67,13 @@ struct Set {
     /// For fenced: number of slots [default: 1].
     #[arg(long)]
     slots: Option<u32>,
-    /// Requests inside a pool at once.
+    /// Limit of requests in flight in a pool.
     #[arg(long)]
     jobs_max: Option<u32>,
-    /// Bytes inside a pool at once.
+    /// Limit of bytes in flight in a pool.
     #[arg(long)]
     bytes_max: Option<ByteSize>,
-    /// Deadline of its reads on volumes without one, for new connections; `none`: none.
+    /// Deadline of reads on volumes without their own; `none` removes it.
     #[arg(long, value_name = "TIME|none", value_parser = deadline)]
     deadline: Option<Deadline>,
     /// Answer to a read that would miss it: wait (it is served late) or error (it fails at once) [default: wait].
@@ -153,7 +155,7 @@ fn show_one(t: &TenantStatus) -> Result<()> {
     promise::print(&promise::of_tenant(t));
     println!("  enforced  {}: {}", if t.enforced { "yes" } else { "no" }, t.enforcement);
     println!("  volumes   {}", t.volumes.join(", "));
-    println!("  inside    {} of {} requests", t.permits.jobs, t.permits.jobs_max);
+    println!("  in flight {} of {} requests", t.permits.jobs, t.permits.jobs_max);
     Ok(())
 }
 
@@ -171,7 +173,7 @@ fn show(all: &[TenantStatus], control: &Control) -> Result<()> {
         let reads = shares(&t.traffic.promised.last_minute);
         vec![t.name.clone(), t.class.clone(), promise(t), kept(t), enforced.into(), reads, jobs, t.volumes.join(",")]
     };
-    let head = ["NAME", "CLASS", "PROMISE", "KEPT", "HOW", "READS KEPT/MISSED/WAITED/REFUSED", "INSIDE", "VOLUMES"];
+    let head = ["NAME", "CLASS", "PROMISE", "KEPT", "HOW", "READS KEPT/MISSED/WAITED/REFUSED", "INFLIGHT", "VOLUMES"];
     print!("{}", table(&head, &promise::tenants(all).into_iter().map(row).collect::<Vec<_>>()));
     Ok(())
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
     after_help = "Examples:\n  plimsoll top --control /run/plimsoll/control.sock\n  plimsoll top --once --json | jq '.tenants[].iops'"
 )]
 pub struct Top {
-    /// Print one second's figures and end.
+    /// Print the figures of one second and exit.
     #[arg(long)]
     once: bool,
     #[command(flatten)]

@@ -1,6 +1,7 @@
 //! `plimsoll volume …`
 
 use crate::client::{Client, Control, print_json, segment};
+use crate::confirm;
 use crate::deadline::{Deadline, deadline};
 use crate::promise;
 use crate::resync::{AnotherVolume, Resync};
@@ -13,7 +14,7 @@ use plimsoll_client::live::Address;
 use plimsoll_node::config::{ByteSize, CacheMode};
 use plimsoll_node::http::api::{NewVolume, ReplicaChange, VolumeChange, VolumeStatus};
 
-/// List, create, grow, delete volumes.
+/// List, create, grow, rename, delete volumes.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  plimsoll volume create db --pool main --size 8GiB --tenant web --control control.sock"
@@ -25,75 +26,78 @@ pub struct Volume {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List all
+    /// List volumes
     #[command(after_help = "Example:\n  plimsoll volume list --json")]
     List(#[command(flatten)] Control),
-    /// Show one
+    /// Show a volume
     #[command(after_help = "Example:\n  plimsoll volume show web")]
     Show {
-        /// Its name.
+        /// Name.
         name: String,
         #[command(flatten)]
         control: Control,
     },
-    /// Make one; it reads as zeroes
+    /// Create a volume; it reads as zeroes
     #[command(
         after_help = "Example:\n  plimsoll volume create db --pool main --size 8GiB --tenant web --control control.sock"
     )]
     Create {
-        /// Its name: what NBD clients ask for.
+        /// Name: the export that NBD clients open.
         name: String,
-        /// The pool it lives in.
+        /// The pool that stores it.
         #[arg(long)]
         pool: String,
-        /// Its size: 8GiB, 512MiB, a number of bytes.
+        /// Size: 8GiB, 512MiB, a number of bytes.
         #[arg(long)]
         size: ByteSize,
-        /// Who pays for its requests.
+        /// Tenant that its requests are charged to.
         #[arg(long)]
         tenant: String,
         /// Refuse changes.
         #[arg(long)]
         read_only: bool,
-        /// How its pool's cache treats it: off, through or back; as the pool says if not given.
+        /// Cache mode: off, through or back [default: the pool's].
         #[arg(long, value_parser = cache_mode)]
         cache: Option<CacheMode>,
         #[command(flatten)]
         control: Control,
     },
-    /// Make one larger; connected clients see it when they connect again
+    /// Grow a volume; clients see its size when they connect again
     #[command(after_help = "Example:\n  plimsoll volume grow web --size 4GiB --control control.sock")]
     Grow {
-        /// Its name.
+        /// Name.
         name: String,
-        /// Its new size.
+        /// New size.
         #[arg(long)]
         size: ByteSize,
         #[command(flatten)]
         control: Control,
     },
-    /// Have its pool's cache treat it otherwise, while it's in use; what only the cache has is written back where that must be
-    #[command(after_help = "Example:\n  plimsoll volume cache web back --control control.sock")]
+    /// Change a volume's cache mode (off, through, back) online
+    #[command(
+        after_help = "Leaving `back` writes dirty data back first.\n\nExample:\n  plimsoll volume cache web back --control control.sock"
+    )]
     Cache {
-        /// Its name.
+        /// Name.
         name: String,
         /// off, through or back.
         #[arg(value_parser = cache_mode)]
         mode: CacheMode,
-        /// Don't wait until what only the cache has is written back.
+        /// Return at once, before dirty data are written back.
         #[arg(long)]
         no_wait: bool,
         #[command(flatten)]
         control: Control,
     },
-    /// Give its reads another deadline, for connections from now on that don't ask for their own, until something else is configured
+    /// Set the deadline of a volume's reads, for new connections
     #[command(
-        after_help = "Example:\n  plimsoll volume deadline web 20ms\n  plimsoll volume deadline web 20ms --busy error\n  plimsoll volume deadline web none"
+        after_help = "Connections whose export name has a deadline keep that one. The setting persists until the configuration file sets a different \
+        value.\n\nExamples:\n  plimsoll volume deadline web 20ms\n  plimsoll volume deadline web 20ms --busy error\n  plimsoll volume deadline web none"
     )]
     Deadline {
-        /// Its name.
+        /// Name.
         name: String,
-        /// Deadline of its reads, from their arrival; `none`: as its tenant's.
+        /// Deadline of its reads, from their arrival; `none`: the tenant's.
         #[arg(value_parser = deadline)]
         deadline: Deadline,
         /// Answer to a read that would miss the deadline: wait (served late) or error (fails at once) [default: as it is, wait at first]
@@ -102,37 +106,60 @@ enum Command {
         #[command(flatten)]
         control: Control,
     },
-    /// Bring it up to what another replica has, so that it's read again as one of several
+    /// Copy what another replica has newer, so that clients read this one again
     ///
-    /// What differs is copied from the peer over NBD, first where the peer has changed lately, then all the rest, until nothing
-    /// differs any more; writers may go on meanwhile, and must be connected to both. With --trust nothing is copied: what the
-    /// volume has is declared to be what the others shall have.
+    /// Copies differing ranges from the peer over NBD until none is left: ranges that the peer changed lately first. Writers may
+    /// continue; they must be connected to both replicas. With --trust nothing is copied: the volume's present content is declared
+    /// complete, and the other replicas are resynced from it.
     #[command(
         after_help = "Example:\n  plimsoll volume resync web --replica nbd://node-1/web --from nbd://node-2/web --control control.sock\n  plimsoll volume resync web --trust"
     )]
     Resync {
-        /// Its name.
+        /// Name.
         name: String,
-        /// Where it is, as an NBD address.
+        /// NBD address of this volume.
         #[arg(long, value_name = "URI", required_unless_present = "trust")]
         replica: Option<Address>,
-        /// A replica that has everything, as an NBD address.
+        /// NBD address of a complete replica.
         #[arg(long, value_name = "URI", required_unless_present = "trust")]
         from: Option<Address>,
-        /// Take it as it is.
+        /// Declare the volume's present content to be complete; copies nothing.
         #[arg(long, conflicts_with_all = ["replica", "from", "discard"])]
         trust: bool,
-        /// Even from a peer that has seen fewer changes: what it lacks is given up
+        /// Copy even from a peer with fewer changes. DISCARDS the changes that it lacks
         #[arg(long)]
         discard: bool,
         #[command(flatten)]
         control: Control,
     },
-    /// Delete one with all its data: its clients are let go and its space is zeroed
-    #[command(after_help = "Example:\n  plimsoll volume delete db --control control.sock")]
-    Delete {
-        /// Its name.
+    /// Give a volume another name; its data and live settings stay
+    #[command(
+        after_help = "Refused while a client is connected, and for a volume of the configuration file: rename it there and copy its data.\n\nExample:\n  plimsoll volume rename scratch spare --control control.sock"
+    )]
+    Rename {
+        /// Name.
         name: String,
+        /// New name.
+        new: String,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Delete a volume and ALL ITS DATA; asks first
+    #[command(
+        after_help = "The space is zeroed. Refused while a client is connected, and for a volume of the configuration file: take it out there and reload.\n\nExamples:\n  plimsoll volume delete db --control control.sock\n  plimsoll volume delete db --yes --json"
+    )]
+    Delete {
+        /// Name.
+        name: String,
+        /// Don't ask. Without a terminal nothing is deleted otherwise.
+        #[arg(long)]
+        yes: bool,
+        /// Disconnect its clients. Without it, a volume in use isn't deleted.
+        #[arg(long)]
+        disconnect: bool,
+        /// Delete a volume of the configuration file: the next start makes it again, empty.
+        #[arg(long)]
+        declared: bool,
         #[command(flatten)]
         control: Control,
     },
@@ -169,18 +196,42 @@ impl Volume {
                 let resync = replica.zip(from).map(|(replica, from)| Resync { replica, from, discard });
                 show(&caught_up(&Client::new(&control)?, &name, resync)?, &control)
             }
-            Command::Delete { name, control } => {
-                let client = Client::new(&control)?;
-                // All of it is overwritten with zeroes: on a slow device that takes its time.
-                let shown =
-                    indicatif::ProgressBar::new_spinner().with_message(format!("zeroing the space of `{name}`"));
-                shown.enable_steady_tick(std::time::Duration::from_millis(200));
-                let deleted = client.order(Method::DELETE, &path(&name));
-                shown.finish_and_clear();
-                deleted
+            Command::Rename { name, new, control } => {
+                let wanted = VolumeChange { rename: Some(new), ..VolumeChange::default() };
+                show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
+            }
+            Command::Delete { name, yes, disconnect, declared, control } => {
+                let how = [("disconnect", disconnect), ("declared", declared)];
+                delete(&name, yes, &how, &control)
             }
         }
     }
+}
+
+/// Deletes a volume that the user has confirmed. `how` has the API's words for what is refused without them.
+fn delete(name: &str, yes: bool, how: &[(&str, bool)], control: &Control) -> Result<()> {
+    let client = Client::new(control)?;
+    let volume: VolumeStatus = client.get(&path(name))?;
+    let VolumeStatus { pool, tenant, size_bytes, connections, .. } = &volume;
+    let size = bytes(*size_bytes);
+    if !yes {
+        let what = format!(
+            "volume {name}: {size} of pool {pool}, tenant {tenant}, clients: {connections}. ALL ITS DATA is lost."
+        );
+        confirm::by_name(&what, name)?;
+    }
+    // All of it is overwritten with zeroes: on a slow device that takes its time.
+    let shown = indicatif::ProgressBar::new_spinner().with_message(format!("zeroing the space of `{name}`"));
+    shown.enable_steady_tick(std::time::Duration::from_millis(200));
+    let words: Vec<String> = how.iter().filter(|(_, said)| *said).map(|(word, _)| format!("{word}=true")).collect();
+    let deleted = client.order(Method::DELETE, &format!("{}?{}", path(name), words.join("&")));
+    shown.finish_and_clear();
+    deleted?;
+    if control.json {
+        return print_json(&serde_json::json!({ "deleted": name, "pool": pool, "size_bytes": size_bytes }));
+    }
+    println!("volume {name} is deleted: {size} of pool {pool} are free again");
+    Ok(())
 }
 
 /// Has a volume caught up, or taken as it is where nothing is to be copied.
@@ -261,7 +312,7 @@ fn show(v: &VolumeStatus, control: &Control) -> Result<()> {
         if v.behind == "no" { String::new() } else { format!(": may lack changes of other replicas ({})", v.behind) };
     println!("  changes   {}{lacks}", v.generation);
     println!(
-        "  requests  {} done, {} failed, {} busy, {} inside",
+        "  requests  {} done, {} failed, {} busy, {} in flight",
         t.done,
         t.failed,
         t.busy_refused + t.busy_revoked,

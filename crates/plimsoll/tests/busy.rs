@@ -330,7 +330,7 @@ fn budgets_and_automatic_deadlines_are_configured() {
     }
     let m = Metrics::of(&server);
     let (reads, slow) = (m.value("plimsoll_budget_reads"), m.value("plimsoll_budget_slow"));
-    let let_in = m.value("plimsoll_budget_let_in_total");
+    let let_in = m.value("plimsoll_budget_admitted_late_total");
     assert!(let_in > 20.0 && refused > 20, "{let_in} let in, {refused} refused of 200");
     assert!(slow <= reads * 0.4 + 1.0, "{slow} of {reads} were slow");
     let deadline = m.value("plimsoll_auto_deadline_seconds");

@@ -151,7 +151,7 @@ fn written_back_data_survive_a_crash_and_go_home_when_asked() {
     // The cache may not go while only it has something.
     let without = common::config(r#"{ file = "slow.img", size = "64MiB" }"#, "16MiB");
     let said = Server::try_start(dir.path(), &without).err().expect("refused");
-    assert!(said.contains("vol") && said.contains("write-back"), "{said}");
+    assert!(said.contains("vol") && said.contains("cache mode `back`"), "{said}");
     std::fs::rename(dir.path().join("fast.img"), dir.path().join("away.img")).unwrap();
     let said = Server::try_start(dir.path(), &config).err().expect("refused");
     assert!(said.contains("isn't here") && said.contains("vol"), "{said}");
@@ -169,7 +169,7 @@ fn a_deleted_volume_leaves_nothing() {
     c.write(0, &[9; 65536]).unwrap().unwrap();
     c.flush().unwrap().unwrap();
     drop(c);
-    server.cli(&["volume", "delete", "two"]);
+    server.cli(&["volume", "delete", "two", "--yes", "--disconnect"]);
     server.cli(&["volume", "create", "two", "--pool", "p", "--size", "1MiB", "--tenant", "t"]);
     let mut c = Client::connect(&server.socket(), "two").unwrap();
     assert!(c.read(0, 65536).unwrap().unwrap().iter().all(|&b| b == 0));
@@ -251,7 +251,7 @@ fn a_cache_may_go_when_nothing_is_only_there_and_is_out_of_date_when_it_comes_ba
     server.kill();
     // The volume has no mode of its own: it is the section that said so.
     let said = Server::try_start(dir.path(), &without()).err().expect("refused");
-    assert!(said.contains("vol") && said.contains("write-back"), "{said}");
+    assert!(said.contains("vol") && said.contains("cache mode `back`"), "{said}");
     // Configured otherwise, and gone before anything could be written back: missing it is still noticed.
     std::fs::rename(dir.path().join("fast.img"), dir.path().join("away.img")).unwrap();
     let said = Server::try_start(dir.path(), &through).err().expect("refused");

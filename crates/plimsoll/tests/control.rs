@@ -319,7 +319,11 @@ fn connected_clients_outlive_growth_and_end_with_their_volume() {
     for _ in 0..64 {
         client.send(Nbd::Read, CommandFlags::EMPTY, 0, 1 << 20, &[]).unwrap();
     }
-    assert_eq!(node.call("DELETE", "/v1/volumes/vol", None).code, 204);
+    for query in ["", "?declared=true", "?disconnect=true"] {
+        assert_eq!(node.call("DELETE", &format!("/v1/volumes/vol{query}"), None).code, 409, "{query}");
+    }
+    assert_eq!(again.read(0, 512).unwrap().unwrap(), [5; 512], "nobody was let go");
+    assert_eq!(node.call("DELETE", "/v1/volumes/vol?disconnect=true&declared=true", None).code, 204);
     let ended = std::iter::from_fn(|| client.receive().ok()).count();
     assert!(ended <= 64, "{ended}");
     assert!(again.read(0, 512).is_err(), "let go");
@@ -402,7 +406,7 @@ fn metrics_count_what_happened_and_are_all_documented() {
     let web = node.get("/v1/tenants/web");
     assert_eq!((web["kept"].as_bool(), web["objectives"][1]["kept"].as_bool()), (Some(false), Some(true)));
 
-    let documented: Vec<(String, String)> = include_str!("../../../docs/metrics.md")
+    let documented: Vec<(String, String)> = include_str!("../../../docs/reference/metrics.md")
         .lines()
         .filter_map(|l| l.strip_prefix("| `"))
         // The shaper's own, which `plimsoll shape metrics` says.
@@ -415,7 +419,7 @@ fn metrics_count_what_happened_and_are_all_documented() {
     let mut documented_sorted = documented.clone();
     documented_sorted.sort();
     let said: Vec<(String, String)> = families.into_iter().map(|(name, f)| (name, f.kind)).collect();
-    assert_eq!(documented_sorted, said, "docs/metrics.md");
+    assert_eq!(documented_sorted, said, "docs/reference/metrics.md");
 }
 
 #[test]
@@ -517,7 +521,7 @@ fn the_command_line_does_it_all() {
     assert!(top["tenants"][0]["iops"].is_number());
     assert!(ok(&["top", "--once"]).contains("OWN I/O"));
     ok(&["pool", "recover", "main"]);
-    ok(&["volume", "delete", "x y"]);
+    ok(&["volume", "delete", "x y", "--yes"]);
     ok(&["tenant", "remove", "gold"]);
 
     let fails = |arguments: &[&str], code: i32, part: &str| {

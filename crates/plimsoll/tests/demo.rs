@@ -21,11 +21,11 @@ fn demo(dir: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Processes that were started with `dir` in their arguments: nodes that the demonstration left behind.
+/// Command lines of processes that were started with `dir` in their arguments: nodes and proxies of the demonstration.
 fn left(dir: &Path) -> Vec<String> {
     let of = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("cmdline")).ok();
     let all = std::fs::read_dir("/proc").unwrap().flatten().filter_map(of);
-    all.filter(|line| line.contains("serve") && line.contains(dir.to_str().unwrap())).collect()
+    all.filter(|line| line.contains(dir.to_str().unwrap())).collect()
 }
 
 fn nothing_is_left(dir: &Path) {
@@ -70,6 +70,18 @@ fn both_sides_are_measured_and_nothing_is_left() {
         assert_eq!(json["over_time"][side].as_array().unwrap().len(), 4);
     }
     assert_eq!(json["sides"]["without"]["web"]["busy"], 0, "without promises nobody is refused");
+}
+
+/// Nodes and proxies end with a demonstration that is killed. Its folder stays: nobody is left to remove it.
+#[test]
+fn a_demonstration_that_is_killed_leaves_no_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = demo(dir.path(), &["--seconds", "60", "--without", "nbdkit"]).spawn().unwrap();
+    let mine = |program: &str| left(dir.path()).iter().filter(|line| line.starts_with(program)).count();
+    until("the nodes and nbdkit run", || mine(env!("CARGO_BIN_EXE_plimsoll")) == 4 && mine("nbdkit") == 2);
+    running.kill().unwrap();
+    running.wait().unwrap();
+    until("they have ended", || left(dir.path()).is_empty());
 }
 
 #[test]

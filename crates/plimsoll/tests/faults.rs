@@ -101,7 +101,7 @@ fn a_full_disk_under_logs_is_only_its_tenants() {
         assert_eq!(quiet.read(n * 65_536, 4096).unwrap().unwrap(), [39; 4096]);
     }
     server.cli(&["volume", "create", "more", "--pool", "p", "--size", "4MiB", "--tenant", "other"]);
-    server.cli(&["volume", "delete", "more"]);
+    server.cli(&["volume", "delete", "more", "--yes"]);
     let status = server.control("GET", "/v1/status").expect(200);
     assert_eq!(
         (&status["pools"][0]["state"], &status["pools"][0]["problem"]),
@@ -394,7 +394,7 @@ fn who_waits_for_a_permit_may_lose_its_volume() {
         waiting.truncate(20);
         waiting.insert(0, busy("other"));
     }
-    server.cli(&["volume", "delete", "other"]);
+    server.cli(&["volume", "delete", "other", "--yes", "--disconnect", "--declared"]);
     drop(waiting);
     let mut c = client(&server);
     c.write(0, &[1; 4096]).unwrap().unwrap();

@@ -209,9 +209,9 @@ fn the_owner_of_the_running_slot_is_not_removed() {
     let view = view(&server);
     let (running, slots) = (view["running"].as_u64().unwrap() as usize, view["slots"].as_array().unwrap());
     let (its, other) = (slots[running]["volume"].as_str().unwrap(), slots[1 - running]["volume"].as_str().unwrap());
-    let why = server.cli_fails(&["volume", "delete", its]);
+    let why = server.cli_fails(&["volume", "delete", its, "--yes", "--declared"]);
     assert!(why.contains("owns the time slot that runs"), "{why}");
-    server.cli(&["volume", "delete", other]);
+    server.cli(&["volume", "delete", other, "--yes", "--declared"]);
     let why = server.cli_fails(&["fence", "baseline", its, "--seconds", "1"]);
     assert!(why.contains("too few to rest on"), "{why}");
     server.cli(&["fence", "set", "p", "--slots", "1", "--slot", "50ms"]);
@@ -220,7 +220,7 @@ fn the_owner_of_the_running_slot_is_not_removed() {
         assert!(Instant::now() < until, "slots change when the running one has ended");
         std::thread::sleep(Duration::from_millis(50));
     }
-    server.cli(&["volume", "delete", its]);
+    server.cli(&["volume", "delete", its, "--yes", "--declared"]);
     assert!(server.stop());
 }
 
@@ -274,4 +274,50 @@ fn a_baseline_is_of_clients_requests_and_of_its_slots() {
     let why =
         Server::try_start(dir.path(), &named.replacen("a.json", "none.json", 1)).err().expect("it can't be served");
     assert!(why.contains("none.json: cannot be read"), "{why}");
+}
+
+/// A volume that is stored and not configured any more has no slots, and its fence has become strict: its pool isn't served. The others
+/// are, and what it has is there once the fence has room for it again.
+#[test]
+fn a_volume_without_slots_takes_only_its_own_pool_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = "[[pool]]\nname = \"other\"\ndevice = { file = \"other.img\", size = \"64MiB\" }\n[[volume]]\nname = \"o\"\npool = \"other\"\n\
+                 size = \"1MiB\"\ntenant = \"t\"\n";
+    let text = |fence: &str, volumes: &[(&str, &str)]| fenced(fence, volumes) + other;
+    let hybrid = text("slots = 2\nhybrid = true", &[("a", "")]);
+    let server = Server::start(dir.path(), &hybrid);
+    for volume in ["a", "o"] {
+        let mut c = Client::connect(&server.socket(), volume).unwrap();
+        c.write(0, &[7; 4096]).unwrap().unwrap();
+        c.flush().unwrap().unwrap();
+    }
+    assert!(server.stop());
+
+    let server = Server::start(dir.path(), &text("slots = 2", &[("b", "slots = 1")]));
+    let mut o = Client::connect(&server.socket(), "o").unwrap();
+    assert_eq!(o.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    for gone in ["a", "b"] {
+        assert!(Client::connect(&server.socket(), gone).is_err(), "{gone}");
+    }
+    let health = server.control("GET", "/healthz");
+    assert_eq!(health.code, 503);
+    assert!(health.body.contains("pool `p`: volume `a` has no slots: give it some"), "{}", health.body);
+    let status = server.control("GET", "/v1/status").expect(200);
+    let states: Vec<_> = status["pools"].as_array().unwrap().iter().map(|p| (&p["name"], &p["state"])).collect();
+    assert_eq!(states, [(&"p".into(), &"failed".into()), (&"other".into(), &"ready".into())]);
+    drop(o);
+    assert!(server.stop());
+
+    let server = Server::start(dir.path(), &hybrid);
+    let mut a = Client::connect(&server.socket(), "a").unwrap();
+    assert_eq!(a.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    drop(a);
+    assert!(server.stop());
+
+    // Where it is the node's only pool, the node says why it can't start.
+    let alone = tempfile::tempdir().unwrap();
+    assert!(Server::start(alone.path(), &fenced("slots = 2\nhybrid = true", &[("a", "")])).stop());
+    let why =
+        Server::try_start(alone.path(), &fenced("slots = 2", &[("b", "slots = 1")])).err().expect("it can't start");
+    assert!(why.contains("volume `a` has no slots"), "{why}");
 }

@@ -55,9 +55,15 @@ tenants = ["*"]
 "#;
 
 /// Commands whose examples aren't run here, with the reason.
-const ELSEWHERE: [(&str, &str); 15] = [
+const ELSEWHERE: [(&str, &str); 22] = [
+    ("plimsoll demo", "measures for 80 seconds, tests/demo.rs"),
+    ("plimsoll mkfs", "files and mounts, tests/files.rs"),
+    ("plimsoll mount", "serves, tests/files.rs"),
+    ("plimsoll fsck", "a file system, tests/files.rs"),
+    ("plimsoll fs", "a file system, tests/files.rs"),
     ("plimsoll tape", "a tape that is complete, tests/tape.rs"),
     ("plimsoll lab", "a program of its own, tests/lab.rs"),
+    ("plimsoll host", "an agent and disks that are read, tests/host.rs"),
     ("plimsoll shape", "databases, tests/shape.rs"),
     ("plimsoll tune", "systems to tune, tests/tune.rs"),
     ("plimsoll trace", "traces as files, tests/traces"),
@@ -70,13 +76,15 @@ const ELSEWHERE: [(&str, &str); 15] = [
     ("plimsoll events --follow", "doesn't end"),
     ("plimsoll fence baseline", "measures for half a minute, tests/fence.rs"),
     ("plimsoll fence status main --baseline", "needs a baseline, tests/fence.rs"),
+    ("plimsoll pool restore", "a pool that no node serves, tests/lifecycle.rs"),
     ("plimsoll volume resync", "needs other nodes, tests/replicas.rs"),
 ];
 
 /// Examples that a healthy node refuses, with a part of the refusal.
-const REFUSED: [(&str, &str); 3] = [
+const REFUSED: [(&str, &str); 4] = [
     ("plimsoll cache give-up vol --lose-data --config", "uses this device"),
     ("plimsoll cache give-up", "its device hasn't failed"),
+    ("plimsoll volume delete db --control control.sock", "no terminal to ask on"),
     ("plimsoll fence plan --tenants 4 --best 19ms --worst 98ms --profile", "disk.profile.toml"),
 ];
 
@@ -114,6 +122,8 @@ fn examples(path: Vec<String>, all: &mut Vec<String>) {
 fn examples_work_as_printed() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), CONFIG);
+    // A volume of the configuration isn't renamed.
+    server.cli(&["volume", "create", "scratch", "--pool", "main", "--size", "64MiB", "--tenant", "web"]);
     let mut all = Vec::new();
     examples(vec!["plimsoll".into()], &mut all);
     let mut seen = std::collections::BTreeSet::new();

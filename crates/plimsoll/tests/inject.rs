@@ -145,7 +145,7 @@ fn a_stall_ends_with_whatever_it_stalls() {
     let mut c = client(&server);
     send_reads(&mut c, 5);
     held(5);
-    server.cli(&["volume", "delete", "vol"]);
+    server.cli(&["volume", "delete", "vol", "--yes", "--disconnect", "--declared"]);
     assert_eq!(injection(&server), None);
     server.cli(&["volume", "create", "vol", "--pool", "p", "--size", "16MiB", "--tenant", "t"]);
 

@@ -2,6 +2,10 @@
 
 mod common;
 use common::{Server, config, ok};
+use plimsoll_nvme::auth::Parties;
+use plimsoll_nvme::auth::groups::Group;
+use plimsoll_nvme::auth::prover::Prover;
+use plimsoll_nvme::auth::secret::{Hash, Secret};
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::host::{Command, Ear, Heard, connect_data, parameters, range};
 use plimsoll_nvme::pdu::Digests;
@@ -55,6 +59,34 @@ impl Host {
         let command = Command::connect(0, queue, 32, 0, queue == 2);
         self.send(&command, &connect_data(controller, [9; 16], host, subsystem));
         self.done(0).map(|value| value as u16)
+    }
+
+    /// Connects a queue of a host that has a secret, and proves it. The controller, or `None` if the node isn't convinced.
+    fn prove(&mut self, queue: u16, controller: u16, parties: Parties) -> Option<u16> {
+        let data = connect_data(controller, [9; 16], &parties.host, &parties.subsystem);
+        self.send(&Command::connect(0, queue, 32, 0, true), &data);
+        let value = self.done(0).expect("it may connect");
+        assert_eq!(value >> 16, 2, "authentication is required");
+        let is_mutual = parties.subsystem_secret.is_some();
+        let mut prover = Prover::new(parties, 77, [1; 64], [2; 64]);
+        let message = prover.negotiate(&Hash::ALL, &[Group::Null, Group::Ffdhe2048]);
+        self.ok(Command::authentication_send(1, message.len() as u32), &message);
+        let challenge = self.data(Command::authentication_receive(2, 4096)).expect("a challenge");
+        let message = prover.reply(&challenge).expect("a challenge");
+        self.ok(Command::authentication_send(3, message.len() as u32), &message);
+        let success = self.data(Command::authentication_receive(4, 4096)).expect("the result");
+        if !prover.accepts(&success) {
+            if success[1] == 3 {
+                let message = prover.verdict(false);
+                self.ok(Command::authentication_send(5, message.len() as u32), &message);
+            }
+            assert_eq!(self.hear(), None, "it closes");
+            return None;
+        }
+        if is_mutual {
+            self.ok(Command::authentication_send(5, 16), &prover.verdict(true));
+        }
+        Some(value as u16)
     }
 
     /// An admin queue with an enabled controller.
@@ -360,5 +392,212 @@ fn a_grant_names_a_host() {
     let mut io = Host::io(&address, PLAIN, controller, 1);
     assert_eq!(io.write_fetched(0, &[1; 512], 512), Err(Status::WRITE_PROTECTED));
     assert_eq!(io.read(0, 1), Ok(vec![0; 512]));
+    assert!(server.stop());
+}
+
+/// A host with a secret is served once it has proved that it has it, on each queue; nobody else is served under its name.
+#[test]
+fn hosts_with_a_secret_prove_themselves() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let secret = |byte| Secret::of(&[byte; 32]).expect("a secret's length");
+    let write = |name: &str, byte| {
+        let path = dir.path().join(name);
+        let _ = std::fs::remove_file(&path); // the first time there is none
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).unwrap();
+        file.write_all(secret(byte).to_text().as_bytes()).unwrap();
+    };
+    write("host.key", 1);
+    write("node.key", 2);
+    let keys =
+        format!("[[nvme_host]]\nnqn = \"{HOST}\"\nsecret_file = \"host.key\"\nsubsystem_secret_file = \"node.key\"\n");
+    let (server, address) = serve(dir.path(), r#"{ file = "p.img", size = "64MiB" }"#, "vol", &keys);
+    let parties = |host_secret, subsystem_secret| Parties {
+        host: HOST.into(),
+        subsystem: NQN.into(),
+        host_secret: secret(host_secret),
+        subsystem_secret,
+    };
+    for mutual in [None, Some(secret(2))] {
+        let mut admin = Host::open(&address, BOTH);
+        let controller = admin.prove(0, 0xffff, parties(1, mutual.clone())).expect("it has the secret");
+        admin.ok(Command::property_set(10, 0x14, 0x46_0001), &[]);
+        let mut io = Host::open(&address, BOTH);
+        assert_eq!(io.prove(1, controller, parties(1, mutual)), Some(controller));
+        assert_eq!(io.write_fetched(8, &[7; 4096], 4096), Ok(0));
+        assert_eq!(io.read(8, 8), Ok(vec![7; 4096]));
+        // The controller is no way in for a queue without the secret.
+        let mut thief = Host::open(&address, PLAIN);
+        assert_eq!(thief.prove(2, controller, parties(3, None)), None);
+        let mut thief = Host::open(&address, PLAIN);
+        thief.send(&Command::connect(0, 2, 32, 0, true), &connect_data(controller, [9; 16], HOST, NQN));
+        thief.done(0).expect("it may connect");
+        assert_eq!(thief.read(8, 8), Err(Status::from_wire(0x4191)));
+        assert_eq!(thief.hear(), None);
+    }
+    let mut wrong = Host::open(&address, PLAIN);
+    assert_eq!(wrong.prove(0, 0xffff, parties(1, Some(secret(3)))), None, "the node isn't who the host thinks");
+    let events = server.cli(&["events", "--kind", "refusal"]);
+    assert!(events.contains(HOST) && events.contains("different secrets"), "{events}");
+    assert!(!events.contains(&secret(1).to_text()[10..]), "a secret is shown");
+    // A host without one is served as before.
+    let mut admin = Host::open(&address, PLAIN);
+    admin.connect(0, 0xffff, ("nqn.2026-11.test:other", NQN)).expect("it may connect");
+    // A reload takes another secret.
+    write("host.key", 9);
+    server.cli(&["reload"]);
+    let mut old = Host::open(&address, PLAIN);
+    assert_eq!(old.prove(0, 0xffff, parties(1, None)), None);
+    let mut new = Host::open(&address, PLAIN);
+    assert!(new.prove(0, 0xffff, parties(9, None)).is_some());
+    assert!(server.stop());
+}
+
+/// A node with a tenant whose hosts attack, and one whose hosts behave.
+const TENANTS: &str = r#"
+[listen]
+unix = "nbd.sock"
+nvme_tcp = "127.0.0.1:0"
+[control]
+http = "127.0.0.1:0"
+unix = "control.sock"
+[limits]
+payload_idle = "2s"
+[[pool]]
+name = "p"
+device = { file = "p.img", size = "128MiB" }
+[[tenant]]
+name = "good"
+class = "best-effort"
+[[tenant]]
+name = "bad"
+class = "best-effort"
+bytes_max = "32MiB"
+[[volume]]
+name = "good"
+pool = "p"
+size = "16MiB"
+tenant = "good"
+[[volume]]
+name = "bad"
+pool = "p"
+size = "64MiB"
+tenant = "bad"
+[[subsystem]]
+nqn = "nqn.2026-11.test:good"
+export = "good"
+[[subsystem]]
+nqn = "nqn.2026-11.test:vol"
+export = "bad"
+queues = 64
+[[grant]]
+peer = "local"
+volumes = ["*"]
+"#;
+
+const MIB: u64 = 1 << 20;
+
+fn resident_bytes(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
+    let line = status.lines().find(|l| l.starts_with("VmRSS")).expect("a line for it");
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// Hosts that don't take their answers, announce data that never come or come one byte at a time, and silent connections:
+/// memory stays bounded and returns, and a host of another tenant is served meanwhile.
+#[test]
+fn hosts_that_attack_take_a_bounded_share() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), TENANTS);
+    let status = server.control("GET", "/v1/status").expect(200);
+    let address = status["node"]["listens"]["nvme_tcp"].as_str().expect("it listens").to_string();
+    let mut good_admin = Host::open(&address, PLAIN);
+    let good_controller = good_admin.connect(0, 0xffff, (HOST, "nqn.2026-11.test:good")).expect("it may connect");
+    good_admin.ok(Command::property_set(0, 0x14, 0x46_0001), &[]);
+    let mut good = Host::open(&address, PLAIN);
+    good.connect(1, good_controller, (HOST, "nqn.2026-11.test:good")).expect("it may connect");
+    let mut serves_others = |what: &str| {
+        for n in 0..20u8 {
+            // Each has the reading deadline of `Host::open` to be answered in.
+            assert_eq!(good.write_fetched(8, &[n; 65536], 65536), Ok(0), "{what}");
+            assert!(good.read(8, 128).as_deref() == Ok(&[n; 65536][..]), "{what}");
+        }
+    };
+    serves_others("before");
+    let start = resident_bytes(&server);
+    let (_admin, controller) = Host::admin(&address, PLAIN, NQN);
+    let bounded = |what: &str| {
+        let now = resident_bytes(&server);
+        println!("{what}: {} MiB resident, {} at the start", now / MIB, start / MIB);
+        assert!(now < start + 96 * MIB, "{what}: {} MiB resident", now / MIB);
+    };
+
+    // 24 queues ask for 31 MiB each and take nothing.
+    let mut slow: Vec<Host> = (1..=24).map(|queue| Host::io(&address, PLAIN, controller, queue)).collect();
+    for host in &mut slow {
+        for id in 0..31 {
+            host.send(&Command::read(id, u64::from(id) * 2048, 2048), &[]);
+        }
+    }
+    serves_others("beside slow readers");
+    bounded("slow readers");
+    drop(slow);
+
+    // Data that are announced, and whose hosts leave.
+    let mut announced = 0;
+    for round in 0..40 {
+        let queues: Vec<Host> = (30..=46)
+            .map(|queue| {
+                let mut host = Host::open(&address, PLAIN);
+                // The queue of the round before may not have been missed yet.
+                let end = Instant::now() + Duration::from_secs(20);
+                while let Err(status) = host.connect(queue, controller, (HOST, NQN)) {
+                    assert!(Instant::now() < end, "queue {queue} in round {round}: {status:?}");
+                    std::thread::sleep(Duration::from_millis(1));
+                    host = Host::open(&address, PLAIN);
+                }
+                host.send(&Command::write(1, 0, 2048, false), &[]);
+                host
+            })
+            .collect();
+        announced += queues.len();
+    }
+    serves_others("beside abandoned writes");
+    bounded(&format!("{announced} abandoned writes"));
+
+    // All bytes of the tenant in writes whose data come one byte at a time: they are let go, and its next host is served.
+    let mut dribbling: Vec<Host> = (50..54).map(|queue| Host::io(&address, PLAIN, controller, queue)).collect();
+    let mut pieces = Vec::new();
+    for host in &mut dribbling {
+        host.send(&Command::write(1, 0, 2048, false), &[]);
+        if let Some(ready @ Heard::Ready { .. }) = host.hear() {
+            let mut out = Vec::new();
+            ready.send_data(&mut out, PLAIN, &vec![1; 1 << 20], 1 << 20);
+            pieces.push(out);
+        }
+    }
+    let began = Instant::now();
+    for at in 0.. {
+        let open =
+            dribbling.iter_mut().zip(&pieces).filter_map(|(host, bytes)| host.stream.write_all(&bytes[at..=at]).ok());
+        if open.count() == 0 {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "a payload has a least rate");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    serves_others("beside dribbling writers");
+    let mut next = Host::io(&address, PLAIN, controller, 55);
+    assert_eq!(next.write_fetched(0, &[5; 4096], 4096), Ok(0), "the tenant's other hosts are served");
+
+    // Silent connections keep nobody out who speaks.
+    let silent: Vec<TcpStream> = (0..600).map_while(|_| TcpStream::connect(&address).ok()).collect();
+    for _ in 0..10 {
+        let mut admin = Host::open(&address, PLAIN);
+        admin.connect(0, 0xffff, (HOST, "nqn.2026-11.test:good")).expect("it may connect");
+    }
+    serves_others("beside silent connections");
+    drop(silent);
+    bounded("at the end");
     assert!(server.stop());
 }

@@ -1,6 +1,9 @@
 //! A volume on three nodes: requests' own deadlines, replicas that have missed something, and what brings them up.
 
 mod common;
+#[path = "../../client/examples/two_replicas.rs"]
+#[allow(dead_code)] // its `main` is cargo's
+mod two_replicas;
 
 use common::client::Client;
 use common::noise::Noise;
@@ -460,4 +463,34 @@ fn a_write_that_comes_to_the_peer_late_is_waited_for() {
     let mut c = Client::connect(&three.node(1).socket(), "vol?replica=read").unwrap();
     (1..=3u8).for_each(|n| assert_eq!(c.read(u64::from(n) << 20, 4096).unwrap().unwrap(), [100 + n; 4096]));
     to.into_iter().for_each(farewell);
+}
+
+/// The example of docs/guides/two-replicas.md: what a deadline does to p99 when one of two replicas is slow.
+#[test]
+fn the_example_shows_that_a_slow_replica_isnt_waited_for() {
+    let dirs: [tempfile::TempDir; 2] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    common::write_profile(dirs[0].path(), "hdd-160g-7200", "disk.profile");
+    let slow = Server::start(dirs[0].path(), &config(DISK, "16GiB"));
+    let fast = Server::start(dirs[1].path(), &config(r#"{ file = "disk.img", size = "64GiB" }"#, "16GiB"));
+    let replicas = [&slow, &fast].map(|node| node.uri("vol").parse::<Address>().unwrap());
+    let _noise = Noise::start(&slow, 16);
+    let p99 = |policy| block_on(two_replicas::p99(&replicas, policy)).unwrap();
+    let (base, mitt) = (p99(PolicyKind::Base), p99(PolicyKind::MittWait));
+    assert!(mitt < base, "with a deadline {mitt:?}, without {base:?}");
+    assert!(base > Duration::from_millis(20), "sixteen reads of a disk are ahead: {base:?}");
+}
+
+/// The guide shows the examples as they are.
+#[test]
+fn the_examples_page_has_them() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/guides/two-replicas.md")).unwrap();
+    for example in [
+        "client/examples/two_replicas.rs",
+        "client-c/examples/two_replicas.c",
+        "../bindings/python/examples/two_replicas.py",
+    ] {
+        let text = std::fs::read_to_string(root.join("crates").join(example)).unwrap();
+        assert!(page.contains(&text), "{example} isn't in docs/guides/two-replicas.md as it is");
+    }
 }

@@ -3,8 +3,10 @@
 mod common;
 use common::client::Client;
 use common::{Server, config, http, run};
+use plimsoll_pool::PoolPlan;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -132,7 +134,7 @@ fn an_end_is_bounded_and_told() {
     server.signal(Signal::TERM);
     let ending = hear();
     assert!(ending.starts_with("STOPPING=1\nEXTEND_TIMEOUT_USEC="), "{ending}");
-    assert!(ending.contains(" requests inside pool `p`; "), "{ending}");
+    assert!(ending.contains(" requests in flight in pool `p`; "), "{ending}");
     let status = server.control("GET", "/v1/status").json();
     assert_eq!(status["node"]["ending"], true, "it is watched while it ends");
     let refused = server.control("DELETE", "/v1/volumes/vol");
@@ -168,7 +170,7 @@ fn events_say_who_did_what_and_what_was_refused() {
     drop(Client::connect(&server.socket(), "vol").unwrap());
     assert!(Client::connect(&server.socket(), "no such").is_err());
     server.cli(&["tenant", "set", "t", "--deadline", "20ms"]);
-    server.cli_fails(&["volume", "delete", "nothing"]);
+    assert_eq!(server.control("DELETE", "/v1/volumes/nothing").code, 404);
     let found = |kind: &str, text: &str| {
         events(&server, &format!("?kind={kind}"))
             .into_iter()
@@ -204,6 +206,26 @@ fn events_say_who_did_what_and_what_was_refused() {
 fn check(file: &Path) -> (bool, Value) {
     let output = run(env!("CARGO_BIN_EXE_plimsoll"), &["check", file.to_str().unwrap(), "--json"]);
     (output.status.success(), serde_json::from_slice(&output.stdout).expect("JSON in any case"))
+}
+
+/// The plan is complete: it reads back as one, with what was configured and with defaults, and a stack can be built from it.
+#[test]
+fn check_prints_the_plan_of_each_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.toml");
+    let pool = |name: &str, keys: &str| format!("[[pool]]\nname = \"{name}\"\ndevice = {NULL}\n{keys}");
+    let text = pool("plain", "") + &pool("all", "depth = 7\ncores = 2\nthrottle = true\n[pool.fence]\nslots = 3\n");
+    std::fs::write(&file, format!("listen.unix = \"nbd.sock\"\n{text}")).unwrap();
+    let output = run(env!("CARGO_BIN_EXE_plimsoll"), &["check", file.to_str().unwrap(), "--resolved"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let plans: BTreeMap<String, PoolPlan> = serde_json::from_slice(&output.stdout).expect("plans");
+    let (plain, all) = (&plans["plain"], &plans["all"]);
+    assert_eq!((plain.scheduler.options.depth, all.scheduler.options.depth), (32, 7));
+    assert_eq!((plain.throttle, all.throttle), (false, true));
+    assert_eq!((plain.cores.as_ref().map(|c| c.cores), all.cores.as_ref().map(|c| c.cores)), (None, Some(2)));
+    assert_eq!((plain.fence.as_ref().map(|f| f.slots), all.fence.as_ref().map(|f| f.slots)), (None, Some(3)));
+    let layers = |plan: &PoolPlan| plimsoll_pool::build(plan, vec![plimsoll_pool::UNLIMITED]).expect("a stack").len();
+    assert!(layers(all) > layers(plain));
 }
 
 fn texts(all: &Value) -> String {
@@ -324,5 +346,42 @@ fn a_pipe_that_closes_is_no_panic() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), said.as_ref()), (Some(141), ""), "{command}");
     }
+    assert!(server.stop());
+}
+
+/// An objective that doesn't fit any more, by what requests turned out to take, isn't in the way of another change. Changing it is refused.
+#[test]
+fn an_objective_that_stands_is_in_no_reloads_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = r#"{ file = "p.img", size = "256MiB", model = "cheetah-15k5" }"#;
+    let text = config(device, "64MiB")
+        .replace("[[tenant]]", "cores = 1\nthrottle = true\n[[tenant]]")
+        .replace(
+            "class = \"best-effort\"",
+            "class = \"latency-critical\"\nobjectives = [{ percentile = 99, within = \"1ms\" }]",
+        )
+        .replace("size = \"64MiB\"\ntenant", "size = \"64MiB\"\nthrottle = { iops = 10000 }\ntenant");
+    let server = Server::start(dir.path(), &text);
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    let mut reads = 0;
+    // The pool learns from its requests what they take.
+    until("an objective is refused", || {
+        (reads..reads + 20).for_each(|n| drop(client.read(n * 7919 % 16000 * 4096, 4096).unwrap().unwrap()));
+        reads += 20;
+        rewrite(dir.path(), &[("within = \"1ms\"", "within = \"2ms\"")]);
+        let answer = http::unix(&server.dir.join("control.sock"), "POST", "/v1/reload", Some(&json!({})));
+        let refused = answer.code == 409 && answer.body.contains("of tenant `t` in pool `p` doesn't fit");
+        rewrite(dir.path(), &[("within = \"2ms\"", "within = \"1ms\"")]);
+        // If the change was taken, back to what it was.
+        refused || {
+            server.control("POST", "/v1/reload");
+            false
+        }
+    });
+    rewrite(dir.path(), &[("iops = 10000", "iops = 5000")]);
+    server.cli(&["reload"]);
+    let limits = server.control("GET", "/v1/pools/p/throttle").expect(200);
+    assert_eq!(limits["volumes"][0]["iops"], 5000, "{limits}");
+    drop(client);
     assert!(server.stop());
 }

@@ -12,10 +12,7 @@ use std::time::Instant;
 
 #[test]
 fn a_server_is_shaped_watched_steered_and_ended() {
-    if !Path::new("/usr/bin/redis-server").exists() {
-        println!("ran without redis-server: `make test` installs it");
-        return;
-    }
+    assert!(Path::new("/usr/bin/redis-server").exists(), "redis-server is missing: `make test-deps` installs it");
     let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
     let server = ["redis-server", "--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""].map(str::to_string);
     let server: Vec<&str> = server.iter().map(String::as_str).collect();
@@ -100,10 +97,7 @@ fn what_is_wrong_is_said() {
 
 #[test]
 fn a_proxy_is_watched_and_steered_too() {
-    if !Path::new("/usr/bin/redis-server").exists() {
-        println!("ran without redis-server: `make test` installs it");
-        return;
-    }
+    assert!(Path::new("/usr/bin/redis-server").exists(), "redis-server is missing: `make test-deps` installs it");
     let dir = tempfile::tempdir().unwrap();
     let (server_port, port) = (free_port(), free_port());
     let control = dir.path().join("segment").display().to_string();
@@ -187,10 +181,10 @@ fn noise(uri: &str) -> Ended {
 /// The joint system: a database whose data lie on a volume of a node lets fewer transactions in while the node forecasts long waits.
 #[test]
 fn the_storages_forecast_lowers_p_and_gives_it_back() {
-    if !may_mount() || !Path::new("/usr/sbin/mariadbd").exists() {
-        println!("ran without MariaDB on a volume");
+    if !may_mount() {
         return;
     }
+    assert!(Path::new("/usr/sbin/mariadbd").exists(), "mariadbd is missing: `make test-deps` installs it");
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let node = Server::start(dir.path(), NODE);

@@ -33,7 +33,7 @@ const PAGE_BYTES: u64 = 4096;
 pub type Models<'a> = dyn FnMut(&ModelPlan, u64) -> Result<AnyModel, BadPlan> + 'a;
 
 /// Builds the pool of `plan` over devices that offer `offers`: the slow one, then the fast one and the NVRAM if there is a cache that has
-/// them.
+/// them, then handles of the slow one that the scheduler `osds` reads replicas by.
 ///
 /// # Errors
 /// If a layer's configuration is out of its range, a layer doesn't fit its device, or a device that the plan needs is missing.
@@ -110,6 +110,10 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
         w.chain("model", Box::new(model));
     }
     w.end_chain(To::Device(SLOW));
+    if scheduler.kind == SchedulerKind::Osds {
+        // Handles of the slow device's bytes that read from one host each.
+        (devices..offers.len()).for_each(|handle| w.port("scheduler", To::Device(handle)));
+    }
     if let Some(c) = cache {
         let drive = if flash_model.is_some() { To::Layer("flash queue") } else { To::Device(FAST) };
         let mut flash = drive;

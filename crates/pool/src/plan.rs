@@ -90,7 +90,7 @@ pub struct KnownVolume {
     pub id: u32,
     /// Generation of the number.
     pub generation: u32,
-    /// Whether only the cache may have its newest data.
+    /// If true, the newest data of the volume may be in the cache only.
     pub behind: bool,
 }
 
@@ -204,7 +204,7 @@ impl ModelPlan {
     }
 }
 
-/// Why no stack can be built from a plan.
+/// Reason why no stack can be built from a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadPlan(pub String);
 

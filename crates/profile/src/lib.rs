@@ -25,7 +25,8 @@ impl<M: Model> ModelTarget<M> {
         ModelTarget { model, now: Time::ZERO, tag: 0 }
     }
 
-    /// Hands in as many as the device takes, and the others as those end; their numbers in the order in which they ended.
+    /// Hands in requests up to the device's limit, and the others as those end. Returns their numbers in the order in which
+    /// they ended.
     fn run(&mut self, requests: impl Iterator<Item = (Op, u64, u64)>) -> Vec<usize> {
         let mut done = Vec::new();
         self.model.advance(self.now, &mut done);
@@ -80,7 +81,7 @@ impl<M: Model> Target for ModelTarget<M> {
 /// Batches that are measured of a modelled device.
 const BATCHES: usize = 3000;
 
-/// What batches take on a modelled disk, if distances tell.
+/// Measures the times of batches on a modelled disk, if distances matter there.
 pub fn disk_batches_of(disk: Disk, seed: u64) -> Option<DiskBatches> {
     let measured = measure_disk_batches(&mut ModelTarget::new(disk), BATCHES, true, seed);
     measured.unwrap_or_else(|never| match never {})
@@ -92,13 +93,13 @@ pub fn flash_predictor(f: &FlashBatches) -> FlashPredictor {
     FlashPredictor { reads, writes, both_permille: f.both_permille.unwrap_or(1000).into() }
 }
 
-/// What batches take on modelled flash.
+/// Measures the times of batches on modelled flash.
 pub fn flash_batches_of(flash: impl Model, seed: u64) -> Option<FlashBatches> {
     let measured = measure_flash_batches(&mut ModelTarget::new(flash), BATCHES, true, seed);
     measured.unwrap_or_else(|never| match never {})
 }
 
-/// What the requests of a modelled disk cost, measured on that very disk.
+/// Measures the costs of requests on a modelled disk, on that very disk.
 pub fn costs_of(disk: Disk, seed: u64, tries: u32) -> Option<DiskModel> {
     let options = MeasureOptions { seed, tries, writes: true };
     let measured = measure_disk(&mut ModelTarget::new(disk), "itself", options, &mut |_, _| {});
@@ -124,9 +125,9 @@ const PROGRAMS: usize = 64;
 /// Reads that are sent together.
 const TOGETHER: u64 = 8;
 
-/// The profile of modelled flash that keeps to its specification (MT-M17): lone reads, several of one chip, several of
-/// chips on one channel, writes one by one. An erase can't be told from outside: the specification's figure stands for
-/// the vendor's.
+/// Measures the profile of modelled flash that keeps to its specification (MT-M17): lone reads, several of one chip, several of
+/// chips on one channel, writes one by one. An erase isn't visible from outside: the specification's figure stands for the
+/// vendor's.
 ///
 /// # Errors
 /// If there is no such drive.

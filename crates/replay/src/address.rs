@@ -1,4 +1,4 @@
-//! Where a trace's addresses go on a modelled device.
+//! Mapping of a trace's addresses to a modelled device.
 
 /// Puts the addresses of a trace's devices onto one device, whole blocks each.
 ///

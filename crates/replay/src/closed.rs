@@ -17,7 +17,7 @@ struct Thread {
     waits_for_one: bool,
 }
 
-/// What a part of a workload got: an operation, or a tenant (`tenant 0`).
+/// Results of a part of a workload: an operation, or a tenant (`tenant 0`).
 pub struct PerLabel {
     /// Its name.
     pub label: String,

@@ -5,16 +5,16 @@
 //!                ▲  timers, second tries, cancels                ▲ noise of others
 //! ```
 //!
-//! Each node is a whole [`Pool`](crate::Pool); what chooses replicas is a
-//! [`ReplicaPolicy`](plimsoll_client::ReplicaPolicy), the one that a live client has. A node's answers carry how many requests are
-//! in it and how long its device took; it answers probes, and tells when it begins to execute what it is to tell of ([`Begins`]):
-//! all of these take the network's time. What
-//! compared policies share: the gets with their arrivals, replicas and one random word each; the noise; the devices;
-//! and the hops' jitter of each message that both send (it is drawn from the get, the try and the direction, not from a
-//! stream that other messages draw from). So a difference between two runs with one seed is the policies'.
+//! Each node is a whole [`Pool`](crate::Pool). Replicas are chosen by a [`ReplicaPolicy`](plimsoll_client::ReplicaPolicy), the
+//! one that a live client has. A node's answers carry its requests in flight and its device's time. It answers probes, and
+//! reports the start of a request's execution ([`Begins`]). All of these take the network's time.
 //!
-//! The same seed gives the same [`ClusterMeasured::event_hash`]. Gets come in an open loop ([`Gets`]) or from users that wait for
-//! their answers ([`Users`]). What could be gained at best under a seed is [`Clairvoyant`]'s.
+//! Compared policies have the same gets, with their arrivals, replicas and one random word each. They have the same noise and
+//! devices, and the same hops' jitter of each message that both send. That jitter is drawn from the get, the try and the
+//! direction, not from a stream that other messages draw from. So a difference between two runs with one seed is the policies'.
+//!
+//! The same seed gives the same [`ClusterMeasured::event_hash`]. Gets come in an open loop ([`Gets`]) or from users that wait
+//! for their answers ([`Users`]). [`Clairvoyant`] has the best that could be gained under a seed.
 
 mod begins;
 mod cpu;

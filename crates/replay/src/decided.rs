@@ -19,7 +19,7 @@ pub fn note(decisions: u64) {
     });
 }
 
-/// Returns the hash of what was noted on this thread, and begins anew; 0 if nothing was.
+/// Returns the hash of the decisions recorded on this thread, and begins anew; 0 without any.
 pub fn take() -> u64 {
     HASH.take().value()
 }

@@ -1,9 +1,9 @@
-//! GreedyDual-Size-Frequency (OT-M12, equation 5.4): what is evicted first has the least
-//! `clock + Freq · Cost / Size(f)`; the clock rises to the priority of what was evicted, so that what isn't asked for ages.
+//! GreedyDual-Size-Frequency (OT-M12, equation 5.4): the file with the least `clock + Freq · Cost / Size(f)` is evicted first.
+//! The clock rises to the priority of the evicted file, so that unused files age.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How a file's size counts: `Size(f) = |f|^exponent`; Cost is 1.
+/// Weight of a file's size: `Size(f) = |f|^exponent`; Cost is 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SizeExponent(pub f64);
 

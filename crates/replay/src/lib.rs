@@ -5,10 +5,10 @@
 //!                                                                          │
 //!            Measured ◄── response time, from the trace's arrival ◄── completion
 //! ```
-//! One pool needs no event queue: what happens next is the earlier of the next arrival and the stack's next wake-up.
-//! Open loop ([`open_loop`]): requests arrive when they do; what finds the pool full waits outside, and its response
-//! time counts from its arrival all the same. Closed loop ([`closed_loop`]): simulated threads wait for their answers.
-//! Memory is that of the pool's bound, whatever the length of the trace.
+//! One pool needs no event queue: the next event is the earlier of the next arrival and the stack's next wake-up. Open loop
+//! ([`open_loop`]): requests arrive at their own times. A request that finds the pool full waits outside, and its response time
+//! counts from its arrival all the same. Closed loop ([`closed_loop`]): simulated threads wait for their answers. Memory is
+//! that of the pool's bound, whatever the length of the trace.
 //!
 //! * [`workload`] generates requests: in an open loop (arrival times are given) or a closed one (completions bring the next).
 //! * [`cluster`] puts many pools, their clients and the network into one event queue.

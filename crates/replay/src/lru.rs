@@ -6,7 +6,7 @@ use plimsoll_trace::record::{Op, TraceRecord};
 use plimsoll_trace::stream::RecordStream;
 use std::collections::HashMap;
 
-/// What is cached as one.
+/// Unit of caching.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Granularity {
     /// A request's start address is an object's name and its length the object's size, as in libCacheSim's reading
@@ -71,8 +71,8 @@ impl Lru {
         }
     }
 
-    /// Uses the object `(device, address)`; true if it was there. If not, it is inserted with `bytes`, after evicting
-    /// as many of the oldest as it takes; one larger than the cache is not.
+    /// Uses the object `(device, address)`; true if it was there. If not, it is inserted with `bytes`, after the eviction of
+    /// the oldest ones that are in its way. An object larger than the cache is not inserted.
     pub fn access(&mut self, device: u32, address: u64, bytes: u64) -> bool {
         let key = (device, address);
         if let Some(&i) = self.index.get(&key) {

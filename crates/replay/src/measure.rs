@@ -1,10 +1,10 @@
-//! What a replay measures.
+//! Measurements of a replay.
 
 use crate::address::Placer;
 use plimsoll_base::{Completion, IoHead, LatencyHistogram, Op, Outcome, Span, Time};
 use plimsoll_stack::sim::EventHash;
 
-/// Whether the forecast at admission agreed with what became of a request, seen from the deadline.
+/// Comparison of the forecast at admission with a request's actual end, seen from the deadline.
 ///
 /// Only of accepted requests can the truth be known: a refused one never ran. To count wrong refusals too, run with
 /// deadlines that are judged but not enforced ([`crate::Limits::judge`]).
@@ -64,7 +64,7 @@ pub struct Measured {
     pub first_arrival: Time,
     /// Last arrival.
     pub last_arrival: Time,
-    /// When the last request ended: the final clock.
+    /// Time of the last request's end: the final clock.
     pub clock: Time,
     /// A hash of every event: arrival, address, outcome and completion of each request in the order they ended.
     pub event_hash: u64,
@@ -74,7 +74,7 @@ pub struct Measured {
     pub cut: u64,
 }
 
-/// Which of the three kinds an operation is counted with.
+/// Returns the index of the kind, of three, that an operation belongs to.
 pub(crate) fn kind(op: Op) -> usize {
     match op {
         Op::Read => 0,

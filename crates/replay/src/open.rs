@@ -9,7 +9,7 @@ use plimsoll_trace::error::TraceError;
 use plimsoll_trace::record::{Op as TraceOp, TraceRecord};
 use plimsoll_trace::stream::RecordStream;
 
-/// What a replay is held to.
+/// Limits of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Each read's deadline, from its arrival: a read that is forecast to miss it is refused.
@@ -42,7 +42,7 @@ impl Default for Limits {
     }
 }
 
-/// Processes that are told apart; further ones share their numbers.
+/// Number of processes that are distinguished; further ones share their numbers.
 const PROCESSES_MAX: u32 = 1024;
 
 /// Requests between two reports of progress.
@@ -144,7 +144,7 @@ pub fn open_loop_watched<S: RecordStream>(
     Ok(m)
 }
 
-/// What of a record the pool is to know: a third of its size, and it is moved several times.
+/// Part of a record that the pool is to know: a third of its size, and it is moved several times.
 struct Arrival {
     at: Time,
     op: TraceOp,

@@ -13,7 +13,7 @@ use plimsoll_stack::sim::{EventQueue, SimDisk, SimWorkers};
 use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Stack, StackConfig, Target};
 use std::fmt;
 
-/// Why a pool can't be built: what is wrong, and what to do.
+/// Reason why a pool can't be built: problem and remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadPool(pub String);
 
@@ -62,7 +62,7 @@ impl DeviceChoice {
     }
 }
 
-/// How a pool is built.
+/// Configuration of a pool.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PoolConfig {
     /// The scheduler.
@@ -72,12 +72,12 @@ pub struct PoolConfig {
     /// Half width of the device's deviation from its profile, 0 to 0.5 (measuring rule: predictor and device are never
     /// the same thing with the same numbers). 0: none.
     pub mismatch: f64,
-    /// What a failover costs: a read late by no more is served after all (MittOS §3.3).
+    /// Cost of a failover: a read late by no more is served after all (MittOS §3.3).
     pub failover_hop: Span,
     /// Client requests held at most; more wait outside.
     pub inflight_max: usize,
-    /// What is done with accepted reads whose promise breaks later; [`Late::Flag`] also refuses nothing at the top: all
-    /// reads run, and what would have become of them is in the verdicts (MT-M28).
+    /// Treatment of accepted reads whose promise breaks later. [`Late::Flag`] also refuses nothing at the top: all reads run,
+    /// and their verdicts show the result (MT-M28).
     pub late: Late,
     /// With a layer that notes when requests leave the scheduler for the device ([`crate::cluster::Begins`]).
     pub tells_begin: bool,
@@ -127,7 +127,7 @@ impl PoolConfig {
         }
     }
 
-    /// What the scheduler is told.
+    /// Returns the scheduler's options.
     pub fn scheduler(&self) -> SchedulerOptions {
         SchedulerOptions {
             depth: self.depth,
@@ -177,7 +177,7 @@ const WORKERS: usize = 2;
 pub struct Pool {
     /// Its layers, to drive by hand.
     pub stack: Stack,
-    /// What is behind the stack's ports, for layers that keep bytes of their own there; usually nothing.
+    /// Disks behind the stack's ports, for layers that keep bytes of their own there; usually none.
     disks: Vec<SimDisk>,
     at_disk: EventQueue<(usize, Completion)>,
     workers: SimWorkers,
@@ -261,13 +261,13 @@ impl Pool {
         Ok(pool)
     }
 
-    /// A volume of all that it offers. A trace's devices, tenants and noise are told apart by volumes that share their addresses, which
-    /// volumes of a served pool never do.
+    /// Adds a volume of the whole offered size. A trace's devices, tenants and noise are separated by volumes that share their
+    /// addresses, which volumes of a served pool never do.
     pub fn add_volume(&mut self, key: VolumeKey) {
         add_volume(&mut self.stack, self.now, key, Extent { device_offset: 0, len: self.offer.size_bytes });
     }
 
-    /// When it is ready: zero, unless layers had to read first.
+    /// Returns the time at which it is ready: zero, unless layers had to read first.
     pub fn ready_at(&self) -> Time {
         self.now
     }
@@ -277,7 +277,7 @@ impl Pool {
         !self.disks.is_empty()
     }
 
-    /// When something next happens in it.
+    /// Returns the time of its next event.
     pub fn next_event(&self) -> Time {
         self.stack.next_wake().min(self.at_disk.next_at()).min(self.workers.next_at())
     }
@@ -309,14 +309,9 @@ impl Pool {
         }
     }
 
-    /// What it offers.
+    /// Returns its offer.
     pub fn offer(&self) -> Offer {
         self.offer
-    }
-
-    /// The stack, to inspect.
-    pub fn stack(&self) -> &Stack {
-        &self.stack
     }
 
     /// Client requests it holds at most.
@@ -324,7 +319,7 @@ impl Pool {
         self.inflight_max
     }
 
-    /// What a failover costs; at least a microsecond, so that nobody is refused for ever at one instant.
+    /// Returns the cost of a failover; at least a microsecond, so that no request is refused for ever at one instant.
     pub(crate) fn failover_hop(&self) -> Span {
         self.failover_hop.max(Span::from_micros(1))
     }

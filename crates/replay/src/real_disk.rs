@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What the disk's thread is asked.
+/// Order for the disk's thread.
 enum Asked {
     Read { queue: u16, offset: u64, len: u64, done: Box<dyn FnOnce() + Send> },
     IdleTime(Span),
@@ -68,7 +68,7 @@ impl Drop for RealDisk {
     }
 }
 
-/// Who waits for which read.
+/// Callers that wait for reads, by read.
 type Waiting = BTreeMap<u64, Box<dyn FnOnce() + Send>>;
 
 /// Brings the model up to `now`, and tells those whose reads have ended.

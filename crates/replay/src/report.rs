@@ -1,4 +1,4 @@
-//! What a replay found, for people and for programs. Equal runs give equal reports, to the byte.
+//! Report of a replay, for people and for programs. Equal runs give equal reports, to the byte.
 
 use crate::measure::{KINDS, Measured};
 use crate::pool::{DeviceChoice, PoolConfig};
@@ -56,7 +56,7 @@ pub struct KindReport {
     pub response: Times,
 }
 
-/// How forecasts at admission compare with what happened.
+/// Comparison of forecasts at admission with actual ends.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ForecastReport {
     /// Absolute difference between forecast and actual completion.
@@ -72,7 +72,7 @@ pub struct ForecastReport {
 /// The whole report.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ReplayReport {
-    /// What was replayed.
+    /// Source of the replayed load.
     pub source: String,
     /// Profile of the modelled device.
     pub device: String,
@@ -112,7 +112,7 @@ pub struct ReplayReport {
     pub event_hash: String,
     /// The final clock.
     pub clock_ns: u64,
-    /// What a reader must know about these figures.
+    /// Limits of these figures that a reader must know.
     pub notes: Vec<String>,
 }
 

@@ -6,7 +6,7 @@ use plimsoll_sched::choice::UnknownScheduler;
 use serde::Deserialize;
 use std::fmt;
 
-/// What a replay is set to. Each key of the file has a flag of the same meaning.
+/// Settings of a replay. Each key of the file has a flag of the same meaning.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ReplaySettings {
     /// `device`: a profile's name or file.
@@ -29,7 +29,7 @@ struct Written {
     seed: Option<u64>,
 }
 
-/// What is wrong with a settings file, and in which line.
+/// Problem of a settings file, and its line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadSettings {
     line: usize,

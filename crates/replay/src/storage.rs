@@ -14,7 +14,7 @@ const TENANT: TenantId = TenantId(0);
 /// Requests that the systems may have at the disk at once.
 const INFLIGHT_MAX: usize = 1 << 16;
 
-/// What happens next.
+/// Next event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event<T> {
     /// A timer set by the system.
@@ -66,7 +66,7 @@ impl<T: Ord> Storage<T> {
         self.now
     }
 
-    /// How long the disk has had something to do so far.
+    /// Returns the disk's busy time so far.
     pub fn busy(&self) -> Span {
         if self.outside == 0 { self.busy } else { self.busy + self.now.since(self.busy_since) }
     }
@@ -102,7 +102,7 @@ impl<T: Ord> Storage<T> {
         self.timers.push(Reverse((self.now + span, self.set, event)));
     }
 
-    /// When something happens next, if nothing is sent or set until then; [`Time::NEVER`] if nothing will.
+    /// Returns the time of the next event, if nothing is sent or set until then; [`Time::NEVER`] if there is none.
     pub fn next_at(&self) -> Time {
         let timer = self.timers.peek().map_or(Time::NEVER, |Reverse(t)| t.0);
         self.pool.stack.next_wake().min(timer)

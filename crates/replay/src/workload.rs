@@ -1,10 +1,9 @@
 //! Workloads made up from parameters and a seed.
 //!
 //! Two shapes:
-//! * **Open loop**: arrival times are given, whatever the system does. [`open::OpenLoop`] sends what a
-//!   [`Requests`] generator asks for at the times an [`open::Arrivals`] process says; it is a
-//!   [`RecordStream`](plimsoll_trace::RecordStream) like a trace, and response time counts from the arrival. Noise
-//!   ([`noise`]) is of this shape.
+//! * **Open loop**: arrival times are given, whatever the system does. [`open::OpenLoop`] sends the requests of a [`Requests`]
+//!   generator at the times of an [`open::Arrivals`] process. It is a [`RecordStream`](plimsoll_trace::RecordStream) like a
+//!   trace, and response time counts from the arrival. Noise ([`noise`]) is of this shape.
 //! * **Closed loop**: simulated threads, each of which waits for its answers ([`ClosedLoop`]). Someone drives them:
 //!   the replay engine against a device, or [`pace::Paced`] against a constant latency.
 //!
@@ -25,7 +24,7 @@ use plimsoll_base::{Rng, Span, Time};
 use plimsoll_trace::record::Op;
 use std::fmt;
 
-/// What is asked of the volume.
+/// Request to the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Request {
     /// Operation.
@@ -47,14 +46,14 @@ pub trait Requests {
     fn next_request(&mut self) -> Request;
 }
 
-/// What a thread of a closed loop does next.
+/// Next step of a thread in a closed loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Sends a request, part of the operation numbered `label` ([`ClosedLoop::labels`]).
     Send {
-        /// What it asks for.
+        /// Request.
         request: Request,
-        /// Which operation it belongs to.
+        /// Operation that it belongs to.
         label: u16,
     },
     /// Does nothing for this long. What the thread has sent may complete meanwhile.
@@ -69,7 +68,7 @@ pub enum Step {
 /// over: a request is over at once unless the thread then has [`ClosedLoop::depth`] requests outstanding, in which
 /// case it is over when one of them completes.
 pub trait ClosedLoop {
-    /// How many threads there are, numbered from 0.
+    /// Returns the number of threads, numbered from 0.
     fn threads(&self) -> u32;
 
     /// Requests a thread may have outstanding, at least 1.
@@ -81,7 +80,7 @@ pub trait ClosedLoop {
         self.depth()
     }
 
-    /// Whose the thread is; `None`: threads are dealt out to the driver's tenants in turn.
+    /// Returns the thread's tenant; `None`: threads are dealt out to the driver's tenants in turn.
     fn tenant_of(&self, thread: u32) -> Option<u16> {
         let _ = thread;
         None
@@ -90,16 +89,16 @@ pub trait ClosedLoop {
     /// The names of the operations that requests belong to, in the order of their numbers.
     fn labels(&self) -> &[&'static str];
 
-    /// What thread `thread` does at `now`. `now` never goes back from one call to the next.
+    /// Returns the step of thread `thread` at `now`. `now` never goes back from one call to the next.
     fn next(&mut self, thread: u32, now: Time) -> Step;
 }
 
 /// Parameters that contradict each other or have no meaning.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadWorkload {
-    /// Which parameter.
+    /// Parameter.
     pub parameter: &'static str,
-    /// What is wrong with it, and what to do.
+    /// Problem and remedy.
     pub what: String,
 }
 
@@ -131,7 +130,7 @@ impl RateCap {
         RateCap { interval, next_at: Time::ZERO }
     }
 
-    /// How long to wait at `now` before the next operation; zero: it may start, and is counted.
+    /// Returns the wait at `now` before the next operation; zero: it may start, and is counted.
     pub fn wait(&mut self, now: Time) -> Span {
         self.wait_at(now, None)
     }

@@ -104,7 +104,7 @@ fn every_request_ends_once_and_a_full_pool_holds_the_rest_back() {
     let mut p = pool(&PoolConfig { inflight_max: 64, ..PoolConfig::default() });
     let mut source = Held::new(records.clone(), Tables::new());
     let m = open_loop(&mut p, &mut source, &Limits::default(), &mut |_, _| {}).unwrap();
-    assert_eq!((m.requests(), m.done.iter().sum::<u64>(), p.stack().inflight()), (3_000, 3_000, 0));
+    assert_eq!((m.requests(), m.done.iter().sum::<u64>(), p.stack.inflight()), (3_000, 3_000, 0));
     assert!(m.held_back > 1_000, "{}", m.held_back);
     let mut roomy = pool(&PoolConfig::default());
     let mut source = Held::new(records, Tables::new());

@@ -1,8 +1,8 @@
 //! Admission: which reads with a deadline are accepted, beyond the forecast's own verdict. The topmost layer of a pool.
 //!
-//! The stack refuses a read whose forecast is late. This layer changes the forecast where that isn't the whole truth: a read
-//! that is forecast in time and yet has too large a chance to be late gets the [`Room`] on top, a tenant whose
-//! deadline is of a percentile has late reads let in while its [`SlowBudget`] lasts.
+//! The stack refuses a read whose forecast is late. This layer changes the forecast in two cases. A read that is forecast in
+//! time and yet too likely late gets the [`Room`] on top. A tenant whose deadline is of a percentile has late reads accepted
+//! while its [`SlowBudget`] lasts.
 
 use crate::budgets::SlowBudget;
 use crate::room::{Room, RoomConfig, RoomView, Tolerance};
@@ -59,7 +59,7 @@ struct Tenant {
     /// Reads refused for the room.
     refused: u64,
     in_time: InTime,
-    /// When a read of it with a deadline was last accepted.
+    /// Time at which a read of it with a deadline was last accepted.
     accepted_at: Time,
     /// Doublings of [`PROBE_AFTER`].
     doubled: u32,

@@ -6,11 +6,11 @@
 //!         ├─ how long reads take that look so ─────────────────────────────┤                                        │
 //!         └─ how likely reads are late that look so ───────────────────────┘       quantile of the best: the forecast
 //! ```
-//! Each read has a row in each of some small tables: the forecasts of the others, the part of the drive that it needs, what
-//! is outstanding and for how long, what the last reads and writes took, bytes written lately, flushes and the time since. Every
-//! candidate gives every read a chance to be late; the judge keeps, for the reads of late, which late reads each candidate would
-//! have found within the budget of needless refusals, and the best forecasts. Until enough was seen, a
-//! profile's costs forecast by themselves, and without a profile nothing is forecast.
+//! Each read has a row in each of some small tables. They are indexed by the forecasts of the others, the part of the drive
+//! that it needs, the outstanding requests and their age, the times of the last reads and writes, bytes written lately, flushes
+//! and the time since. Every candidate gives every read a probability of being late. The judge keeps, over recent reads, the
+//! late reads that each candidate would have found within the budget of needless refusals, and the best candidate forecasts.
+//! Until there are enough samples, a profile's costs forecast by themselves; without a profile nothing is forecast.
 
 mod judge;
 mod predictor;

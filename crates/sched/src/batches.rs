@@ -1,9 +1,10 @@
-//! What batches of requests take (VF-M12, M13): measured, and fitted for a fence's predictors.
+//! Service times of batches of requests (VF-M12, M13): measured, and fitted for a fence's predictors.
 //!
-//! A disk's batch is taken to be served by address, each request at a cost piecewise linear in its distance from the one before,
-//! and its transfer, the first one by a function of its own: between knots that is linear, so a batch's time is linear in how much of each knot's hat function its
-//! distances make up. Flash's is a line over reads, writes and bytes. Least squares find a disk's weights, least absolute deviations
-//! flash's: a batch that an erasure holds up takes milliseconds more, which no count tells.
+//! The model of a disk's batch: requests are served by address. Each costs a piecewise linear function of its distance from the
+//! one before, and its transfer. The first request has a function of its own. Between knots the function is linear, so a
+//! batch's time is linear in each knot's part of the batch's distances. The model of flash's batch is a line over reads, writes
+//! and bytes. Least squares find a disk's weights; least absolute deviations find flash's. The reason: a batch that an erasure
+//! holds up takes milliseconds more, which no count shows.
 //!
 //! Batches are as large as a slot has room for: 1 to 8 on a disk, 1 to 100 on flash, 1 to 8 with writes.
 
@@ -12,7 +13,7 @@ use plimsoll_base::linear::{least_deviations, least_squares};
 use plimsoll_base::{Rng, Span};
 use serde::{Deserialize, Serialize};
 
-/// What was fitted.
+/// Fitted profile of batches.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchProfile {
@@ -32,8 +33,8 @@ pub struct DiskBatches {
     pub cost_us: Vec<f64>,
     /// A KiB's transfer.
     pub transfer_ns_per_kib: u32,
-    /// What a batch's first request costs at each: it waits for the platter, while the drive orders the others by what it meets first. As
-    /// the others where it wasn't told apart.
+    /// Cost of a batch's first request at each knot: it waits for the platter, while the drive orders the others by what it
+    /// meets first. The same as the others' where the two weren't separated.
     #[serde(default)]
     pub first_cost_us: Vec<f64>,
 }
@@ -48,16 +49,16 @@ pub struct FlashBatches {
     pub read_us: f64,
     /// A KiB beyond a read's first four.
     pub transfer_ns_per_kib: u32,
-    /// If something is written; as if something is read where it wasn't told apart.
+    /// Fixed part of a batch that writes; the reads' where the two weren't separated.
     #[serde(default)]
     pub write_fixed_us: Option<f64>,
     /// Each write.
     pub write_us: f64,
-    /// A KiB beyond a write's first four; a read's where it wasn't told apart.
+    /// Cost of each KiB beyond a write's first four; the reads' where the two weren't separated.
     #[serde(default)]
     pub write_ns_per_kib: Option<u32>,
-    /// A batch that reads and writes takes what the longer kind takes, and so many thousandths of the shorter one; all of it where it
-    /// wasn't measured.
+    /// Overlap in a batch that reads and writes: it takes the time of the longer kind, and this many thousandths of the shorter
+    /// kind's time. 1000 where it wasn't measured.
     #[serde(default)]
     pub both_permille: Option<u32>,
 }
@@ -187,7 +188,7 @@ pub fn measure_disk_batches<T: Target>(
     Ok(Some(DiskBatches { distance_bytes: knots, cost_us, transfer_ns_per_kib, first_cost_us }))
 }
 
-/// How much of each knot a distance makes up.
+/// Computes each knot's part of a distance.
 fn hat(distance: u64, knots: &[u64], x: &mut [f64]) {
     let right = knots.partition_point(|k| *k <= distance).clamp(1, knots.len() - 1);
     let (left, width) = (knots[right - 1], knots[right] - knots[right - 1]);
@@ -204,8 +205,9 @@ fn round(us: f64) -> f64 {
 /// Flash batches that are predicted as well as this are predicted well.
 const FINE_NS: f64 = 20_000.0;
 
-/// Measures flash by `n` batches that read; and with `writes` by a third as many that write after them (a drive that was written to has
-/// work of its own for a while, and reads would meet it), and as many that do both. Without, writes are taken for as dear as reads.
+/// Measures flash by `n` batches of reads. With `writes` it measures `n / 3` batches of writes, and `n / 3` batches of both,
+/// after them: a drive has work of its own for a while after writes, and reads would meet it. Without `writes`, writes are
+/// assumed to cost the same as reads.
 ///
 /// # Errors
 /// The device's first.
@@ -237,7 +239,8 @@ pub fn measure_flash_batches<T: Target>(
     Ok(Some(FlashBatches { both_permille, ..known }))
 }
 
-/// How much of the kind that takes less comes on top where a batch reads and writes, in thousandths: the median of `n` batches.
+/// Measures the overlap in a batch that reads and writes: the part of the shorter kind's time that adds to the longer kind's,
+/// in thousandths. It is the median of `n` batches.
 fn measure_both<T: Target>(target: &mut T, n: usize, known: &FlashBatches, rng: &mut Rng) -> Result<u32, T::Error> {
     let within = (target.size_bytes() / WRITTEN_PART).max(2 << 20).min(target.size_bytes());
     let mut shares = Vec::new();
@@ -261,7 +264,8 @@ fn measure_both<T: Target>(target: &mut T, n: usize, known: &FlashBatches, rng: 
     Ok(shares.get(shares.len() / 2).copied().unwrap_or(1000))
 }
 
-/// What batches of one kind take, us: any, each request, and each KiB beyond the first four of each.
+/// Measures batches of one kind, in us: the fixed part, the cost of each request, and of each KiB beyond the first four of
+/// each.
 fn measure_flash<T: Target>(
     target: &mut T,
     n: usize,

@@ -1,15 +1,15 @@
-//! A device whose inside is hidden: a predictor that learns from what it sees, online (what LinnOS and Heimdall look at:
-//! queue lengths, recent latencies, sizes; and what SSDcheck finds: how addresses are spread), and the scheduler that goes with it.
+//! A device whose inside is hidden: a predictor that learns online from outside observations, and the scheduler that goes with
+//! it. LinnOS and Heimdall use queue lengths, recent latencies and sizes; SSDcheck finds how addresses are spread.
 //!
 //! ```text
 //!  read ─► part that it needs (stripes) ─┐
 //!          queue, sizes, recent times ───┴─► score ─► level's histogram ─► quantile: the forecast
 //! ```
-//! A read's score is a sum over small tables; what reads of such a score took is a histogram, and a forecast is its
-//! quantile. Which one follows from a budget: of the reads that would be in time, so many of a thousand may be refused. How many would
-//! be is expected from the same histograms, so it's known even of reads that never ran. All of it fades and follows drift;
-//! integers only, and a decision walks one histogram. The queue in front of the device belongs to what is hidden: times count from when
-//! a request comes.
+//! A read's score is a sum over small tables. The times of reads with one score form a histogram, and a forecast is its
+//! quantile. The quantile follows from a budget: the number of reads, per thousand that would be in time, that may be refused.
+//! The number to expect comes from the same histograms, so it is known even of reads that never ran. All tables fade and follow
+//! drift. Arithmetic is in integers, and a decision walks one histogram. The queue in front of the device is part of the hidden
+//! inside: times are measured from a request's arrival.
 
 mod levels;
 pub(crate) mod log;
@@ -31,23 +31,23 @@ const PIECE_BYTES: u64 = 16 << 10;
 /// The device's rate and what reads took lately follow by 1/2 to the power of these.
 const RATE_SHIFT: u32 = 4;
 const RECENT_SHIFT: u32 = 2;
-/// The quantile is raised or lowered by so much every so many reads with a deadline, within its bounds.
+/// Steps by which the quantile rises or falls after every [`QUANTILE_EVERY`] reads with a deadline, within [`QUANTILES`].
 const RAISED: u32 = 5;
 const LOWERED: u32 = 20;
 const QUANTILE_EVERY: u32 = 128;
 const QUANTILE_FIRST: u32 = 500;
 const QUANTILES: std::ops::RangeInclusive<u32> = 100..=950;
-/// What is expected of the budget fades by 1/2 to the power of this.
+/// Shift of the expected budget's moving average: each sample has the weight 1/2 to the power of this.
 const BUDGET_SHIFT: u32 = 13;
 /// A device of which no read is seen any more is asked again no less often than this.
 const PROBE_AFTER_MOST: Span = Span::from_secs(64);
 
-/// How a predictor for hidden devices behaves.
+/// Settings of a predictor for hidden devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlackBoxConfig {
     /// Requests at the device at once, at least 1.
     pub depth: u32,
-    /// Of a thousand reads that would be in time, so many may be refused.
+    /// Number of reads, per thousand that would be in time, that may be refused.
     pub needless_permille: u32,
 }
 
@@ -57,7 +57,7 @@ impl Default for BlackBoxConfig {
     }
 }
 
-/// How many reads that would be in time are refused: as expected from the histograms, in thousandths, fading.
+/// Expected rate of refused reads that would be in time, from the histograms: in thousandths, fading.
 struct Budget {
     needless_permille: u32,
     /// Of 2 to the power of [`BUDGET_SHIFT`] times a thousand.
@@ -94,7 +94,7 @@ impl Budget {
     }
 }
 
-/// What is remembered of a read until it ends.
+/// Features of a read, kept until it ends.
 #[derive(Clone, Copy)]
 struct Looked {
     rows: Rows,
@@ -121,21 +121,21 @@ pub struct BlackBoxPredictor {
     levels: Levels,
     budget: Budget,
     in_flight: BTreeMap<IoId, InFlight>,
-    /// When each read that is in flight was sent, by its number among all that were sent.
+    /// Send time of each read in flight, by its number among all reads sent.
     reads_in_flight: BTreeMap<u64, Time>,
     sent: u64,
     pieces: u64,
     write_bytes: u64,
-    /// What a piece took the device while it had several.
+    /// Service time of a piece while the device had several.
     piece_ns: u64,
     last_done: Time,
     last_read: Time,
     /// With no read seen for so long the device is asked again.
     probe_after: Span,
-    /// What the last reads took, and the very last.
+    /// Times of the last reads, and of the very last.
     recent_ns: u64,
     last_ns: u64,
-    /// How often a read took no longer than was predicted, and how often it was to, in 65536ths, fading.
+    /// Rate of reads that took no longer than predicted, and the rate that was promised, in 65536ths, fading.
     held: u32,
     promised: u32,
     reads: u64,
@@ -188,7 +188,7 @@ impl BlackBoxPredictor {
         score::rows(now, &scene, part)
     }
 
-    /// What a read that is sent at `now` would take, and how sure that is.
+    /// Predicts the time of a read that is sent at `now`, and the confidence.
     pub fn predict(&self, now: Time, head: &IoHead) -> (Span, Confidence) {
         if !self.levels.knows() {
             return (Span::ZERO, Confidence::NONE); // nothing is refused on a guess
@@ -203,7 +203,7 @@ impl BlackBoxPredictor {
         self.reads_in_flight.is_empty() && at.since(self.last_read) > self.probe_after
     }
 
-    /// How sure it is: as often as promised is as sure as it gets.
+    /// Returns the confidence: highest when predictions hold exactly as often as promised.
     pub fn confidence(&self) -> Confidence {
         let off = (u64::from(self.held.abs_diff(self.promised)) * 1000) >> 16;
         Confidence(1000 - off.min(1000) as u16)
@@ -326,7 +326,7 @@ impl BlackBox {
         self.fifo.depths()
     }
 
-    /// What it has learned.
+    /// Returns the predictor with all that it has learned.
     pub fn predictor(&self) -> &BlackBoxPredictor {
         &self.predictor
     }

@@ -1,13 +1,12 @@
 //! Promises over many requests: "p99 within d" as a sliding budget of slow requests (MittOS §7.2).
 //!
-//! A deadline by itself refuses every read that would miss it. A tenant that was promised a percentile may have some slow
-//! ones, and would rather have them served than refused: as long as its budget lasts, a read that would be late is
-//! accepted after all.
+//! A deadline by itself refuses every read that would miss it. A tenant with a percentile may have some slow reads, and prefers
+//! them served to refused. As long as its budget lasts, a read that would be late is accepted after all.
 
-/// A window in so many parts; the oldest part goes as a whole.
+/// Number of parts of a window; the oldest part expires as a whole.
 const PARTS: usize = 16;
 
-/// How many of a tenant's last reads may be slow.
+/// Number of a tenant's last reads that may be slow.
 #[derive(Clone, Debug)]
 pub struct SlowBudget {
     slow_permyriad: u64,
@@ -52,7 +51,7 @@ impl SlowBudget {
         self.parts.iter().fold((0, 0), |a, p| (a.0 + p.0, a.1 + p.1))
     }
 
-    /// May one more be slow, with `accepted` already accepted to be?
+    /// Returns whether one more may be slow, with `accepted` already accepted as slow.
     pub fn allows(&self, accepted: u64) -> bool {
         let (reads, slow) = self.spent();
         (slow + accepted + 1) * 10_000 <= (reads + 1) * self.slow_permyriad

@@ -1,4 +1,4 @@
-//! What a drive's own buffer holds, guessed from outside: the runs that were read last, and how far read-ahead has come.
+//! Content of a drive's own buffer, guessed from outside: the runs that were read last, and the progress of read-ahead.
 //!
 //! A read that the buffer answers takes a tenth of a millisecond instead of a turn, and nothing about its distance tells the
 //! two apart. The guess keeps a few runs, oldest replaced first, and lets the last one grow at the media's rate until
@@ -18,8 +18,8 @@ struct Run {
     end: u64,
 }
 
-/// Which pages the runs may reach, in 32 bits each so that all are compared in a few instructions: nearly every question is
-/// about an address that no run is near. Numbers wrap, so a page may be taken for another one's; never the other way round.
+/// Pages that the runs may reach, in 32 bits each so that all are compared in a few instructions: nearly every lookup is for an
+/// address that no run is near. Numbers wrap, so a page may be taken for another one's; never the other way round.
 #[derive(Clone, Copy, Debug)]
 struct Reaches {
     first: [u32; RUNS_MAX],
@@ -51,7 +51,7 @@ pub(crate) struct DriveBuffer {
     grows_since: Time,
     bytes_per_us: u64,
     limit: u64,
-    /// How far the drive reads ahead, in bytes; zero: not at all.
+    /// Length of the drive's read-ahead, in bytes; zero: none.
     ahead_bytes: u64,
 }
 

@@ -5,15 +5,15 @@
 //!                          ├─ best effort  ─┼─ process nodes, in turn ── offsets in order ─► dispatch queue ─► device
 //!                          └─ idle         ─┘
 //! ```
-//! The group that has had least for its weight goes next; in it the best class; in that the node whose turn it is, for a
-//! slice of time that its level (0 to 7) sets. A node whose queue runs empty within its slice keeps the device for
-//! `slice_idle` more if its habits say that its next request is near (the `idle_time` that OpTune tunes, OT-M11).
+//! The group that has had least for its weight goes next. In it the best class goes next, and in that the node whose turn it
+//! is, for a slice of time that its level (0 to 7) sets. A node whose queue runs empty within its slice keeps the device for
+//! `slice_idle` more if its habits predict that its next request is near (the `idle_time` that OpTune tunes, OT-M11).
 //!
-//! **Prediction.** Every node knows what its pending requests cost in sum, so the wait of a new one is worked out from the
-//! nodes in front of it, not from their requests: what the device and the dispatch queue hold (`sstfTime`), what better
-//! classes and the nodes with an earlier turn have, each bounded by its slices, what other groups are owed by then, and
-//! what is in front in its own node (`cfqTime`). An accepted request whose promise is broken by what comes in front of it
-//! later is given back Busy where it waits ([`Late`]).
+//! **Prediction.** Every node knows the sum of its pending requests' costs, so a new request's wait is computed from the nodes
+//! in front of it, not from their requests. It is the sum of the work at the device and in the dispatch queue (`sstfTime`), of
+//! better classes and of nodes with an earlier turn (each bounded by its slices), of other groups' claims by then, and of the
+//! requests in front in its own node (`cfqTime`). If later requests in front of an accepted one break its promise, it is given
+//! back Busy where it waits ([`Late`]).
 
 mod late;
 mod node;
@@ -29,28 +29,28 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use tolerance::NO_LIMIT;
 
-/// How the scheduler behaves.
+/// Settings of the scheduler.
 #[derive(Clone, Copy, Debug)]
 pub struct CfqConfig {
-    /// How many requests the device has at once, at least 1.
+    /// Number of requests that the device has at once, at least 1.
     pub depth: u32,
-    /// How many requests the dispatch queue takes from the nodes at once, at least 1.
+    /// Number of requests that the dispatch queue takes from the nodes at once, at least 1.
     pub dispatch_max: u32,
-    /// How long a node of level 4 has the device for reads in one turn; a fifth more or less for each level.
+    /// Time that a node of level 4 has the device for reads in one turn; a fifth more or less for each level.
     pub slice: Span,
-    /// Likewise for writes.
+    /// Time that a node of level 4 has the device for writes in one turn.
     pub slice_writes: Span,
-    /// How long the device waits for a node's next request within its turn; zero: not at all.
+    /// Time that the device waits for a node's next request within its turn; zero: it doesn't wait.
     pub slice_idle: Span,
     /// Processes that seek are served together, for up to `slice`, before others get their turn again, and the device is kept for
     /// the next of them when none has anything (the kernel's tree of queues without idling of their own, which idles for its
     /// last one). Not in forecasts.
     pub seekers_together: bool,
-    /// How the device orders what it has, for prediction.
+    /// The device's own order of requests, for prediction.
     pub discipline: Discipline,
     /// A request that would be late by no more is kept (MittOS §3.3).
     pub failover_hop: Span,
-    /// What is done with accepted requests whose promise breaks.
+    /// Treatment of accepted requests whose promise breaks.
     pub late: Late,
     /// Predict by nodes and their order; otherwise all accepted work counts as in front (an ablation, MT-E13).
     pub predict_order: bool,
@@ -67,7 +67,7 @@ impl Message for CfqControl {
     const LAYER: &'static str = "cfq";
 }
 
-/// What is done with an accepted request whose deadline can no longer be met, while nothing of it reached the device.
+/// Treatment of an accepted request whose deadline can no longer be met, while nothing of it has reached the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Late {
     /// It ends Busy.
@@ -104,7 +104,7 @@ const NODES_KEPT: usize = 1024;
 /// A node in a decision.
 #[derive(Clone, Copy)]
 struct Summary {
-    /// What its pending requests take.
+    /// Predicted service time of its pending requests.
     work: Span,
     slice: Span,
     is_waited_for: bool,
@@ -115,7 +115,7 @@ struct Dispatched {
     node: usize,
     io: Io,
     cost: Span,
-    /// What it was taken to cost among its node's.
+    /// Predicted service time among its node's requests.
     queued: Span,
 }
 
@@ -132,19 +132,21 @@ pub struct Cfq {
     config: CfqConfig,
     index: BTreeMap<NodeKey, usize>,
     nodes: slab::Slab<Node>,
-    /// What a decision needs of each node, side by side.
+    /// Facts about each node that a decision needs, side by side.
     summaries: Vec<Summary>,
     groups: Vec<Group>,
     turn: Option<Turn>,
     dispatch: VecDeque<Dispatched>,
     dispatch_cost: Span,
-    /// Whose a request at the device is.
+    /// Node of each request at the device.
     outside: BTreeMap<IoId, usize>,
     device: DeviceQueue,
     pending: usize,
-    /// What waits with a promise, by when that can't be kept any more: whose, and where it is.
+    /// Waiting requests with a promise, by the time at which the promise breaks, each with its node and place.
     due: BTreeMap<(Time, IoId), (usize, Key)>,
     revoked: u64,
+    /// With [`Late::Flag`]: which were flagged after they had been accepted, and when.
+    flagged: Vec<(IoId, Time)>,
     /// Until when those that seek go before others.
     seekers_until: Time,
 }
@@ -169,6 +171,7 @@ impl Cfq {
             pending: 0,
             due: BTreeMap::new(),
             revoked: 0,
+            flagged: Vec::new(),
             seekers_until: Time::ZERO,
         }
     }
@@ -221,12 +224,18 @@ impl Cfq {
         self.revoked
     }
 
+    /// Requests that were flagged after they had been accepted, and when, in that order. Only [`Late::Flag`] has any, which is for experiments
+    /// that come to an end: none is ever forgotten.
+    pub fn flagged(&self) -> &[(IoId, Time)] {
+        &self.flagged
+    }
+
     /// Requests waiting here and at the device.
     pub fn depths(&self) -> (usize, usize) {
         (self.pending + self.dispatch.len(), self.device.len())
     }
 
-    /// What the predictions rest on.
+    /// Returns the model that predictions rest on.
     pub fn model(&self) -> &DiskModel {
         self.device.model()
     }
@@ -283,7 +292,8 @@ impl Cfq {
         self.groups.iter().any(Group::waits)
     }
 
-    /// Who has the turn now; ends one that is over. `None` while nobody has anything, or the device is kept idle.
+    /// Returns the node that has the turn now, and ends a turn that is over. `None` while no node has requests, or the device
+    /// is kept idle.
     fn turn_now(&mut self, now: Time) -> Option<usize> {
         let keeps = self.keeps_for_seekers(now);
         if let Some(turn) = &mut self.turn {
@@ -328,7 +338,7 @@ impl Cfq {
         self.config.slice_idle > Span::ZERO && now < self.seekers_until && node.is_seeky() && !waits
     }
 
-    /// Whose turn it is in a group: the next seeker's, as long as they are served together.
+    /// Returns the next node in a group: the next seeker, as long as seekers are served together.
     fn next_of(&mut self, now: Time, group: usize) -> Option<usize> {
         let round = self.groups[group].round.iter_mut().find(|r| !r.is_empty())?;
         let seeker = round.iter().position(|&n| self.nodes[n].is_seeky());
@@ -408,7 +418,7 @@ impl Cfq {
         let wait = self.device.busy_for(now) + self.dispatch_cost;
         let (own, _) = self.device.own_part(now, wait, &io, self.device.busy_cost(cost));
         let end = now + wait + own;
-        if end > io.deadline + self.config.failover_hop && self.revoke(&mut io) {
+        if end > io.deadline + self.config.failover_hop && self.revoke(now, &mut io) {
             self.summarize(at);
             return out.end(io, Outcome::Busy { wait, confidence: self.device.confidence() });
         }
@@ -420,7 +430,7 @@ impl Cfq {
         self.summarize(at);
     }
 
-    /// Takes a pending request out for good; what follows it is then reached from what was before it.
+    /// Removes a pending request; the request after it is then reached from the one before it.
     fn withdraw(&mut self, now: Time, at: usize, key: Key) -> Option<Io> {
         let node = &mut self.nodes[at];
         let (io, group) = node.pending.remove(key)?;
@@ -472,7 +482,7 @@ impl Cfq {
         added
     }
 
-    /// What is in front of `head` in its own node, and what it costs itself.
+    /// Returns the work in front of `head` in its own node, and the cost of `head` itself.
     fn own_part(&self, now: Time, at: Option<usize>, head: &IoHead) -> (Span, Span) {
         let model = self.device.model();
         let Some(node) = at.map(|at| &self.nodes[at]) else {
@@ -496,7 +506,7 @@ impl Cfq {
         (front, model.cost(now, from, head))
     }
 
-    /// What nodes of other processes get before a request whose own node must first do `front`.
+    /// Returns the time that nodes of other processes get before a request whose own node must first do `front`.
     fn others_part(&self, key: &NodeKey, at: Option<usize>, front: Span, now: Time) -> Span {
         let (mut wait, mut turns_first) = (Span::ZERO, 1);
         let slice = at.map_or(self.config.slice, |at| self.nodes[at].slice);
@@ -541,7 +551,7 @@ impl Cfq {
         wait + inside + self.other_groups(Some(own), active_group, inside + front)
     }
 
-    /// What a node takes of `time` that it may have.
+    /// Returns the part of `time` that a node uses.
     fn turn_cost(&self, node: &Summary, time: Span) -> Span {
         if node.work >= time {
             return time;
@@ -550,7 +560,7 @@ impl Cfq {
         (node.work + idle).min(time)
     }
 
-    /// What other groups are owed by the time a group has had `work` more.
+    /// Returns the time owed to other groups once a group has had `work` more.
     fn other_groups(&self, own: Option<usize>, active: Option<usize>, work: Span) -> Span {
         if self.groups.len() < 2 && own.is_some() {
             return Span::ZERO;

@@ -1,4 +1,4 @@
-//! Which scheduler a pool has: by name, and as seen from outside.
+//! Choice of a pool's scheduler: by name, and its view from outside.
 
 use crate::auto::{Auto, AutoConfig};
 use crate::blackbox::{BlackBox, BlackBoxConfig};
@@ -7,6 +7,7 @@ use crate::deadline::{Deadline, DeadlineConfig};
 use crate::device::Discipline;
 use crate::disk::DiskModel;
 use crate::noop::{Noop, NoopConfig};
+use crate::osds::Osds;
 use crate::ssd::SsdQueue;
 use plimsoll_base::Span;
 use plimsoll_stack::inside::Knowledge;
@@ -33,21 +34,23 @@ pub enum SchedulerKind {
     /// First in, first out, over flash whose inside is seen: the device's layer must have a
     /// [predictor](plimsoll_stack::inside::FlashPredictor).
     Ssd,
+    /// No queue: a forecast for each OSD of a Ceph cluster, and replicas where the primary would be late.
+    Osds,
 }
 
-/// What all schedulers are told.
+/// Options that all schedulers have.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SchedulerOptions {
     /// Requests at the device at once, at least 1.
     pub depth: u32,
-    /// How the device orders what it has, for prediction.
+    /// The device's own order of requests, for prediction.
     pub discipline: Discipline,
     /// A request that would be late by no more is kept (MittOS §3.3).
     pub failover_hop: Span,
-    /// What is done with accepted requests whose promise breaks, where the scheduler can tell.
+    /// Treatment of accepted requests whose promise breaks, where the scheduler can detect it.
     pub late: Late,
-    /// How long CFQ keeps the device for a process's next request (OT-M11).
+    /// Time that CFQ keeps the device for a process's next request (OT-M11).
     pub slice_idle: Span,
 }
 
@@ -66,13 +69,14 @@ impl Default for SchedulerOptions {
 
 impl SchedulerKind {
     /// All of them.
-    pub const ALL: [SchedulerKind; 6] = [
+    pub const ALL: [SchedulerKind; 7] = [
         SchedulerKind::Noop,
         SchedulerKind::Deadline,
         SchedulerKind::Cfq,
         SchedulerKind::BlackBox,
         SchedulerKind::Ssd,
         SchedulerKind::Auto,
+        SchedulerKind::Osds,
     ];
     /// Those that know what a disk's requests cost.
     pub const FOR_DISKS: [SchedulerKind; 3] = [SchedulerKind::Noop, SchedulerKind::Deadline, SchedulerKind::Cfq];
@@ -86,6 +90,7 @@ impl SchedulerKind {
             SchedulerKind::BlackBox => "blackbox",
             SchedulerKind::Auto => "auto",
             SchedulerKind::Ssd => "ssd",
+            SchedulerKind::Osds => "osds",
         }
     }
 
@@ -110,6 +115,7 @@ impl SchedulerKind {
                 Box::new(Auto::new(AutoConfig { depth, discipline, ..AutoConfig::default() }, model))
             }
             SchedulerKind::Ssd => Box::new(SsdQueue::new(depth)),
+            SchedulerKind::Osds => Box::new(Osds::new()),
         }
     }
 }
@@ -143,7 +149,7 @@ pub struct SchedulerView {
     pub waiting: usize,
     /// Requests at the device.
     pub at_device: usize,
-    /// What its predictions rest on; `None` where another layer predicts.
+    /// Knowledge that its predictions rest on; `None` where another layer predicts.
     pub knowledge: Option<Knowledge>,
 }
 
@@ -171,6 +177,9 @@ pub fn view(stack: &Stack) -> Option<SchedulerView> {
         let p = s.predictor();
         let knowledge = Knowledge { learned: p.reads(), profiled: false, confidence: p.confidence() };
         return Some(see("blackbox", s.depths(), Some(knowledge)));
+    }
+    if let Some(s) = stack.layer::<Osds>() {
+        return Some(see("osds", (0, s.depth()), None));
     }
     stack.layer::<SsdQueue>().map(|s| see("ssd", s.depths(), None))
 }

@@ -1,11 +1,11 @@
 //! The deadline scheduler, as the kernel's: requests go to the device in the order of their addresses, in batches,
 //! unless one has waited too long.
 //!
-//! Reads and writes are kept apart. Reads go first; after `writes_starved` read batches a write batch goes. A batch goes
-//! on upwards from where the last one of its direction ended, unless the oldest request of the direction has expired:
-//! then it starts there. (Linux, Documentation/block/deadline-iosched.rst; the defaults are its.)
+//! Reads and writes are kept apart. Reads go first; after `writes_starved` read batches a write batch goes. A batch goes on
+//! upwards from the end of the last one of its direction. If the oldest request of the direction has expired, the batch starts
+//! there. (Linux, Documentation/block/deadline-iosched.rst; the defaults are its.)
 //!
-//! A new request waits for what the device has, for what is in front of it in the order of its direction, and for the
+//! A new request waits for the device's present requests, for those in front of it in the order of its direction, and for the
 //! batches of the other direction that go in between.
 
 use crate::device::{DeviceQueue, Discipline};
@@ -15,20 +15,20 @@ use crate::tree::OffsetTree;
 use plimsoll_base::{Io, IoHead, IoId, Op, Span, Time};
 use std::collections::VecDeque;
 
-/// How the scheduler behaves.
+/// Settings of the scheduler.
 #[derive(Clone, Copy, Debug)]
 pub struct DeadlineConfig {
-    /// How many requests the device has at once, at least 1.
+    /// Number of requests that the device has at once, at least 1.
     pub depth: u32,
     /// A read that has waited this long goes next.
     pub read_expire: Span,
-    /// A write likewise.
+    /// Time after which a write expires.
     pub write_expire: Span,
     /// Requests of one direction that go in a row.
     pub batch: u32,
     /// Read batches that may go before a waiting write batch.
     pub writes_starved: u32,
-    /// How the device orders what it has, for prediction.
+    /// The device's own order of requests, for prediction.
     pub discipline: Discipline,
 }
 
@@ -85,7 +85,7 @@ impl Direction {
         Some((io, before - self.by_offset.total()))
     }
 
-    /// What goes before a new request at `offset`, and from where the arm comes to it.
+    /// Returns the work that goes before a new request at `offset`, and the place from which the arm reaches it.
     fn front_of(&self, offset: u64) -> (Span, Option<u64>) {
         let key = (offset, IoId(u64::MAX));
         let passed = self.by_offset.sum_before((self.next_offset, IoId(0)));
@@ -107,7 +107,7 @@ pub struct Elevator {
     config: DeadlineConfig,
     /// Reads, writes.
     directions: [Direction; 2],
-    /// Which direction's batch is going, and how many are left of it.
+    /// Direction of the current batch, and the number of requests left in it.
     batch: (usize, u32),
     starved: u32,
 }

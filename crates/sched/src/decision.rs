@@ -11,7 +11,7 @@ use plimsoll_stack::inside::{FlashInside, FlashPredictor, UnitWork};
 use plimsoll_stack::{Offer, Stack, StackConfig, Target};
 use std::collections::VecDeque;
 
-/// When everything happens.
+/// Time of all events.
 pub const NOW: Time = Time::from_nanos(1_000_000_000);
 
 /// A read with a distant deadline.
@@ -26,12 +26,12 @@ pub fn read_of(tenant: u16, offset: u64) -> IoHead {
     IoHead { tenant: TenantId(tenant), ..read(offset, 1) }
 }
 
-/// `kind` with so many processes that have `each` requests waiting.
+/// Builds a `kind` with `processes` processes that have `each` requests waiting.
 pub fn scheduler(kind: SchedulerKind, processes: u32, each: u64) -> Stack {
     filled(kind, DiskModel::unknown(1 << 40), waiting(processes, each))
 }
 
-/// CFQ over a disk that was measured, with so many tenants that have `each` requests waiting: a node's real shape.
+/// Builds CFQ over a measured disk, with `count` tenants that have `each` requests waiting: a node's real shape.
 pub fn tenants(count: u16, each: u64) -> Stack {
     let of = |tenant: u16| (0..each).map(move |i| read_of(tenant, (u64::from(tenant) << 30) + (i << 20)));
     filled(SchedulerKind::Cfq, measured_disk(), (1..=count).flat_map(of).collect())
@@ -57,8 +57,8 @@ fn filled(kind: SchedulerKind, model: DiskModel, waiting: Vec<IoHead>) -> Stack 
     stack
 }
 
-/// What a decision would cost that walks over all that waits (the paper's naive O(N)): each request's cost from where the one
-/// before it ends.
+/// Computes the cost of the paper's naive O(N) decision, which walks over all waiting requests: each request's cost from the
+/// end of the one before.
 pub fn walk(model: &DiskModel, waiting: &[IoHead]) -> Span {
     let mut arm = 0;
     let mut sum = Span::ZERO;
@@ -69,7 +69,7 @@ pub fn walk(model: &DiskModel, waiting: &[IoHead]) -> Span {
     sum
 }
 
-/// As many waiting requests as [`scheduler`] has.
+/// Returns the same number of waiting requests as [`scheduler`] has.
 pub fn waiting(processes: u32, each: u64) -> Vec<IoHead> {
     let of = |volume: u32| (0..each).map(move |i| read((u64::from(volume) << 30) + (i << 20), volume));
     (1..=processes).flat_map(of).collect()
@@ -112,7 +112,7 @@ pub fn ask_ssd(m: &MittSsd, offset: u64) -> u64 {
     m.predict(&Chips, NOW, &read(offset, 1)).wait.as_nanos()
 }
 
-/// What the predictor of a hidden device says, so that nothing is optimised away.
+/// Returns the prediction of a hidden device's predictor, so that nothing is optimised away.
 pub fn ask_black_box(p: &BlackBoxPredictor, offset: u64) -> u64 {
     p.predict(NOW, &read(offset, 1)).0.as_nanos()
 }

@@ -1,4 +1,4 @@
-//! What is at the device, and when it will be done with it: the shared end of every prediction.
+//! Requests at the device, and the time at which it will have finished them: the shared end of every prediction.
 //!
 //! The device's own queue is modelled as the drive's discipline serves it: in order of arrival, or the nearest first
 //! (`sstfTime`, Appendix A, MT-M9). It is worked out when it's first asked for after the queue has changed.
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-/// How a device orders what it has.
+/// A device's own order of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Discipline {
     /// As it came.
@@ -19,7 +19,7 @@ pub enum Discipline {
     Sstf,
 }
 
-/// Beyond so many the order isn't worked out: the rest is taken as it came.
+/// Number of requests beyond which the order isn't computed: the rest is taken in order of arrival.
 const SSTF_MAX: usize = 32;
 
 /// After this long without a completed read a device that has none is asked again whatever was learned of it: or a service
@@ -37,20 +37,21 @@ struct AtDevice {
     cost: Span,
     /// Predicted for it while it waited in the scheduler, if it did.
     queued: Option<Span>,
-    /// What was learned that it would take, if it was to be late for that and went all the same.
+    /// Learned time, if the request was predicted to be late and was sent all the same.
     asked_again: Option<Span>,
 }
 
-/// What queued work really takes follows by 1/2 to the power of this: a single request says little.
+/// Shift of the moving average of queued work's real time: each sample has the weight 1/2 to the power of this, as a single
+/// request carries little information.
 const QUEUED_SHIFT: u32 = 7;
 
-/// What is predicted of all at the device.
+/// Prediction for all requests at the device.
 #[derive(Clone, Copy)]
 struct Outlook {
     /// For what it completes next, and for all that it has.
     next_cost: Span,
     all_cost: Span,
-    /// Where the arm will be then.
+    /// Position of the arm at that time.
     arm_after: u64,
 }
 
@@ -61,15 +62,15 @@ pub struct DeviceQueue {
     depth: usize,
     /// In order of dispatch; at most `depth`.
     at_device: Vec<AtDevice>,
-    /// Where the arm was last seen.
+    /// Last known position of the arm.
     arm: u64,
     /// Since when the device has been working on what it completes next.
     progress_since: Time,
-    /// When it last completed a read.
+    /// Time at which it last completed a read.
     last_read: Time,
     /// Worked out since the queue last changed, or not yet.
     outlook: Cell<Option<Outlook>>,
-    /// What work takes that was predicted in the scheduler's order, while the drive chooses among as many as it may have.
+    /// Real time of work that was predicted in the scheduler's order, while the drive chooses among the full depth of requests.
     queued: Ratio,
     /// Announced by layers above.
     declared: BTreeMap<IoId, Span>,
@@ -103,7 +104,7 @@ impl DeviceQueue {
         self.depth = self.depth.min(queue_max as usize).max(1);
     }
 
-    /// What requests cost.
+    /// Returns the model of the costs of requests.
     pub fn model(&self) -> &DiskModel {
         &self.model
     }
@@ -123,7 +124,7 @@ impl DeviceQueue {
         self.at_device.is_empty()
     }
 
-    /// Where the arm will be when all at the device is done.
+    /// Returns the position of the arm after all requests at the device.
     pub fn arm_after(&self) -> u64 {
         match (self.outlook.get(), self.discipline) {
             (Some(outlook), _) => outlook.arm_after,
@@ -132,13 +133,13 @@ impl DeviceQueue {
         }
     }
 
-    /// Where the last that was sent ends.
+    /// Returns the end of the last request that was sent.
     fn last_end(&self) -> u64 {
         let last = self.at_device.iter().rev().find(|d| d.head.op != Op::Flush);
         last.map_or(self.arm, |d| d.head.end())
     }
 
-    /// What work takes that the scheduler predicts to cost `cost`, when the device is kept as full as it may be.
+    /// Returns the time of work that the scheduler predicts to cost `cost`, when the device is kept full.
     pub fn busy_cost(&self, cost: Span) -> Span {
         if self.depth <= 1 || !self.model.calibrates() { cost } else { self.queued.apply(cost) }
     }
@@ -260,12 +261,12 @@ impl DeviceQueue {
         }
     }
 
-    /// What was declared and hasn't come.
+    /// Returns the cost of declared work that hasn't arrived.
     pub fn declared_cost(&self) -> Span {
         self.declared_cost
     }
 
-    /// How long the device still works on what it has, seen at `at`.
+    /// Returns the time that the device still works on its present requests, seen at `at`.
     pub fn busy_for(&self, at: Time) -> Span {
         if self.at_device.is_empty() {
             return Span::ZERO;
@@ -281,9 +282,11 @@ impl DeviceQueue {
         at.since(self.last_read) > PROBE_AFTER && self.at_device.iter().all(|d| d.head.op != Op::Read)
     }
 
-    /// A request that comes at `at` and waits for `wait` was learned to take `learned` itself: what it's believed to take, and
-    /// how sure that is. A read that would be late is let through if none was seen for long: then it's taken to cost
-    /// what was measured, or nothing if nothing was.
+    /// Predicts the own time of a request that arrives at `at`, waits for `wait` and was learned to take `learned`, and the
+    /// confidence of that.
+    ///
+    /// A read that would be late is let through if none was seen for a long time. Its cost is then assumed to be the measured
+    /// one, or zero without a measurement.
     pub fn own_part(&self, at: Time, wait: Span, head: &IoHead, learned: Span) -> (Span, Confidence) {
         let is_late = head.op == Op::Read && head.deadline.is_set() && at + wait + learned > head.deadline;
         if !is_late || !self.is_forgotten(at) {
@@ -293,7 +296,7 @@ impl DeviceQueue {
         (self.model.measured_cost(at, self.arm_after(), head).min(learned), confidence)
     }
 
-    /// What was learned that a read takes which goes to the device all the same, though it would be late for that.
+    /// Returns the learned time of a read that goes to the device although that time would make it late.
     fn asks_again(&self, now: Time, head: &IoHead) -> Option<Span> {
         if head.op != Op::Read || !head.deadline.is_set() || !self.is_forgotten(now) {
             return None;
@@ -302,7 +305,7 @@ impl DeviceQueue {
         (now + learned > head.deadline).then_some(learned)
     }
 
-    /// How sure the model is.
+    /// Returns the model's confidence.
     pub fn confidence(&self) -> Confidence {
         self.model.confidence()
     }

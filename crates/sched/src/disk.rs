@@ -1,16 +1,16 @@
-//! What a request costs a disk, as a predictor knows it: a table over distances, a transfer rate per region, and
-//! corrections learned from every completion (MittOS §4.1 and Appendix A; MT-M5 to M8).
+//! Costs of requests on a disk, for a predictor: a table over distances, a transfer rate per region, and corrections learned
+//! from every completion (MittOS §4.1 and Appendix A; MT-M5 to M8).
 //!
 //! Appendix A gives `seekCost(X, Y) = seekCostPerGB · distance + transferCostPerKB · size` with a matrix per pair of
 //! gigabytes. Here the cost is a piecewise linear function of the signed distance, with two knots per octave from 4 KiB
-//! on, for each direction of the arm and each operation: near distances, where sequential work and the drive's read-ahead
-//! live, are resolved a million times finer than by gigabytes, and a profile takes minutes. All arithmetic is in integers,
-//! so that a replay decides the same.
+//! on, for each direction of the arm and each operation. Near distances hold sequential work and the drive's read-ahead. They
+//! are resolved a million times finer than by gigabytes, and a profile takes minutes. All arithmetic is in integers, so that a
+//! replay decides the same.
 
 use crate::buffer::DriveBuffer;
 use plimsoll_base::{Confidence, IoHead, Op, Span, Time};
 
-/// log2 of the shortest distance that is told from none.
+/// log2 of the shortest distance that differs from none.
 const NEAR_BITS: u32 = 12;
 /// log2 of the longest distance that has a knot of its own: 32 TiB.
 const FAR_BITS: u32 = 45;
@@ -18,22 +18,22 @@ const FAR_BITS: u32 = 45;
 pub const KNOTS: usize = 2 * (FAR_BITS - NEAR_BITS) as usize;
 /// Regions of a device with a transfer rate each: a disk's outer tracks hold more.
 pub const REGIONS: usize = 8;
-/// A bound on what any request is believed to cost: a minute.
+/// Upper bound on any request's predicted cost: a minute.
 const COST_MAX_NS: i64 = 60_000_000_000;
 /// Depths with a correction of their own: 1, 2, 3 to 4, 5 to 8, …
 const DEPTH_CLASSES: usize = 7;
 /// 1 in the ratios' fixed point.
 const ONE: i64 = 1 << 12;
-/// How far a drive reads ahead of which nothing is known.
+/// Assumed read-ahead of a drive without a profile.
 const READ_AHEAD_GUESS: u64 = 256 << 10;
-/// What the drive's buffer takes to begin with, and for a KiB in 1/1024, until it was seen.
+/// Assumed time of an answer from the drive's buffer until one was seen: the fixed part, and the part for a KiB in 1/1024.
 const HIT_NS: i64 = 100_000;
 const HIT_TRANSFER: i64 = 3_000 << 10;
 /// Samples that a knot from a profile counts for.
 const PROFILE_SAMPLES: u16 = 32;
 /// A knot follows by 1/2 to the power of this once it has seen enough.
 const KNOT_SHIFT: u32 = 5;
-/// Likewise for what is corrected for all at once.
+/// Shift of the ratio that corrects all costs at once: each sample has the weight 1/2 to the power of this.
 const RATIO_SHIFT: u32 = 5;
 
 /// The costs of one operation.
@@ -52,7 +52,7 @@ struct Table {
     samples: u32,
 }
 
-/// Where a distance lies between two knots.
+/// Position of a distance between two knots.
 #[derive(Clone, Copy)]
 struct Between {
     direction: usize,
@@ -61,7 +61,7 @@ struct Between {
     share: i64,
 }
 
-/// Where a distance in bytes lies; `None` if it's too short to be one.
+/// Returns the position of a distance in bytes; `None` if it's too short to be one.
 fn between(from: u64, to: u64) -> Option<Between> {
     let distance = from.abs_diff(to);
     if distance < 1 << NEAR_BITS {
@@ -93,8 +93,8 @@ impl Table {
         if self.seen[direction][knot] > 0 { self.knots[direction][knot] } else { self.mean_ns }
     }
 
-    /// `actual` was taken where `learned` was expected after a long time of nothing: all of it is so much too long, as far as
-    /// `measured` allows.
+    /// Corrects all entries after a request took `actual` where `learned` was expected, after a long time without samples. All
+    /// entries are scaled by that ratio, down to `measured` at the least.
     fn ease(&mut self, actual: i64, learned: i64, measured: Option<&Table>) {
         let eased = |ns: &mut i64, least: Option<i64>| {
             let scaled = (i128::from(*ns) * i128::from(actual) / i128::from(learned.max(1))) as i64;
@@ -145,7 +145,7 @@ impl Table {
     }
 }
 
-/// What is corrected at a depth of the device's queue: a drive that chooses among several needs less for each.
+/// Correction at one depth of the device's queue: a drive that chooses among several requests needs less for each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ratio {
     actual: i64,
@@ -175,7 +175,7 @@ fn depth_class(depth: usize) -> usize {
     (usize::BITS - depth.saturating_sub(1).leading_zeros()).min(DEPTH_CLASSES as u32 - 1) as usize
 }
 
-/// Which parts of the prediction are used: all of them except in ablations (MT-E13).
+/// Parts of the prediction that are used: all of them except in ablations (MT-E13).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Precision {
     /// Learn from completions.
@@ -211,7 +211,7 @@ pub struct DiskModel {
     region_shift: u32,
     flush_ns: i64,
     buffer: DriveBuffer,
-    /// What the drive's buffer answers: to begin, and nanoseconds a KiB in 1/1024.
+    /// Time of an answer from the drive's buffer: the fixed part, and nanoseconds for a KiB in 1/1024.
     hit_ns: i64,
     hit_transfer: i64,
     precision: Precision,
@@ -304,7 +304,7 @@ impl DiskModel {
         ((offset >> self.region_shift) as usize).min(REGIONS - 1)
     }
 
-    /// What `head` takes at `at`, right after a request that ended at the byte `from`, with the device to itself.
+    /// Returns the time of `head` at `at`, right after a request that ended at the byte `from`, with the device to itself.
     pub fn cost(&self, at: Time, from: u64, head: &IoHead) -> Span {
         Span::from_nanos(self.cost_ns(from, head, self.hits(at, head)) as u64)
     }
@@ -325,7 +325,7 @@ impl DiskModel {
         self.cost_by(&self.tables, from, head, hit.then_some((self.hit_ns, self.hit_transfer)))
     }
 
-    /// What it takes by these tables, or the drive's buffer if that answers it.
+    /// Returns the time by these tables, or by the drive's buffer if that answers.
     fn cost_by(&self, tables: &[Table; 2], from: u64, head: &IoHead, hit: Option<(i64, i64)>) -> i64 {
         if head.op == Op::Flush {
             return self.flush_ns;
@@ -339,7 +339,7 @@ impl DiskModel {
         (position + transfer).clamp(0, COST_MAX_NS)
     }
 
-    /// What work of `cost` takes with `depth` requests at the device at once.
+    /// Returns the time of work of `cost` with `depth` requests at the device at once.
     pub fn at_depth(&self, cost: Span, depth: usize) -> Span {
         if depth <= 1 || !self.precision.calibrate {
             return cost;
@@ -421,7 +421,7 @@ impl DiskModel {
         self.hit_ns = (self.hit_ns + (error >> KNOT_SHIFT)).clamp(0, COST_MAX_NS);
     }
 
-    /// How sure a prediction is: 1 less the mean relative error.
+    /// Returns the confidence of a prediction: 1 less the mean relative error.
     pub fn confidence(&self) -> Confidence {
         if self.samples < 16 && !self.profiled {
             return Confidence::NONE;

@@ -41,7 +41,7 @@ impl Fifo {
         (self.queue.len(), self.at_device)
     }
 
-    /// What a new request waits here, by the rate at which the device takes what waits.
+    /// Returns the wait of a new request here, by the rate at which the device takes waiting requests.
     pub(crate) fn wait(&self) -> Span {
         Span::from_nanos(self.between_ns) * self.queue.len() as u64
     }

@@ -1,8 +1,8 @@
 //! Schedulers, each with the predictor of what a request would wait in it.
 //!
-//! A scheduler is the last layer above a device: it decides the order and how many requests the device has at once,
-//! and it is where a forecast ends. It knows `plimsoll-stack` and no device: what a device costs it is told by a
-//! profile or learns from completions.
+//! A scheduler is the last layer above a device. It decides the order of requests and the number that the device has at once,
+//! and a forecast ends in it. It knows `plimsoll-stack` and no device: a profile holds the device's costs, or the scheduler
+//! learns them from completions.
 #![forbid(unsafe_code)]
 
 pub mod admission;
@@ -22,6 +22,7 @@ pub mod inject;
 pub mod measure;
 pub mod noop;
 pub mod ordered;
+pub mod osds;
 pub mod profile;
 pub mod room;
 pub mod ssd;

@@ -1,9 +1,9 @@
 //! Measures a device from outside (MT-M7, MT-M9): what its requests cost by distance, size and region, how far it reads
 //! ahead, how it orders its queue.
 //!
-//! The paper fills a matrix of a million pairs in eleven hours. Costs depend on the distance first, so here some dozens of
-//! distances are tried a few times each at random places, the rotational part averages out over the tries, and a line
-//! through each three neighbours takes out what is left of it: some minutes.
+//! The paper fills a matrix of a million pairs in eleven hours. Costs depend on the distance first. So here some dozens of
+//! distances are tried a few times each at random places. The rotational part averages out over the tries, and a line through
+//! each three neighbours removes the rest of it. That takes some minutes.
 
 use crate::disk::REGIONS;
 use crate::profile::{DeviceId, DiskProfile, Measured, OpProfile, Profile, VERSION};
@@ -11,7 +11,7 @@ use plimsoll_base::{Rng, Span};
 
 /// A device that can be asked and timed. Addresses and lengths are whole blocks of 4 KiB.
 pub trait Target {
-    /// Why a request failed.
+    /// Reason for a request's failure.
     type Error;
 
     /// Its size.
@@ -41,7 +41,7 @@ pub trait Target {
     fn rest(&mut self, time: Span);
 }
 
-/// What is measured.
+/// Options of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MeasureOptions {
     /// Draws the places.
@@ -72,7 +72,7 @@ fn distances(size_bytes: u64) -> Vec<u64> {
     octaves.filter(|d| *d <= size_bytes - size_bytes / 8).collect()
 }
 
-/// Where to from the block before.
+/// Direction from the block before.
 #[derive(Clone, Copy)]
 enum Way {
     Onwards,

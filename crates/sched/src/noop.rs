@@ -1,9 +1,9 @@
 //! First in, first out, and what a request would wait in it (MittOS §4.1: MittNoop; MT-M4 to M6).
 //!
-//! The device is free when all accepted work is done (`T_nextFree`), so a new request waits for what the device still has
-//! and for the sum of what is queued; a decision takes constant time. Each completion takes exactly its own predicted
-//! cost out of the sum and starts the next one's from the time it really came: an error doesn't outlive the request that
-//! made it, which is the paper's `T_nextFree += T_diff`.
+//! The device is free when all accepted work is done (`T_nextFree`). So a new request waits for the device's present work and
+//! for the sum of the queued work; a decision takes constant time. Each completion takes exactly its own predicted cost out of
+//! the sum, and starts the next one's from the actual time. So an error doesn't outlive the request that made it, which is the
+//! paper's `T_nextFree += T_diff`.
 
 use crate::device::{DeviceQueue, Discipline};
 use crate::disk::DiskModel;
@@ -11,12 +11,12 @@ use crate::ordered::{Order, Ordered};
 use plimsoll_base::{Io, IoHead, IoId, Op, Span, Time};
 use std::collections::VecDeque;
 
-/// How the scheduler behaves.
+/// Settings of the scheduler.
 #[derive(Clone, Copy, Debug)]
 pub struct NoopConfig {
-    /// How many requests the device has at once, at least 1.
+    /// Number of requests that the device has at once, at least 1.
     pub depth: u32,
-    /// How the device orders what it has, for prediction.
+    /// The device's own order of requests, for prediction.
     pub discipline: Discipline,
 }
 
@@ -28,7 +28,7 @@ pub type Noop = Ordered<Arrivals>;
 pub struct Arrivals {
     queue: VecDeque<(Io, Option<Span>)>,
     cost: Span,
-    /// Where the last one ends.
+    /// End of the last request.
     tail: u64,
 }
 
@@ -43,7 +43,7 @@ impl Noop {
 }
 
 impl Arrivals {
-    /// Where the arm will be when all accepted work is done.
+    /// Returns the position of the arm after all accepted work.
     fn end_of_work(&self, device: &DeviceQueue) -> u64 {
         if self.queue.is_empty() { device.arm_after() } else { self.tail }
     }

@@ -1,16 +1,16 @@
-//! What schedulers have in common that keep requests in an order of their own and give them to a device one after the other.
+//! Common part of the schedulers that keep requests in an order of their own and give them to a device one after the other.
 
 use crate::device::DeviceQueue;
 use crate::disk::DiskModel;
 use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Outcome, Span, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 
-/// Who goes next, and what goes before a request that comes now.
+/// Order of waiting requests: the next one, and the work before a request that arrives now.
 pub trait Order: Send + 'static {
     /// The scheduler's name.
     const NAME: &'static str;
 
-    /// How many wait.
+    /// Returns the number of waiting requests.
     fn len(&self) -> usize;
 
     /// Does none?
@@ -24,7 +24,7 @@ pub trait Order: Send + 'static {
     /// The next one for the device, and what it was predicted to cost if it has waited for others.
     fn next(&mut self, now: Time) -> Option<(Io, Option<Span>)>;
 
-    /// What goes before `head` of what waits here, and what it costs itself after that.
+    /// Returns the waiting work that goes before `head`, and the cost of `head` after that.
     fn in_front(&self, at: Time, head: &IoHead, device: &DeviceQueue) -> (Span, Span);
 
     /// Takes out a request that waits.
@@ -48,12 +48,12 @@ impl<O: Order> Ordered<O> {
         (self.order.len(), self.device.len())
     }
 
-    /// What the predictions rest on.
+    /// Returns the model that predictions rest on.
     pub fn model(&self) -> &DiskModel {
         self.device.model()
     }
 
-    /// How long a request that comes at `now` waits for what is there, and what it takes itself.
+    /// Returns the wait of a request that arrives at `now`, and its own time.
     fn expected(&self, now: Time, head: &IoHead) -> (Span, Span) {
         let (front, own) = self.order.in_front(now, head, &self.device);
         let queued = self.device.busy_cost(front + self.device.declared_cost());

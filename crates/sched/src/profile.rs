@@ -1,4 +1,4 @@
-//! What was measured of a device, as a file that predictors load (MT-M7, MT-M9, MT-M17).
+//! Measured profile of a device, as a file that predictors load (MT-M7, MT-M9, MT-M17).
 //!
 //! TOML, every figure with its unit in its key, unknown keys refused. `plimsoll profile` writes it.
 

@@ -1,9 +1,10 @@
 //! The room that admission leaves between a forecast and a deadline, learned from the errors of earlier forecasts.
 //!
 //! A forecast is a mean: of the reads that are forecast to end just in time, half end late. So the errors are kept as a
-//! distribution (took / forecast, by the size of the forecast), and a read is accepted only if its chance to be late is tolerable.
-//! The tolerable chance follows the misses of the tenant's accepted reads: most of them have none, so that a few may have a large
-//! one; it settles where the promised share is missed. MittOS §4.1 accepts by the mean alone: this goes beyond the paper.
+//! distribution (took / forecast, by the size of the forecast), and a read is accepted only if its chance to be late is
+//! tolerable. The tolerable chance follows the misses of the tenant's accepted reads. Most of them have a small chance, so a
+//! few may have a large one. It settles where the promised share is missed. MittOS §4.1 accepts by the mean alone: this goes
+//! beyond the paper.
 
 use plimsoll_base::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -35,7 +36,7 @@ impl RoomConfig {
 const BIN_BITS: u32 = 4;
 /// Bins below a ratio of 1: two octaves. What took less is in the first.
 const BINS_BELOW: u32 = 2 << BIN_BITS;
-/// Bins of all: from a quarter of the forecast to 16 times as much.
+/// Number of bins: from a quarter of the forecast to 16 times the forecast.
 const BINS: usize = 6 << BIN_BITS;
 /// Parts of a bin, as bits: within it, errors are taken to be spread evenly.
 const PART_BITS: u32 = 4;
@@ -219,7 +220,8 @@ pub struct Tolerance {
 /// that may be missed: reads with a lower chance can't be too many.
 const TOLERANCE_MOST: u64 = 500_000;
 const TOLERANCE_START: u64 = 50_000;
-/// It halves with a miss; with the others it grows by as much in all: by the natural logarithm of 2, in thousandths.
+/// Step of the accepted chance, as the natural logarithm of 2 in thousandths: a miss halves it, and the other reads together
+/// raise it by the same step.
 const STEP_UP: u64 = 693;
 
 impl Tolerance {

@@ -1,9 +1,9 @@
 //! Flash whose channels and chips are seen: MittSSD (MittOS §4.3; MT-M14 to M18).
 //!
-//! A chip is free when all that waits for it is done, so a read waits for the sum of its chip's operations (page reads,
-//! programs by class of page, erases, those of garbage collection among them), and for the transfers of other chips on
-//! its channel. A request over several pages waits for the slowest, its own pages in front of that on its chip and its
-//! channel included; if that is late, all of it is refused and no page is sent. The costs come from a profile and follow what reads really took.
+//! A chip is free when all its waiting work is done. So a read waits for the sum of its chip's operations (page reads, programs
+//! by class of page, erases, those of garbage collection among them), and for the transfers of other chips on its channel. A
+//! request over several pages waits for the slowest page, behind its own pages on that chip and channel. If that page is late,
+//! all of the request is refused and no page is sent. The costs come from a profile and follow the actual times of reads.
 
 use crate::device::PROBE_AFTER;
 use crate::fifo::Fifo;
@@ -13,9 +13,9 @@ use plimsoll_stack::inside::{FlashInside, FlashPredictor, Knowledge, Predicted, 
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 use std::collections::BTreeMap;
 
-/// Classes of pages that are told apart.
+/// Number of classes of pages with costs of their own.
 const CLASSES: usize = 9;
-/// What a read's time is made of: its own read, others' reads of its chip, programs by class, erases, others on its channel.
+/// Terms of a read's time: its own read, others' reads of its chip, programs by class, erases, others on its channel.
 const TERMS: usize = 3 + CLASSES + 1;
 const OWN: usize = 0;
 const READ: usize = 1;
@@ -23,7 +23,7 @@ const PROGRAM: usize = 2;
 const ERASE: usize = 2 + CLASSES;
 const CHANNEL: usize = 3 + CLASSES;
 
-/// Which parts of the prediction are used: all of them except in ablations (MT-E13).
+/// Parts of the prediction that are used: all of them except in ablations (MT-E13).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SsdPrecision {
     /// Per chip; otherwise the device is taken for one queue, whose chips share the work evenly.
@@ -41,7 +41,7 @@ impl SsdPrecision {
     pub const FULL: SsdPrecision = SsdPrecision { chips: true, channels: true, classes: true, calibrate: true };
 }
 
-/// What a read found in front of it.
+/// Work that a read found in front of it.
 #[derive(Clone, Copy)]
 struct Seen {
     counts: [u32; TERMS],
@@ -51,7 +51,7 @@ struct Seen {
     asked_again: bool,
 }
 
-/// What the slowest of a request's pages finds in front of it.
+/// Work that the slowest of a request's pages finds in front of it.
 struct Slowest {
     counts: [u32; TERMS],
     wait_ns: i64,
@@ -61,7 +61,7 @@ struct Slowest {
 pub struct MittSsd {
     /// Nanoseconds of each term.
     costs: [i64; TERMS],
-    /// What the profile says they are; learned ones stay within [`OFF_MOST`] of it.
+    /// Costs by the profile; learned ones stay within [`OFF_MOST`] of it.
     measured: [i64; TERMS],
     precision: SsdPrecision,
     seen: BTreeMap<u64, Seen>,
@@ -128,7 +128,7 @@ impl MittSsd {
         Confidence((1000 - relative).clamp(50, 990) as u16)
     }
 
-    /// What is in front of a read of the page at `offset`.
+    /// Returns the work in front of a read of the page at `offset`.
     fn look(&self, inside: &dyn FlashInside, at: Time, offset: u64) -> ([u32; TERMS], i64) {
         let (channel, unit) = inside.place(offset);
         let w = if self.precision.chips { inside.unit_work(unit) } else { self.evenly(inside) };
@@ -201,8 +201,8 @@ impl MittSsd {
         self.seen.is_empty() && at.since(self.last_read) > PROBE_AFTER
     }
 
-    /// A read that was let through after long took so long: if less than was learned, all that was learned is as much too long, as
-    /// far as what was measured allows.
+    /// Corrects all costs after a read that was let through following a long pause. If it took less than was learned, all
+    /// learned costs are scaled by the same ratio, down to the measured ones at the least.
     fn ease(&mut self, s: &Seen, took_ns: i64) {
         if !s.asked_again || took_ns >= s.predicted_ns || !self.precision.calibrate {
             return;
@@ -241,7 +241,7 @@ impl MittSsd {
     }
 }
 
-/// What is said while nothing is known.
+/// Prediction without any knowledge.
 const NOTHING: Predicted = Predicted { wait: Span::ZERO, service: Span::ZERO, confidence: Confidence::NONE };
 
 fn wait_ns(costs: &[i64; TERMS], counts: &[u32; TERMS], elapsed_ns: i64) -> i64 {

@@ -1,8 +1,8 @@
 //! A process node's pending requests in the order of their offsets, with sums of what they cost (MT-M10, MT-M11).
 //!
-//! The kernel keeps them in a red-black tree. This one is a treap: as balanced, but every subtree also knows the sum of its
-//! costs, so that what is in front of an offset is known in logarithmic time instead of by walking over it. A node's rank
-//! is a hash of the request's id, so a replay builds the same tree.
+//! The kernel keeps them in a red-black tree. This one is a treap. It is as balanced, but every subtree also knows the sum of
+//! its costs. So the cost in front of an offset takes logarithmic time instead of a walk. A node's rank is a hash of the
+//! request's id, so a replay builds the same tree.
 
 use plimsoll_base::{Io, IoId, Span};
 
@@ -20,7 +20,7 @@ struct Entry {
     cost: Span,
     /// Of the whole subtree.
     sum: Span,
-    /// Where its node's tolerance has it.
+    /// Group of the request in its node's tolerance.
     group: i64,
     io: Option<Io>,
 }
@@ -51,7 +51,7 @@ impl OffsetTree {
         self.len == 0
     }
 
-    /// What all of it costs.
+    /// Returns the cost of all requests.
     pub(crate) fn total(&self) -> Span {
         self.sum(self.root)
     }
@@ -164,7 +164,7 @@ impl OffsetTree {
         best
     }
 
-    /// What all before `key` costs.
+    /// Returns the cost of all requests before `key`.
     pub(crate) fn sum_before(&self, key: Key) -> Span {
         let (mut at, mut sum) = (self.root, Span::ZERO);
         while at != NONE {
@@ -211,7 +211,7 @@ impl OffsetTree {
         self.entries.iter().find(|e| e.key.1 == id && e.io.is_some()).map(|e| e.key)
     }
 
-    /// What is in front of the request at `key` has changed: it costs `cost` now.
+    /// Sets the cost of the request at `key`, after the requests in front of it changed.
     pub(crate) fn set_cost(&mut self, key: Key, cost: Span) {
         self.set_cost_below(self.root, key, cost);
     }

@@ -1,4 +1,4 @@
-//! What happens around a read, a write and the end of a connection.
+//! The shim's actions around a read, a write and the end of a connection.
 
 use crate::start::{self, Shim, shim};
 use crate::sys::{self, Size, call, errno, set_errno};
@@ -24,8 +24,8 @@ const PAY_BACK_NS: u64 = 10_000_000;
 /// Unwinds out of the shim's part of a call: the gate's lock can't be had.
 struct Stuck;
 
-/// Runs the shim's own part of a call. A panic ends there: the shim is switched off and everybody is let go. So it does where the owner
-/// of the gate's lock was stopped: a stopped controller doesn't stop the server.
+/// Runs the shim's own part of a call. A panic ends there: the shim is switched off and all waiting connections go on. The same
+/// happens where the owner of the gate's lock was stopped: a stopped controller doesn't stop the server.
 pub fn guarded<T>(shim: &Shim, f: impl FnOnce() -> T) -> Option<T> {
     let why = match catch_unwind(AssertUnwindSafe(f)) {
         Ok(v) => return Some(v),
@@ -110,7 +110,7 @@ fn leave_gate(shim: &Shim, mut guard: Guard<'_>) {
     }
 }
 
-/// Who is to be woken once the lock is given back.
+/// Connections to be woken once the lock is given back.
 pub struct Wakes {
     list: [(ConnId, u64, u32); Wakes::MOST],
     n: usize,
@@ -213,7 +213,7 @@ fn peer_of(fd: i32) -> Option<Peer> {
     }
 }
 
-/// Whether a read may be made now.
+/// Permission of a read now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Before {
     /// Yes, up to this number of bytes.
@@ -225,9 +225,9 @@ pub enum Before {
 /// Bytes that a call moves between the stream and the server's memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
-    /// As many bytes of the stream as it returns, in the server's memory.
+    /// The returned number of bytes of the stream, in the server's memory.
     Bytes,
-    /// As many bytes of the stream as it returns, which nobody sees.
+    /// The returned number of bytes of the stream, without a copy in the server's memory.
     Unseen,
     /// Nothing of the stream.
     Nothing,

@@ -277,7 +277,7 @@ fn pool_event(shim: &Shim, fd: i32, link: &mut Link, mask: u32) -> u32 {
     0
 }
 
-/// What waits to be read never counts (a KILL, a ping).
+/// Returns whether the bytes that wait to be read never count (a KILL, a ping).
 fn is_exempt(fd: i32, link: &Link) -> bool {
     let mut bytes = [0u8; PEEK_BYTES];
     let n = peek(fd, &mut bytes);

@@ -1,4 +1,4 @@
-//! What happens when the server is loaded, and when it forks.
+//! The load of the library into a server, and forks of the server.
 
 use crate::sys::{self, call};
 use plimsoll_shape::profile::Profile;
@@ -14,11 +14,11 @@ const ENV_PROFILE: &str = "PLIMSOLL_SHAPE_PROFILE";
 /// Names the program to act in: wrappers before it pass the environment on.
 const ENV_PROGRAM: &str = "PLIMSOLL_SHAPE_PROGRAM";
 
-/// What the shim works with.
+/// State that the shim works with.
 pub struct Shim {
     /// The gate.
     pub segment: Segment,
-    /// How this server reads.
+    /// Profile of how this server reads.
     pub profile: Profile,
 }
 

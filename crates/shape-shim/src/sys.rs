@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-/// What C calls `ssize_t`.
+/// C's `ssize_t`.
 pub type Size = isize;
 
 macro_rules! call {

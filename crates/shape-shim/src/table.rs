@@ -1,4 +1,4 @@
-//! What is known of each file descriptor of this process: its connection in the gate and its walker.
+//! State of each file descriptor of this process: its connection in the gate and its walker.
 
 use plimsoll_shape::gate::ConnId;
 use plimsoll_shape::sync::Handover;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// Descriptors from here on pass through.
 pub const FDS: usize = 65_536;
 
-/// What is known of a connection, for the thread that handles it.
+/// State of a connection, for the thread that handles it.
 pub struct Link {
     /// Its place in the gate.
     pub conn: Option<ConnId>,
@@ -27,7 +27,7 @@ pub struct Link {
     pub granted: bool,
     /// It was read from.
     pub seen: bool,
-    /// Where its events come from: epoll descriptor, event mask and data as given to `epoll_ctl`.
+    /// Source of its events: epoll descriptor, event mask and data as given to `epoll_ctl`.
     pub watch: Option<(i32, u32, u64)>,
     /// Its event is withheld.
     pub withheld: bool,
@@ -63,7 +63,7 @@ fn entry(fd: i32) -> Option<&'static Entry> {
     TABLE.get(usize::try_from(fd).ok()?)
 }
 
-/// Is it one of ours? The only cost for all other descriptors.
+/// Returns whether it is one of ours. The only cost for all other descriptors.
 pub fn is_tracked(fd: i32) -> bool {
     entry(fd).is_some_and(|e| e.tracked.load(Ordering::Relaxed) != 0)
 }
@@ -81,7 +81,7 @@ pub fn set_data(fd: i32, data: u64) {
     }
 }
 
-/// Is it one of ours, with this data?
+/// Returns whether it is one of ours, with this data.
 pub fn has_data(fd: i32, data: u64) -> bool {
     entry(fd).is_some_and(|e| e.tracked.load(Ordering::Acquire) != 0 && e.data.load(Ordering::Acquire) == data)
 }

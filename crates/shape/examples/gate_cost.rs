@@ -1,5 +1,6 @@
-//! What the shim adds to a request that is let in at once (AP-E13), without the kernel's part: walking a query of 40 bytes and its
-//! answer, two clock readings, two changes of the gate under the segment's lock. Prints the least and the median of rounds.
+//! Measures the shim's cost for a request that is let in at once (AP-E13), without the kernel's part: walking a query of 40
+//! bytes and its answer, two clock readings, two changes of the gate under the segment's lock. Prints the least and the median
+//! of rounds.
 //!
 //! `cargo run --release -p plimsoll-shape --example gate_cost [ROUNDS] [REQUESTS] [walking|gate|all] [THREADS]`. Under callgrind the instructions of
 //! one request are the difference of two runs over the difference of their requests: what the start costs is in neither (`make shape-cost`).
@@ -11,7 +12,7 @@ use plimsoll_shape::walk::{Protocol, Walker};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Which parts of a request are done.
+/// Parts of a request that are measured.
 #[derive(Clone, Copy)]
 struct Parts {
     name: &'static str,

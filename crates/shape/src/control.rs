@@ -9,7 +9,7 @@ use crate::tune::pslo::{Pslo, SAMPLES_MIN};
 use crate::tune::zeta::{Zeta, ZetaConfig, ZetaWindow};
 use plimsoll_base::{Span, Time};
 
-/// How P is found.
+/// Method of finding P.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PMode {
     /// As given.
@@ -18,7 +18,7 @@ pub enum PMode {
     Auto(TunerConfig),
 }
 
-/// How ζ is found.
+/// Method of finding ζ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ZetaMode {
     /// As it stands in the gate's knobs.
@@ -29,7 +29,7 @@ pub enum ZetaMode {
     Auto(ZetaConfig),
 }
 
-/// What the controller is to do.
+/// Task of the controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControlConfig {
     /// P.
@@ -38,7 +38,7 @@ pub struct ControlConfig {
     pub zeta: ZetaMode,
     /// A window of P is at least so long, …
     pub window_min: Span,
-    /// … has so many transactions, …
+    /// … and has at least this number of transactions, …
     pub window_finished: u64,
     /// … or is so long.
     pub window_max: Span,
@@ -140,7 +140,8 @@ impl Controller {
         }
     }
 
-    /// What the storage below forecasts (AP §3.4's joint control): P is multiplied by so many thousandths, 1000 at most.
+    /// Takes the forecast of the storage below (AP §3.4's joint control): P is multiplied by this number of thousandths, 1000
+    /// at most.
     pub fn set_pressure(&mut self, milli: u32) {
         self.pressure_milli = if milli == 0 { 1000 } else { milli.min(1000) };
     }
@@ -150,7 +151,7 @@ impl Controller {
         self.tuner.as_ref()
     }
 
-    /// Unfairness and variability of the last window in which they could be told.
+    /// Unfairness and variability of the last window in which they could be measured.
     pub fn last(&self) -> ZetaWindow {
         self.last
     }
@@ -330,7 +331,7 @@ fn times(users: &[User], objective_us: u64) -> LogHist {
     all
 }
 
-/// A window is spoilt if more than this part of its transactions (one of so many) had escaped.
+/// Divisor of a window's transactions: a window with a larger part of escapes than one in this number is discarded.
 const ESCAPES_PART: u64 = 20;
 /// Spoilt windows that are passed over; after them the P is taken for one that carries nothing by itself.
 const SPOILT_MAX: u32 = 3;

@@ -1,4 +1,4 @@
-//! How a server reads its clients' requests: what the shim must know of it (AP-M1: "the difference lies in the calls").
+//! Profile of how a server reads its clients' requests, for the shim (AP-M1: "the difference lies in the calls").
 
 use crate::walk::Protocol;
 use std::fmt;
@@ -40,7 +40,7 @@ impl Profile {
     pub fn of_code(code: u32) -> Option<Profile> {
         PROFILES.get(code.checked_sub(1)? as usize).map(|p| p.1)
     }
-    /// What is spoken.
+    /// Returns the protocol.
     pub fn protocol(self) -> Protocol {
         match self {
             Profile::MysqlThread | Profile::MysqlPool => Protocol::Mysql,

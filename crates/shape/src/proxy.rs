@@ -1,6 +1,6 @@
-//! The other face of the gate: a TCP proxy, for servers that nothing can be preloaded into (static programs, other hosts). It costs a
-//! hop, about 50 µs, and sees nothing inside TLS: such connections pass. Its gate lies in a control segment as the shim's does, so that
-//! the same commands look at it and turn its knobs; so do rules, and what makes a user.
+//! The other face of the gate: a TCP proxy, for servers that nothing can be preloaded into (static programs, other hosts). It
+//! costs a hop, about 50 µs, and sees nothing inside TLS: such connections pass. Its gate is in a control segment as the shim's
+//! is, so the same commands show it and change its settings. It has the same rules and users.
 
 use crate::gate::{Answered, ConnId, Gate, USER_OTHERS, Verdict};
 use crate::segment::{CONNS, FAILED_SHIM, Guard, Segment, monotonic};
@@ -21,13 +21,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::LocalSet;
 
-/// What the proxy does.
+/// Configuration of the proxy.
 pub struct ProxyConfig {
-    /// Where clients come.
+    /// Address for clients.
     pub listen: SocketAddr,
-    /// Where the server is.
+    /// Address of the server.
     pub server: SocketAddr,
-    /// What they speak.
+    /// Their protocol.
     pub protocol: Protocol,
 }
 
@@ -41,7 +41,7 @@ const DESCRIPTORS_KEPT: u64 = 32;
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// A peer that vanished without a word is noticed after this silence, ...
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// ... and so many unanswered probes, ...
+/// ... and this number of unanswered probes, ...
 const KEEPALIVE_PROBES: u32 = 6;
 /// ... so far apart: two minutes in all.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -167,7 +167,7 @@ async fn serve_on(
         .await
 }
 
-/// As many as there are places in the gate and descriptors for.
+/// Returns the limit of connections: that of the gate's places and of descriptors.
 fn connections_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let descriptors = limit.map_or(u64::MAX, |n| n.saturating_sub(DESCRIPTORS_KEPT) / 2);
@@ -282,7 +282,8 @@ impl Flow {
         waits
     }
 
-    /// Told by whoever lets it in, at the latest by the controller's look. False if the client went away meanwhile.
+    /// Waits for admission; the admitting task notifies it, or the controller's next look does. False if the client went away
+    /// meanwhile.
     async fn let_in(&self, protocol: Protocol, client: &mut OwnedReadHalf) -> bool {
         let mut byte = [0];
         // Once it has sent more, whether it's still there can't be seen behind that.
@@ -319,7 +320,7 @@ impl Flow {
         self.give_up_if_lost();
     }
 
-    /// What can't be followed passes, and holds nothing.
+    /// Lets a connection pass that can't be followed; it holds no place.
     fn give_up_if_lost(&self) {
         if self.walker.borrow().is_lost() && !self.gave_up.replace(true) {
             self.shared.change(|g, now| {

@@ -3,10 +3,11 @@
 //! ```text
 //! Control (magic, version, sizes, lock, heartbeat) | Head | rules | users | connections
 //! ```
-//! Whoever changes the gate holds the lock: a futex word with its owner's thread id. It is taken over from an owner that died or failed,
-//! and the gate is then repaired. From one that was stopped it can't be taken, as that may go on at any time: a server under the shim
-//! and the proxy go on without the gate ([`Segment::lock_in_time`]). Across pid namespaces a number says nothing, and nobody is dead: a
-//! process that only looks in from another one takes the lock under a name that no thread has.
+//! A change of the gate needs the lock: a futex word with its owner's thread id. It is taken over from an owner that died or
+//! failed, and the gate is then repaired. It can't be taken from an owner that was stopped, as that may go on at any time. A
+//! server under the shim and the proxy then go on without the gate ([`Segment::lock_in_time`]). Across pid namespaces a thread
+//! id has no meaning, and no owner is taken for dead. A process of another namespace that only looks takes the lock under a
+//! name that no thread has.
 //!
 //! Whoever may write to the file, which is its owner and root, can stop the server with a bus error by cutting it. The only unsafe code of
 //! this crate is here: mapping the file, and views into the mapping.
@@ -44,9 +45,9 @@ pub struct Control {
     conns: u32,
     /// The gate's lock.
     lock: Lock<AtomicU32, AtomicU64>,
-    /// When the controller was last alive, on the monotonic clock.
+    /// Time of the controller's last sign of life, on the monotonic clock.
     pub heartbeat_ns: AtomicU64,
-    /// Why everything passes though nobody asked for it: [`FAILED_SILENT`], [`FAILED_SHIM`].
+    /// Reason why everything passes although it wasn't ordered: [`FAILED_SILENT`], [`FAILED_SHIM`].
     pub failed_open: AtomicU32,
     /// The server's process, once its shim is in.
     pub server_pid: AtomicU32,
@@ -62,9 +63,9 @@ pub struct Control {
     pub rules: AtomicU32,
     /// Bit 0: the tuner holds P; bit 1: the gate is off by the operator.
     pub flags: AtomicU32,
-    /// What a storage node forecasts: P is multiplied by so many thousandths (joint control); 0 and 1000 change nothing.
+    /// Forecast of a storage node: P is multiplied by this number of thousandths (joint control); 0 and 1000 change nothing.
     pub pressure_milli: AtomicU32,
-    /// How the server under the shim reads: see [`Profile::code`]; 0 for a proxy.
+    /// Code of how the server under the shim reads: see [`Profile::code`]; 0 for a proxy.
     pub profile: AtomicU32,
     /// P that is asked for before pressure, [`P_WANTED_AUTO`] by the tuner.
     pub p_wanted: AtomicU32,
@@ -74,12 +75,12 @@ pub struct Control {
     pub p_ceiling: AtomicU32,
     /// ζ that is asked for; 0: by feedback, …
     pub zeta_wanted: AtomicU32,
-    /// … with unfairness of so many thousandths at most (0 as usual) …
+    /// … with unfairness of this number of thousandths at most (0: the default) …
     pub unfairness_max_milli: AtomicU32,
-    /// … and a coefficient of variation of latency of so many thousandths (0: any).
+    /// … and a coefficient of variation of latency of this number of thousandths (0: any).
     pub variability_max_milli: AtomicU32,
-    /// 1 once a server or controller of another pid namespace than the maker's has joined: a number says nothing of whether its process
-    /// lives.
+    /// 1 once a server or controller of another pid namespace than the maker's has joined: a pid then doesn't show whether its
+    /// process still runs.
     mixed: AtomicU32,
     /// Pid namespace of the process that made it.
     pid_namespace: AtomicU64,
@@ -251,7 +252,7 @@ impl Segment {
         unsafe { &*self.base.cast::<Control>() }
     }
 
-    /// How the server under the shim reads; none before a proxy.
+    /// Returns how the server under the shim reads; none before a proxy.
     pub fn profile(&self) -> Option<Profile> {
         Profile::of_code(self.control().profile.load(Ordering::Relaxed))
     }
@@ -276,13 +277,13 @@ impl Segment {
         self.take(tid, now, None).expect("it is waited for without a bound")
     }
 
-    /// Waits for the lock, but not for ever: `None` if its owner lives and was stopped for a second (see [`PATIENCE`]). Such an owner
-    /// keeps the lock: nothing of the gate may be used without it.
+    /// Waits for the lock, but not for ever: `None` if its owner runs and was stopped for a second (see [`PATIENCE`]). Such an
+    /// owner keeps the lock: the gate must not be used without it.
     pub fn lock_in_time(&self, tid: u32, now: Time) -> Option<Guard<'_>> {
         self.take(tid, now, Some(PATIENCE))
     }
 
-    /// The lock without waiting: `None` if its owner lives.
+    /// Takes the lock without waiting: `None` if its owner still runs.
     pub fn lock_now(&self, tid: u32, now: Time) -> Option<Guard<'_>> {
         let taken = self.control().lock.take_now(self.name(tid), &|id| self.owner(id))?;
         Some(self.guard(taken, now))
@@ -346,7 +347,7 @@ impl Segment {
         true
     }
 
-    /// Whether no process or thread that uses this segment has this id any more. Never where they are of several pid
+    /// Returns whether no process or thread that uses this segment has this id any more. Never where they are of several pid
     /// namespaces, in which numbers mean different processes.
     pub fn is_dead(&self, id: u32) -> bool {
         !self.is_mixed() && is_dead(id)

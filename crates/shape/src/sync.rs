@@ -68,7 +68,7 @@ impl Owner {
     }
 }
 
-/// Looks at an owner in one hold are worth so much at most, at 10 ms each: 1 s stopped, 5 s asleep, 10 s without getting a core.
+/// Limit of the weight of looks at an owner in one hold, at 10 ms each: 1 s stopped, 5 s asleep, 10 s without a core.
 pub const PATIENCE: u32 = 1000;
 
 /// Way in which the lock was taken.
@@ -201,7 +201,7 @@ impl<W: FutexWord, N: Number> Lock<W, N> {
         self.leave(0);
     }
 
-    /// Gives the lock back half-way through a change: whoever takes it next is told.
+    /// Gives the lock back half-way through a change: the next owner learns of it.
     pub fn break_off(&self) {
         self.leave(BROKEN);
     }

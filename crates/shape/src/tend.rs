@@ -19,7 +19,7 @@ const FROZEN: u32 = 1;
 /// In the segment's flags: everything passes.
 const OFF: u32 = 2;
 
-/// Who was let in and must be woken.
+/// Connection that was let in and must be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Woken {
     /// The connection.
@@ -40,7 +40,7 @@ impl Woken {
     }
 }
 
-/// What looks after a gate. What it is to do stands in the segment, where an operator changes it.
+/// Looks after a gate. Its task is in the segment, where an operator changes it.
 pub struct Tender {
     controller: Controller,
     looks: u32,
@@ -50,7 +50,7 @@ fn given(value: &AtomicU32) -> Option<u32> {
     Some(value.load(Ordering::Relaxed)).filter(|n| *n != 0)
 }
 
-/// How P is to be found.
+/// Returns the configured method of finding P.
 pub fn p_wanted(segment: &Segment) -> PMode {
     let control = segment.control();
     match control.p_wanted.load(Ordering::Relaxed) {
@@ -64,7 +64,7 @@ pub fn p_wanted(segment: &Segment) -> PMode {
     }
 }
 
-/// How ζ is to be found.
+/// Returns the configured method of finding ζ.
 pub fn zeta_wanted(segment: &Segment) -> ZetaMode {
     let control = segment.control();
     if let Some(zeta) = given(&control.zeta_wanted) {
@@ -98,7 +98,7 @@ impl Tender {
         }
     }
 
-    /// One look, by the thread `tid`. Who is told by somebody else isn't among those to be woken.
+    /// Looks once, by the thread `tid`. Connections that are notified in another way aren't among those to be woken.
     pub fn look(&mut self, segment: &Segment, tid: u32, now: Time) -> Vec<Woken> {
         if !self.is_in_charge(segment) {
             return Vec::new();

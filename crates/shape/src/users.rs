@@ -1,5 +1,5 @@
-//! Whose request is it: from account, database and address to a user, by rules (AP-M2, with the account as the default instead
-//! of the peer's port: each connection would be a user of its own).
+//! Users of requests: rules assign account, database and address to a user (AP-M2, with the account as the default instead of
+//! the peer's port: each connection would be a user of its own).
 
 use crate::gate::{NAME_BYTES, User, UserClass};
 use crate::walk::Name;
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 /// Most rules there can be.
 pub const RULES_MAX: usize = 128;
 
-/// What makes a user where no rule matches.
+/// Attribute that makes a user where no rule matches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GroupBy {
@@ -86,7 +86,7 @@ impl Rule {
     }
 }
 
-/// A rule file: TOML, see docs/shaper.md.
+/// A rule file: TOML, see docs/guides/shaper.md.
 #[derive(Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
 struct RuleFile {
@@ -120,7 +120,7 @@ enum ClassText {
     LatencySensitive,
 }
 
-/// What is wrong with a rule file.
+/// Problem of a rule file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadRules(pub String);
 impl fmt::Display for BadRules {

@@ -1,9 +1,9 @@
 //! The front: the layer of every pool above which requests are as clients sent them.
 //!
-//! It makes of what a client may send (any offset and length, overlapping, in any order) what the layers below may
-//! rely on: ranges inside the volume, multiples of the block, and never two overlapping requests at once unless both
-//! read. A write that isn't a multiple of the block becomes a read-modify-write, safe because the whole blocks are
-//! serialised. What waits here for an overlap is declared below and counts in every forecast.
+//! It turns clients' requests (any offset and length, overlapping, in any order) into requests that the layers below can rely
+//! on. Those have ranges inside the volume and multiples of the block, and two overlapping ones are in flight together only if
+//! both read. A write that isn't a multiple of the block becomes a read-modify-write, which is safe because the whole blocks
+//! are serialised. Requests that wait here for an overlap are declared below and count in every forecast.
 //!
 //! It also keeps the rule of the failed flush: after one, every later flush fails until recovery. The rule is kept for
 //! the whole pool, which is stricter than per volume: the kernel reports a lost write to one flush only, and the
@@ -16,7 +16,7 @@ use plimsoll_base::{
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What the front knows of a volume.
+/// Properties of a volume that the front needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontVolume {
     /// Its size in bytes; any number (the last block may be partial for the client, never below).
@@ -35,12 +35,13 @@ pub struct Front {
     filter: RangeFilter,
     waiting: usize,
     flush_failed: bool,
-    /// What requests took lately below, in nanoseconds: reads, and all else; of each those that went at once, and those that
-    /// had waited here. What follows a change of the same place takes something else than what goes anywhere.
+    /// Moving averages of service time below, in nanoseconds. The first index separates reads from all other operations. The
+    /// second separates requests that went down at once from those that had waited here: these follow a change at the same
+    /// address and so have another cost.
     lately_ns: [[u64; 2]; 2],
 }
 
-/// What requests took lately follows by 1/2 to the power of this.
+/// Shift of the moving averages: each new sample has the weight 1/2 to the power of this.
 const LATELY_SHIFT: u32 = 4;
 
 struct Entry {
@@ -50,12 +51,12 @@ struct Entry {
     /// `head`'s range widened to whole blocks: what is serialised.
     from: u64,
     to: u64,
-    /// How many earlier conflicting requests must end first.
+    /// Number of earlier conflicting requests that must end first.
     blockers: u32,
     /// Requests that wait for this one: their place and id.
     dependents: Vec<(usize, IoId)>,
     phase: Phase,
-    /// When it went below, and whether it had waited.
+    /// Time at which it was passed on, and whether it had waited.
     passed_at: Time,
     has_waited: bool,
     dispatched_at: Time,
@@ -117,17 +118,17 @@ impl Front {
         self.flush_failed
     }
 
-    /// The devices were reopened and what was lost is known: flushes are believed again.
+    /// Ends the refusal of flushes: the devices were reopened, and the losses are known.
     pub fn recovered(&mut self) {
         self.flush_failed = false;
     }
 
-    /// How many requests wait here for an overlapping one.
+    /// Returns the number of requests that wait here for an overlapping one.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Is there a volume `key`, which takes requests?
+    /// Returns whether there is a volume `key`, which takes requests.
     pub fn knows(&self, key: VolumeKey) -> bool {
         self.volumes.contains_key(&key)
     }

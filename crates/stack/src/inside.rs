@@ -1,10 +1,10 @@
-//! What flash that the host manages shows of its inside, and what predicts waits from it (MittOS §4.3).
+//! State inside host-managed flash, and predictors of waits from that state (MittOS §4.3).
 //!
-//! A model of such a device implements [`FlashInside`], a predictor [`FlashPredictor`]; neither knows the other.
+//! A model of such a device implements [`FlashInside`], a predictor implements [`FlashPredictor`]; neither knows the other.
 
 use plimsoll_base::{Confidence, IoHead, Span, Time};
 
-/// What one unit (a chip, or what in it works alone) has to do.
+/// Outstanding work of one unit: a chip, or a part of a chip that works alone.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct UnitWork {
     /// Page reads, those of garbage collection included.
@@ -25,7 +25,7 @@ pub trait FlashInside {
     fn units(&self) -> u32;
     /// Channel and unit of the page at `offset`.
     fn place(&self, offset: u64) -> (u32, u32);
-    /// What a unit has to do.
+    /// Returns the outstanding work of a unit.
     fn unit_work(&self, unit: u32) -> UnitWork;
     /// Page reads on all units of a channel that haven't ended: what needs the channel soon. A program has it for a moment of
     /// its long time, an erase never.
@@ -39,29 +39,29 @@ pub struct Predicted {
     pub wait: Span,
     /// Its own service.
     pub service: Span,
-    /// How sure that is.
+    /// Confidence of these two.
     pub confidence: Confidence,
 }
 
-/// What a predictor rests on, for who watches.
+/// Knowledge that a predictor rests on, for operators and metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Knowledge {
     /// Completions that it has learned from.
     pub learned: u64,
     /// Did it start from a measured profile?
     pub profiled: bool,
-    /// How sure it is by now.
+    /// Present confidence.
     pub confidence: Confidence,
 }
 
-/// Predicts from the inside; told of what becomes of requests, so that it learns.
+/// Predicts waits from the device's inner state, and learns from how requests end.
 pub trait FlashPredictor: Send {
-    /// What would `head` wait if it came at `at`? Changes nothing.
+    /// Predicts the wait of `head` if it arrived at `at`. Changes nothing.
     fn predict(&self, inside: &dyn FlashInside, at: Time, head: &IoHead) -> Predicted;
     /// `head` goes to the device now, and is called `token` until it has ended.
     fn submitted(&mut self, inside: &dyn FlashInside, now: Time, head: &IoHead, token: u64);
     /// It has ended.
     fn ended(&mut self, now: Time, token: u64);
-    /// What its predictions rest on.
+    /// Returns the knowledge that predictions rest on.
     fn knowledge(&self) -> Knowledge;
 }

@@ -1,7 +1,7 @@
-//! The layer contract: what a policy is told, what it may answer, and what every layer keeps.
+//! The layer contract: a policy's inputs, its permitted answers, and the rules that every layer keeps.
 //!
-//! A layer is a pure state machine. It does no I/O, reads no clock, draws no randomness, starts no thread. It is told
-//! what happened and when; it answers through [`Actions`].
+//! A layer is a pure state machine. It does no I/O, reads no clock, draws no randomness, starts no thread. Its callers pass it
+//! each event with the event's time; it answers through [`Actions`].
 //!
 //! # Overlaps
 //!
@@ -27,7 +27,7 @@ use plimsoll_base::{
 use std::any::Any;
 use std::collections::VecDeque;
 
-/// Which of a layer's ports below: 0 for a layer with one.
+/// Index of one of a layer's ports below: 0 for a layer with one port.
 pub type Port = u8;
 
 /// By which of a layer's sides above a request enters it: 0 for a layer with one. See [`crate::Target::Face`].
@@ -36,7 +36,7 @@ pub type Face = u8;
 /// The most nodes a stack may have: a request's path mask is 16 bits wide.
 pub const NODES_MAX: usize = 16;
 
-/// What a layer (or device) offers to the one above it.
+/// Limits and units that a layer or device offers to the one above it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// Addressable bytes: a multiple of `block_bytes`.
@@ -47,27 +47,27 @@ pub struct Offer {
     pub io_bytes_max: u64,
     /// A write this large and aligned to it is all there or not at all after a power loss.
     pub atomic_bytes: u32,
-    /// How many requests it takes at once; the layer above never has more outstanding.
+    /// Number of requests that it takes at once; the layer above never has more outstanding.
     pub queue_max: u32,
 }
 
-/// What a request would wait if it arrived at a given time, as far as known.
+/// Wait and service time of a request that would arrive at a given time, as far as known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Forecast {
     /// From its arrival until its own service starts, summed over the layers.
     pub wait: Span,
     /// Its own service.
     pub service: Span,
-    /// How sure that is.
+    /// Confidence of the forecast.
     pub confidence: Confidence,
     /// Each node's part of `wait`, by the node's number in the stack.
     pub parts: [Span; NODES_MAX],
-    /// It isn't refused for it, whatever comes on top above (MT-M21: the first read of something).
+    /// If true, the request is accepted even if its forecast exceeds its deadline (MT-M21: the first read of a page).
     pub never_refused: bool,
 }
 
 impl Forecast {
-    /// No wait and no service: what answers without asking anybody.
+    /// No wait and no service: the forecast of a request that is answered at once.
     pub const NONE: Forecast = Forecast {
         wait: Span::ZERO,
         service: Span::ZERO,
@@ -76,7 +76,8 @@ impl Forecast {
         never_refused: false,
     };
 
-    /// Another part of the same request takes so much more: services add up, and what is never refused in part isn't in whole.
+    /// Adds another part of the same request: service times add up. The whole request is never refused if one part is never
+    /// refused.
     #[must_use]
     pub fn and_part(self, part: &Forecast) -> Forecast {
         let never_refused = self.never_refused || part.never_refused;
@@ -102,25 +103,26 @@ impl<'a> Ports<'a> {
         Ports { nodes, me, now }
     }
 
-    /// When the forecast is made: what is known is known of then, whenever the request is to arrive.
+    /// Returns the time at which the forecast is made. It rests on the state at that time, whenever the request is to arrive.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// What `head` (possibly derived: another address, size) would wait below `port` if it arrived there at `at`, and nothing
-    /// else came before. A layer below which it is as full then as now, since this layer fills it up, asks for now.
+    /// Returns the forecast for `head` below `port`, if it arrived there at `at` and nothing else came before. `head` may be
+    /// derived from a client's request, with another address or size. Pass `at = now` from a layer that keeps the layers below
+    /// saturated: their queues will then be as long at `at` as they are now.
     pub fn ask(&self, port: Port, at: Time, head: &IoHead) -> Forecast {
         crate::stack::forecast_below(self.nodes, (self.me, port), self.now, at, head)
     }
 
-    /// A forecast of this layer's own: `wait` here, then what `below` says.
+    /// Returns `below` with this layer's own `wait` added.
     pub fn after(&self, wait: Span, mut below: Forecast) -> Forecast {
         below.wait += wait;
         below.parts[self.me] += wait;
         below
     }
 
-    /// A forecast of a layer that serves the request itself.
+    /// Returns the forecast of a layer that serves the request itself.
     pub fn serve(&self, wait: Span, service: Span, confidence: Confidence) -> Forecast {
         let mut f = Forecast { wait, service, confidence, ..Forecast::NONE };
         f.parts[self.me] = wait;
@@ -128,7 +130,7 @@ impl<'a> Ports<'a> {
     }
 }
 
-/// Where a layer is in its life.
+/// Phase of a layer, from recovery to failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LayerState {
     /// Reading what it needs from below; takes no client request yet.
@@ -141,10 +143,10 @@ pub enum LayerState {
     Failed,
 }
 
-/// What a layer wants done. Handed out to it for the length of one call.
+/// Orders of a layer. The stack hands it out for the length of one call.
 #[derive(Default)]
 pub struct Actions {
-    /// What is still to be carried out, each with the node that ordered it.
+    /// Orders still to be carried out, each with the node that gave it.
     pub(crate) queue: VecDeque<(usize, Action)>,
     /// The node that is being called.
     pub(crate) from: usize,
@@ -218,8 +220,8 @@ impl Actions {
         self.order(Action::Cancel { port, id });
     }
 
-    /// Tells the layers below of work accepted here but not yet passed on, so that their forecasts count it. It stops
-    /// counting when a request of that id is submitted or has ended, or at [`Actions::retract`].
+    /// Declares work that is accepted here and not yet passed on, so that the forecasts of the layers below count it. The
+    /// declaration ends when a request of that id is submitted or has ended, or at [`Actions::retract`].
     pub fn declare(&mut self, port: Port, head: IoHead) {
         self.order(Action::Declare { port, head: Box::new(head) });
     }
@@ -229,14 +231,14 @@ impl Actions {
         self.order(Action::Retract { port, id });
     }
 
-    /// Has the engine compute something beside the pool's thread; [`Layer::worked`] tells what came of it. The layer bounds
-    /// how much it has outstanding, counts as not idle meanwhile, and charges it to the tenant it serves.
+    /// Orders a computation beside the pool's thread; [`Layer::worked`] gets the result. The layer bounds its outstanding
+    /// work, isn't idle meanwhile, and charges the work to the tenant that it serves.
     pub fn work(&mut self, work: Work) {
         self.order(Action::Work(work));
     }
 
-    /// Reports something to the pool's owner, in this layer's own encoding. A report isn't repeated: a layer that waits for an answer
-    /// gets it by [`Layer::told`].
+    /// Sends a report to the pool's owner, in this layer's own encoding. A report isn't repeated. [`Layer::told`] gets an answer,
+    /// if the layer waits for one.
     pub fn report<M: Message>(&mut self, report: &M) {
         if self.reports.len() == REPORTS_MAX {
             self.reports.pop_front();
@@ -244,7 +246,7 @@ impl Actions {
         self.reports.push_back(Addressed::new(report));
     }
 
-    /// A name for a request that this layer makes.
+    /// Returns a new id for a request that this layer makes.
     pub fn new_id(&mut self) -> IoId {
         self.next_id += 1;
         IoId(self.next_id)
@@ -266,17 +268,17 @@ impl Actions {
     }
 }
 
-/// What a tenant was promised, and what it may ask for at once.
+/// Promise and limits of a tenant.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Terms {
     /// Its promise.
     pub class: Class,
     /// Its share relative to others': 1 to 10,000.
     pub weight: u32,
-    /// Its deadlines are of a percentile, in hundredths of a percent (9900: p99), of each so many reads: the others may
-    /// be late. `None`: every read is refused that would be late.
+    /// Percentile that the tenant's deadlines are of, in hundredths of a percent (9900: p99), and the number of reads over
+    /// which it holds. The other reads may be late. `None`: every read that would be late is refused.
     pub budget: Option<(u16, u32)>,
-    /// Requests that it may have inside at once.
+    /// Limit of its requests in flight.
     pub in_flight_max: u32,
     /// Terms that concern one layer each.
     pub own: OwnTerms,
@@ -289,12 +291,12 @@ impl Terms {
     }
 }
 
-/// What layers must know of a volume beside its place.
+/// Facts about a volume that layers need beside its place.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct VolumeTerms {
     /// Its size.
     pub size_bytes: u64,
-    /// Who pays for what is done for it when nobody asks.
+    /// Tenant that is charged for work on the volume that no request asked for.
     pub tenant: u16,
     /// Terms that concern one layer each.
     pub own: OwnTerms,
@@ -306,15 +308,15 @@ pub trait Layer: Any + Send {
     /// A short name for metrics and traces: `fifo`, `cache`.
     fn name(&self) -> &'static str;
 
-    /// Does it serve requests itself, as a device does? Then the stack measures how long it takes for them.
+    /// Returns whether it serves requests itself, as a device does. Then the stack measures their service time.
     fn serves(&self) -> bool {
         false
     }
 
-    /// What this layer offers above, given what is offered below (one per port, in order).
+    /// Returns this layer's offer to the layer above, given the offers below (one per port, in order).
     fn offer(&self, below: &[Offer]) -> Offer;
 
-    /// What a layer with several faces offers at one of them.
+    /// Returns the offer of a layer with several faces at one of them.
     fn offer_at(&self, face: Face, below: &[Offer]) -> Offer {
         let _ = face;
         self.offer(below)
@@ -326,38 +328,38 @@ pub trait Layer: Any + Send {
         let _ = (now, below, out);
     }
 
-    /// Where it is in its life.
+    /// Returns the layer's phase.
     fn state(&self) -> LayerState {
         LayerState::Ready
     }
 
-    /// What would `head` wait, here and below, if it arrived here at `at`? Changes nothing. Constant time.
+    /// Forecasts the wait of `head`, here and below, if it arrived here at `at`. Changes nothing. Constant time.
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         below.ask(0, at, head)
     }
 
-    /// A request from above. It ends exactly once, through [`Actions::complete`].
+    /// Takes a request from above. It ends exactly once, through [`Actions::complete`].
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions);
 
-    /// A request that this layer sent below has ended.
+    /// Takes the end of a request that this layer sent below.
     fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
         let _ = now;
         out.complete(c);
     }
 
-    /// Work that this layer ordered is done.
+    /// Takes the result of work that this layer ordered.
     fn worked(&mut self, now: Time, done: Worked, out: &mut Actions) {
         let _ = (now, out);
         unreachable!("{} ordered no work: {done:?}", self.name());
     }
 
-    /// The time this layer asked for has come.
+    /// Handles the arrival of the time that this layer asked for.
     fn wake(&mut self, now: Time, out: &mut Actions) {
         let _ = (now, out);
     }
 
-    /// What a request is called below this layer (its address, its length), if it goes there in one piece; else its first
-    /// piece.
+    /// Returns the form of a request below this layer (its address, its length), if it is passed on in one piece; else the form
+    /// of its first piece.
     fn below_as(&self, head: &IoHead) -> IoHead {
         *head
     }
@@ -375,16 +377,18 @@ pub trait Layer: Any + Send {
         out.cancel(0, id);
     }
 
-    /// A device behind a port failed to make durable what it had acknowledged: nothing it says of durability is believed any
-    /// more. Must what is above know? Not where nothing that only this device has was ever called durable (a cache that writes
-    /// through).
+    /// Handles the failure of a device behind a port to make acknowledged data durable. Flushes of that device are not trusted
+    /// any more.
+    ///
+    /// Returns whether layers above must be notified. Return false if no acknowledged durable write is on this device only (for
+    /// example a write-through cache).
     fn durability_lost(&mut self, now: Time, port: Port) -> bool {
         let _ = (now, port);
         true
     }
 
-    /// May flushes be believed again after one failed, while it serves? Not if only a recovery from the device tells what is
-    /// there.
+    /// Returns whether the layer can trust flushes again after one failed, while it serves. False if only recovery can find out
+    /// the device's content.
     fn may_believe(&self) -> bool {
         true
     }
@@ -404,17 +408,17 @@ pub trait Layer: Any + Send {
         let _ = (now, tenant, terms, out);
     }
 
-    /// A volume is known, or has changed.
+    /// Handles a new volume, or a change of one.
     fn set_volume(&mut self, now: Time, volume: VolumeKey, terms: &VolumeTerms, out: &mut Actions) {
         let _ = (now, volume, terms, out);
     }
 
-    /// A volume was deleted: no request of it is under way, and none will come.
+    /// Handles the deletion of a volume: no request of it is in flight, and none will come.
     fn forget_volume(&mut self, now: Time, volume: VolumeKey, out: &mut Actions) {
         let _ = (now, volume, out);
     }
 
-    /// Has it requests of its own under way for a volume that it was told to forget?
+    /// Returns whether the layer has own requests in flight for a volume that it was ordered to forget.
     fn is_using(&self, volume: VolumeKey) -> bool {
         let _ = volume;
         false
@@ -427,16 +431,16 @@ pub trait Layer: Any + Send {
         false
     }
 
-    /// The pool will end: begin no own work that can wait for the next start.
+    /// Handles the coming end of the pool: the layer begins no own work that can wait for the next start.
     fn stop(&mut self, now: Time, out: &mut Actions) {
         let _ = (now, out);
     }
 
-    /// Stop making own I/O and write out what must survive; the layer counts as drained when [`Layer::is_idle`].
+    /// Stops own I/O and writes out all data that must survive. The layer is drained when [`Layer::is_idle`].
     fn drain(&mut self, now: Time, out: &mut Actions) {
         let _ = (now, out);
     }
 
-    /// Has it nothing accepted, nothing in flight and nothing left to write out?
+    /// Returns whether it has nothing accepted, nothing in flight and nothing left to write out.
     fn is_idle(&self) -> bool;
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 pub struct Extent {
     /// First byte on the device.
     pub device_offset: u64,
-    /// How many bytes; a multiple of the device's block.
+    /// Length in bytes; a multiple of the device's block.
     pub len: u64,
 }
 

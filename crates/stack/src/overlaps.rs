@@ -12,7 +12,7 @@ pub(crate) enum Place {
     Device(usize),
 }
 
-/// Where a change begins: the target, the volume whose address it is (none below the map), the offset.
+/// Start of a change: the target, the volume whose address it is (none below the map), the offset.
 type Begin = (Place, VolumeKey, u64);
 
 /// Changes in flight at each target.

@@ -19,7 +19,7 @@ use slab::Slab;
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What is behind a port.
+/// Receiver behind a port: a layer or a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     /// Another node of the stack, by number (always greater than the node's own).
@@ -55,14 +55,14 @@ pub struct Node {
     stats: NodeStats,
 }
 
-/// How a pool's stack admits requests.
+/// Admission of requests to a pool's stack.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StackConfig {
-    /// How many client requests it holds at most; the engine stops taking more before.
+    /// Largest number of client requests in the stack; the engine stops taking more before.
     pub inflight_max: usize,
-    /// What a failover to another replica costs (MittOS §3.3, MT-M3: 0.3 ms): a request that would be late by no more
-    /// than this is served here after all.
+    /// Cost of a failover to another replica (MittOS §3.3, MT-M3: 0.3 ms). A request that would be late by no more than this is
+    /// served here after all.
     pub failover_hop: Span,
     /// Refuse nothing: a request that would be refused is only expected late ([`IoHead::expected_at`]), so that what
     /// becomes of it can be compared with the forecast (MT-M28).
@@ -116,7 +116,7 @@ struct Inflight {
     arrived_at: Time,
 }
 
-/// What [`Stack::offer`] did with a request.
+/// Result of [`Stack::offer`].
 #[derive(Clone, Copy, Debug)]
 pub enum Offered {
     /// Accepted under this id; its completion will come.
@@ -233,7 +233,7 @@ impl Stack {
         me
     }
 
-    /// What the stack offers to clients.
+    /// Returns the stack's offer to clients.
     pub fn offered(&self) -> Offer {
         self.offer_of(0, 0)
     }
@@ -287,7 +287,7 @@ impl Stack {
         worst
     }
 
-    /// What would a request wait that arrived now?
+    /// Forecasts the wait of a request that would arrive now.
     pub fn forecast(&self, now: Time, head: &IoHead) -> Forecast {
         self.nodes[0].layer.forecast(now, head, Ports::new(&self.nodes, 0, now))
     }
@@ -401,7 +401,7 @@ impl Stack {
         self.run(now);
     }
 
-    /// When a layer next wants to be woken; [`Time::NEVER`] if none does.
+    /// Returns the earliest time at which a layer wants to be woken; [`Time::NEVER`] if none does.
     pub fn next_wake(&self) -> Time {
         self.nodes.iter().map(|n| n.wake_at).min().unwrap_or(Time::NEVER)
     }
@@ -445,7 +445,7 @@ impl Stack {
         }
     }
 
-    /// May flushes be believed again after one failed, without building the layers anew?
+    /// Returns whether all layers can trust flushes again after one failed, without being rebuilt.
     pub fn may_believe(&self) -> bool {
         self.nodes.iter().all(|n| n.layer.may_believe())
     }
@@ -503,17 +503,17 @@ impl Stack {
             && self.nodes.iter().all(|n| n.layer.is_idle())
     }
 
-    /// How many client requests are under way.
+    /// Returns the number of client requests in flight.
     pub fn inflight(&self) -> usize {
         self.inflight.len()
     }
 
-    /// Does it hold as many client requests as it may?
+    /// Returns whether the number of client requests has reached its limit.
     pub fn is_full(&self) -> bool {
         self.inflight.len() >= self.config.inflight_max
     }
 
-    /// How many layers there are.
+    /// Returns the number of layers.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -533,7 +533,7 @@ impl Stack {
         &self.device_stats[device]
     }
 
-    /// Where the time of an account's requests went, and where those inside are. Walks over all requests inside.
+    /// Returns how an account's requests spent their time, and where those in flight are. Walks over all requests in flight.
     pub fn account_stats(&self, account: u16) -> AccountStats {
         let mut stats = AccountStats { waited: self.waited(account), ..AccountStats::default() };
         for (_, i) in self.inflight.iter().filter(|(_, i)| i.account == account) {
@@ -551,7 +551,7 @@ impl Stack {
         self.waited.get(usize::from(account)).copied().unwrap_or_default()
     }
 
-    /// The oldest client request inside: when it arrived, where it is, and its account. Walks over all.
+    /// Returns the oldest client request in flight: its arrival, its place, and its account. Walks over all.
     pub fn oldest(&self) -> Option<(Time, &'static str, u16)> {
         let oldest = self.inflight.iter().map(|(_, i)| i).min_by_key(|i| i.arrived_at)?;
         Some((oldest.arrived_at, self.place_name(oldest.at.into()), oldest.account))
@@ -753,7 +753,7 @@ impl Stack {
         }
     }
 
-    /// Who is above a node's face.
+    /// Returns the node above a node's face.
     fn above(&self, node: usize, face: Face) -> Option<usize> {
         match self.nodes[node].above.as_slice() {
             [] => None,

@@ -1,5 +1,5 @@
-//! What the stack counts at each node, the same for every layer: who entered, how long requests stayed before they
-//! were passed on, how much own I/O a layer made.
+//! Counters that the stack keeps at each node, the same for every layer: requests that entered, how long they stayed before
+//! they were passed on, how much own I/O a layer made.
 
 use crate::layer::NODES_MAX;
 use plimsoll_base::{IoHead, LatencyHistogram, Span, Time};
@@ -15,8 +15,8 @@ pub struct NodeStats {
     /// Time in this layer of the client requests that were not passed on at once. Together with `passed_at_once` this
     /// is the layer's wait distribution.
     pub waits: LatencyHistogram,
-    /// How long what serves (a device, or a layer that models one) took for a request, from its first part's arrival there to
-    /// its end: wait and service at the device, which from outside can't be told apart. Empty for all others.
+    /// Time that a device, or a layer that models one, took for a request: from its first part's arrival there to its end. It
+    /// includes wait and service at the device, which can't be separated from outside. Empty for all other layers.
     pub service: LatencyHistogram,
     /// Own requests sent below.
     pub own_ios: u64,
@@ -30,14 +30,14 @@ pub struct NodeStats {
     pub revoked: u64,
 }
 
-/// Where the time of one account's requests goes, and where they are.
+/// Distribution of one account's time and requests over the nodes.
 #[derive(Clone, Debug, Default)]
 pub struct AccountStats {
     /// By node: time that requests, or their parts, spent in it before they were passed on; summed.
     pub waited: [Span; NODES_MAX],
     /// By node, then by device from [`NODES_MAX`] on: requests inside that came there last, or whose last part did.
     pub inside: BTreeMap<usize, usize>,
-    /// The oldest request inside: when it arrived, and where it is, counted in the same way.
+    /// Oldest request in flight: its arrival and its place, numbered in the same way.
     pub oldest: Option<(Time, usize)>,
 }
 

@@ -1,12 +1,12 @@
-//! A tape: everything that an engine told a stack, and everything that the stack decided, in order.
+//! A tape: all inputs of a stack and all its decisions, in order.
 //!
-//! A live pool that records one can be replayed in the simulator: the same layers, told the same at the same times, must
-//! decide the same. Client bytes are left out (a policy that looked at them could not be replayed). A layer's reads of its
-//! own structures are kept, for it decides by those. A checkpoint's reads are clients' data: they are left out, too, and a
-//! layer that checks what it reads doesn't check [`Data::Absent`].
+//! A live pool that records a tape can be replayed in the simulator. The same layers with the same inputs at the same times
+//! must decide the same. Client bytes are left out: a policy that looked at them could not be replayed. A layer's reads of its
+//! own structures are kept, as it decides by them. A checkpoint reads clients' data: those bytes are left out, too. A layer
+//! that verifies what it reads skips the verification of [`Data::Absent`].
 //!
-//! What recovery reads is kept whole: records of logs, and of an NVRAM, hold clients' data between the headers that
-//! recovery decides by, under one checksum. So a tape is as confidential as the pool that it was recorded of.
+//! Recovery's reads are kept whole. Records of logs, and of an NVRAM, hold clients' data between the headers that recovery
+//! decides by, under one checksum. So a tape is as confidential as the pool that it was recorded of.
 
 use crate::front::{Front, FrontVolume};
 use crate::layer::{Forecast, LayerState, Terms, VolumeTerms};
@@ -38,20 +38,20 @@ pub struct Asked {
     deadline_ns: Option<u64>,
 }
 
-/// What a request carried, as far as it is kept.
+/// Payload of a request, as far as a tape keeps it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Carried {
     /// Nothing, or a client's bytes.
     Absent,
     /// Zeroes.
     Zeroes,
-    /// What a layer read of its own.
+    /// Bytes that a layer read of its own structures.
     Bytes(Vec<u8>),
     /// A block status answer: length, hole, zero.
     Status(Vec<(u64, bool, bool)>),
 }
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ended {
     /// As asked.
@@ -71,7 +71,7 @@ pub enum Change {
     CloseVolume((u32, u32)),
     /// A closed volume's extents are zeroed, as this job.
     ZeroVolume((u32, u32), u64, Vec<(u64, u64)>),
-    /// Flushes are believed again after one failed.
+    /// Flushes are trusted again after one failed.
     Recovered,
     /// A message to one layer.
     Told(Addressed),
@@ -79,9 +79,9 @@ pub enum Change {
     Stop,
     /// A tenant's terms; `None`: it goes.
     SetTenant(u16, Option<KeptTerms>),
-    /// Layers are told of a volume.
+    /// Terms of a volume for all layers.
     SetTerms((u32, u32), VolumeTerms),
-    /// Layers are told that a volume was deleted.
+    /// Deletion of a volume, for all layers.
     ForgetVolume((u32, u32)),
 }
 
@@ -134,7 +134,7 @@ impl KeptTerms {
     }
 }
 
-/// What an engine tells a stack.
+/// Input of a stack.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Told {
     /// Start what isn't started.
@@ -149,15 +149,15 @@ pub enum Told {
     Cancel(u64),
     /// A device has answered.
     DeviceDone {
-        /// Which.
+        /// Device.
         device: u8,
         /// The request's id.
         id: u64,
-        /// When it reached the device; `None` if never.
+        /// Time at which it reached the device; `None` if never.
         dispatched_ns: Option<u64>,
-        /// How it ended.
+        /// Result.
         ended: Ended,
-        /// What it brought.
+        /// Data that it brought.
         data: Carried,
     },
     /// The pool changes.
@@ -166,7 +166,7 @@ pub enum Told {
     Worked(u8, u64, [u64; WORDS]),
 }
 
-/// What a stack decides.
+/// Decision of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Decided {
     /// The offered request is accepted, under this id.
@@ -184,7 +184,7 @@ pub enum Decided {
 /// One entry of a tape.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Entry {
-    /// At this time (ns since the pool's start) the engine told this.
+    /// Input at this time (ns since the pool's start).
     Told(u64, Told),
     /// And the stack decided this.
     Decided(Decided),
@@ -311,7 +311,7 @@ fn decides_by(head: &IoHead) -> bool {
     head.op == Op::Read && kinds.iter().any(|k| head.origin == Origin::Own(*k))
 }
 
-/// Where entries go.
+/// Receives the entries of a tape.
 pub trait Recorder {
     /// Takes the next entry.
     fn record(&mut self, entry: Entry);
@@ -335,7 +335,7 @@ impl<R> Deref for Taped<R> {
 }
 
 impl<R: Recorder> Taped<R> {
-    /// `stack`, which nobody has told anything yet, recorded by `recorder` if there is one.
+    /// Wraps `stack`, which has had no input yet; `recorder`, if there is one, records it.
     pub fn new(stack: Stack, recorder: Option<R>) -> Taped<R> {
         Taped { stack, recorder }
     }
@@ -459,7 +459,7 @@ impl<R: Recorder> Taped<R> {
         self.change(now, Change::ZeroVolume(key(volume), job, pairs(extents)));
     }
 
-    /// Believes flushes again after one failed. False if a layer can't ([`Stack::may_believe`]): nothing changes then.
+    /// Trusts flushes again after one failed. Returns false and changes nothing if a layer can't ([`Stack::may_believe`]).
     pub fn recovered(&mut self, now: Time) -> bool {
         let may = self.stack.may_believe();
         if may {
@@ -550,10 +550,10 @@ fn apply(stack: &mut Stack, now: Time, change: &Change) {
     }
 }
 
-/// What a replay saw.
+/// Summary of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Replayed {
-    /// Entries that told the stack something.
+    /// Number of inputs replayed.
     pub told: u64,
     /// Decisions, all as recorded.
     pub decided: u64,
@@ -563,22 +563,22 @@ pub struct Replayed {
     pub refused: u64,
     /// Requests sent to devices.
     pub to_devices: u64,
-    /// When the tape ends, ns since the pool's start.
+    /// End of the tape, in ns since the pool's start.
     pub ends_at_ns: u64,
     /// The pool ended in order; else the tape was cut.
     pub complete: bool,
 }
 
-/// Where a replay went another way.
+/// First difference between a tape and its replay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Divergence {
     /// The entry's number, from 0.
     pub entry: u64,
     /// The time on the tape.
     pub at: Time,
-    /// What was recorded.
+    /// Recorded decision.
     pub recorded: String,
-    /// What happened now.
+    /// Decision of the replay.
     pub replayed: String,
 }
 
@@ -593,9 +593,9 @@ impl std::error::Error for Divergence {}
 /// Tells `stack` what a tape has, and compares what it decides.
 pub struct Replay {
     stack: Stack,
-    /// What is at each device.
+    /// Requests at each device.
     outstanding: BTreeMap<(u8, u64), Io>,
-    /// What workers do, and for whom.
+    /// Tasks at the workers, with the tenants that they are for.
     working: BTreeMap<(u8, u64), TenantId>,
     last: Option<Decided>,
     seen: Replayed,
@@ -610,10 +610,10 @@ impl Replay {
         Replay { stack, outstanding, working, last: None, seen, entry: 0, at: Time::ZERO }
     }
 
-    /// The next entry.
+    /// Replays the next entry.
     ///
     /// # Errors
-    /// The first decision that differs, or an entry that no stack could have been told.
+    /// The first decision that differs, or an entry that no stack could have had as input.
     pub fn step(&mut self, entry: &Entry) -> Result<(), Box<Divergence>> {
         match entry {
             Entry::Told(ns, told) => {
@@ -644,7 +644,7 @@ impl Replay {
         Ok(())
     }
 
-    /// What was seen until now.
+    /// Returns the summary so far.
     pub fn seen(&self) -> Replayed {
         Replayed { ends_at_ns: self.at.as_nanos(), ..self.seen }
     }

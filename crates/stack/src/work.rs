@@ -1,21 +1,21 @@
 //! Work: what a layer wants computed beside the pool's thread: fingerprints, compression, checksums.
 //!
-//! A layer orders it with [`crate::Actions::work`]; the engine runs it (live: on a small pool of threads; in simulation: in
-//! no real time, answered after its modelled cost) and tells [`crate::Layer::worked`]. The answer's *words* are what a layer
-//! may decide by: a tape keeps them, not the bytes.
+//! A layer orders work with [`crate::Actions::work`]. The engine runs it and reports the end by [`crate::Layer::worked`]. Live,
+//! a small pool of threads runs it; in simulation it is answered after its modelled cost. A layer may decide by the answer's
+//! *words* only: a tape keeps them, not the bytes.
 
 use plimsoll_base::{Data, Priority, Span, TenantId};
 use std::fmt;
 
-/// How many words an answer has.
+/// Number of words in an answer.
 pub const WORDS: usize = 4;
 
 /// A pure function over bytes that it owns.
 pub trait Task: Send {
-    /// What it does, for metrics: `fingerprint`, `decompress`.
+    /// Returns the task's name for metrics: `fingerprint`, `decompress`.
     fn name(&self) -> &'static str;
 
-    /// How long one core is modelled to take for it. Live nobody asks.
+    /// Returns the modelled time of the task on one core. Only the simulator asks for it.
     fn cost(&self) -> Span;
 
     /// Does it. Runs on any thread; must neither wait nor panic on any bytes.
@@ -30,7 +30,7 @@ pub struct Work {
     pub tenant: TenantId,
     /// That of the request that waits for it; [`Priority`]'s idle class for what nobody waits for.
     pub priority: Priority,
-    /// What is to be done.
+    /// Task to be done.
     pub task: Box<dyn Task>,
 }
 
@@ -47,12 +47,12 @@ impl fmt::Debug for Work {
     }
 }
 
-/// What a task found.
+/// Result of a task.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// What the layer decides by: a fingerprint, a length, whether a checksum was right.
+    /// Words that the layer decides by: a fingerprint, a length, whether a checksum was right.
     pub words: [u64; WORDS],
-    /// What the layer only passes on. Absent when a tape is replayed.
+    /// Data that the layer only passes on. Absent when a tape is replayed.
     pub data: Data,
 }
 
@@ -63,6 +63,6 @@ pub struct Worked {
     pub tag: u64,
     /// As ordered.
     pub tenant: TenantId,
-    /// What was found.
+    /// Result.
     pub answer: Answer,
 }

@@ -60,7 +60,7 @@ impl Storage {
         self.0.may_use_reserve.store(may, Ordering::Relaxed);
     }
 
-    /// Checks that an opened store isn't older than the newest commit that was noted, and notes its commit.
+    /// Checks that an opened store isn't older than the newest commit on record, and records its commit.
     pub(crate) fn check_commit(&self, commit: u64) -> Result<(), MetaError> {
         match self.0.backend.witnessed() {
             Some(noted) if commit < noted => {

@@ -2,7 +2,7 @@
 
 use crate::meta::{MetaError, MetaStore};
 use crate::probe::{self, Probe};
-use crate::region::{self, Owner, RegionBackend};
+use crate::region::{self, Medium, Owner, RegionBackend};
 use crate::superblock::{
     COPIES_AT, DEVICE_BYTES_MIN, REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock, SuperblockError,
     check_role,
@@ -16,26 +16,26 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use uuid::Uuid;
 
-/// Stands at byte 0 while a device is being created, so that a creation cut short is told from foreign data.
-const CREATING: &[u8; 8] = b"PLIMMKFS";
+/// Magic at byte 0 while a device is being created. It distinguishes an interrupted creation from foreign data.
+pub(crate) const CREATING: &[u8; 8] = b"PLIMMKFS";
 
 /// The role of the device that has a pool's volumes.
 pub const ROLE_MAIN: &str = "main";
 
-/// What a new device should be.
+/// Properties of a new device.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
     /// Its size, rounded down to 1 MiB. For a block device at most its size; 0 is all of it.
     pub size_bytes: u64,
     /// The pool it is for.
     pub pool_uuid: Uuid,
-    /// What it is for there: "main", "fast"; see [`check_role`].
+    /// Purpose of the device in its pool: "main", "fast"; see [`check_role`].
     pub role: String,
     /// Bytes for the tables of logs, a multiple of 1 MiB; 0 if it has no logs.
     pub logs_bytes: u64,
 }
 
-/// What a device must be to be opened.
+/// Properties that a device must have to be opened.
 #[derive(Clone, Debug)]
 pub struct Expect {
     /// The pool it must belong to; `None` accepts any.
@@ -46,7 +46,7 @@ pub struct Expect {
     pub role: String,
 }
 
-/// Why a device can't be created or opened: which, and what about it.
+/// Reason why a device can't be created or opened: the device, and its problem.
 #[derive(Debug)]
 pub struct DeviceError {
     /// The device.
@@ -55,12 +55,12 @@ pub struct DeviceError {
     pub kind: DeviceErrorKind,
 }
 
-/// What is wrong with a device.
+/// Problem of a device.
 #[derive(Debug)]
 pub enum DeviceErrorKind {
     /// A system call failed.
     Io {
-        /// What was being done.
+        /// Step that failed.
         doing: &'static str,
         /// The error.
         error: io::Error,
@@ -91,9 +91,9 @@ pub enum DeviceErrorKind {
     },
     /// It isn't the one that was asked for.
     OtherDevice {
-        /// Which it is.
+        /// Identity found.
         found: Uuid,
-        /// Which was asked for.
+        /// Identity expected.
         expected: Uuid,
     },
     /// It has another role: devices were swapped.
@@ -139,7 +139,7 @@ impl fmt::Display for DeviceError {
             DeviceErrorKind::Blank => write!(f, "holds nothing: create the device first, or check the path"),
             DeviceErrorKind::SuperblockLost => write!(
                 f,
-                "has metadata but its superblocks are zero: restore its first 8 KiB from a copy, or clear its first 2 MiB if nobody needs it"
+                "has metadata but its superblocks are zero: restore them from a backup (`plimsoll pool restore`), or clear its first 2 MiB if nobody needs it"
             ),
             DeviceErrorKind::Superblock(e) => e.fmt(f),
             DeviceErrorKind::WrongPool { found, expected } => {
@@ -178,7 +178,7 @@ pub struct Look {
     pub found: Result<Superblock, DeviceError>,
 }
 
-/// An open device. The lock is held as long as this, or a metadata store opened from it, lives.
+/// An open device. The lock is held until this and every metadata store opened from it are dropped.
 #[derive(Debug)]
 pub struct DeviceFile {
     path: PathBuf,
@@ -225,13 +225,7 @@ impl DeviceFile {
     /// See [`MetaError`].
     pub fn open_meta(&self, home_bytes: u64) -> Result<MetaStore, MetaError> {
         let file = self.buffered.try_clone().map_err(MetaError::Io)?;
-        let (region, owner) = (self.region(RegionKind::Metadata), owner(&self.superblock));
-        let backend = RegionBackend::open(file, region, owner).map_err(|e| match e.kind() {
-            io::ErrorKind::InvalidData => MetaError::Corrupt { what: e.to_string() },
-            _ => MetaError::Io(e),
-        })?;
-        let home = self.home();
-        MetaStore::open(backend, Region { len: home.len.min(home_bytes), ..home })
+        open_meta(file, &self.superblock, home_bytes)
     }
 
     /// Allocates runs (offset and length) of the device, so that writing there later can't find its file system full. Does
@@ -249,7 +243,7 @@ impl DeviceFile {
         self.unreserved.as_ref()
     }
 
-    /// Whether logs or a cache were formatted here: blank ones are then lost.
+    /// Returns whether logs or a cache were formatted here: blank ones are then lost.
     pub fn is_formatted(&self) -> bool {
         self.superblock.formatted
     }
@@ -274,12 +268,12 @@ impl DeviceFile {
         self.data.as_fd()
     }
 
-    /// Where volumes' data is.
+    /// Place of volumes' data.
     pub fn home(&self) -> Region {
         self.region(RegionKind::Home)
     }
 
-    /// Where the tables of logs are, if it was made with logs.
+    /// Place of the tables of logs, if it was made with logs.
     pub fn logs(&self) -> Option<Region> {
         self.superblock.region(RegionKind::Logs)
     }
@@ -299,12 +293,12 @@ impl DeviceFile {
         self.is_direct
     }
 
-    /// What it is.
+    /// Returns the device's superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// Where it is.
+    /// Returns the device's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -312,6 +306,18 @@ impl DeviceFile {
     fn region(&self, kind: RegionKind) -> Region {
         self.superblock.region(kind).expect("every superblock has one")
     }
+}
+
+/// Opens the metadata store of a device with this superblock, whose bytes `medium` has.
+pub(crate) fn open_meta(medium: impl Medium, superblock: &Superblock, home_bytes: u64) -> Result<MetaStore, MetaError> {
+    let region = |kind| superblock.region(kind).expect("every superblock has one");
+    let backend = RegionBackend::open(medium, region(RegionKind::Metadata), owner(superblock));
+    let backend = backend.map_err(|e| match e.kind() {
+        io::ErrorKind::InvalidData => MetaError::Corrupt { what: e.to_string() },
+        _ => MetaError::Io(e),
+    })?;
+    let home = region(RegionKind::Home);
+    MetaStore::open(backend, Region { len: home.len.min(home_bytes), ..home })
 }
 
 fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceErrorKind> {
@@ -323,6 +329,19 @@ fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceErro
         First::Lost => return Err(DeviceErrorKind::SuperblockLost),
         First::Foreign => return Err(DeviceErrorKind::Foreign),
     }
+    let superblock = new_superblock(&probe, options)?;
+    format(&file, &probe, &superblock).map_err(|e| match e {
+        FormatError::Io(error) => DeviceErrorKind::Io { doing: "cannot format it", error },
+        FormatError::Meta(e) => DeviceErrorKind::Meta(e),
+    })?;
+    if !probe.is_block_device {
+        sync_directory(path).map_err(|error| DeviceErrorKind::Io { doing: "cannot sync its directory", error })?;
+    }
+    assemble(path, Locked { file, probe }, superblock)
+}
+
+/// The superblock of a new device.
+pub(crate) fn new_superblock(probe: &Probe, options: &CreateOptions) -> Result<Superblock, DeviceErrorKind> {
     let wanted = match (probe.is_block_device, options.size_bytes) {
         (true, 0) => probe.size_bytes,
         (true, wanted) if wanted > probe.size_bytes => {
@@ -335,25 +354,16 @@ fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceErro
         let needed_bytes = DEVICE_BYTES_MIN + options.logs_bytes;
         return Err(DeviceErrorKind::TooSmall { size_bytes: wanted, needed_bytes });
     }
-    let created_unix_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let superblock = Superblock {
+    Ok(Superblock {
         device_uuid: Uuid::new_v4(),
         pool_uuid: options.pool_uuid,
         role: options.role.clone(),
         sequence: 1,
-        created_unix_s,
+        created_unix_s: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
         block_bytes: probe.block_bytes,
         formatted: false,
         regions: Superblock::region_map(size_bytes, options.logs_bytes),
-    };
-    format(&file, &probe, &superblock).map_err(|e| match e {
-        FormatError::Io(error) => DeviceErrorKind::Io { doing: "cannot format it", error },
-        FormatError::Meta(e) => DeviceErrorKind::Meta(e),
-    })?;
-    if !probe.is_block_device {
-        sync_directory(path).map_err(|error| DeviceErrorKind::Io { doing: "cannot sync its directory", error })?;
-    }
-    assemble(path, Locked { file, probe }, superblock)
+    })
 }
 
 enum FormatError {
@@ -433,12 +443,12 @@ fn own_bytes(superblock: &Superblock) -> u64 {
     }
 }
 
-fn owner(superblock: &Superblock) -> Owner {
+pub(crate) fn owner(superblock: &Superblock) -> Owner {
     Owner { device_uuid: superblock.device_uuid, sequence: superblock.sequence }
 }
 
 /// Refuses a device that isn't the one that is expected.
-fn must_be(superblock: &Superblock, expect: &Expect, probe: &Probe) -> Result<(), DeviceErrorKind> {
+pub(crate) fn must_be(superblock: &Superblock, expect: &Expect, probe: &Probe) -> Result<(), DeviceErrorKind> {
     if let Some(expected) = expect.pool_uuid
         && superblock.pool_uuid != expected
     {
@@ -459,7 +469,10 @@ fn must_be(superblock: &Superblock, expect: &Expect, probe: &Probe) -> Result<()
     Ok(())
 }
 
-fn read_superblock(file: &File, probe: &Probe) -> Result<(Superblock, [[u8; SUPERBLOCK_BYTES]; 2]), DeviceErrorKind> {
+pub(crate) fn read_superblock(
+    file: &impl Medium,
+    probe: &Probe,
+) -> Result<(Superblock, [[u8; SUPERBLOCK_BYTES]; 2]), DeviceErrorKind> {
     match first_bytes(file, probe)? {
         First::Ours => {}
         First::Blank => return Err(DeviceErrorKind::Blank),
@@ -469,17 +482,16 @@ fn read_superblock(file: &File, probe: &Probe) -> Result<(Superblock, [[u8; SUPE
     }
     let mut copies = [[0; SUPERBLOCK_BYTES]; 2];
     for (copy, at) in copies.iter_mut().zip(COPIES_AT) {
-        file.read_exact_at(copy, at)
-            .map_err(|error| DeviceErrorKind::Io { doing: "cannot read its superblock", error })?;
+        file.read_at(copy, at).map_err(|error| DeviceErrorKind::Io { doing: "cannot read its superblock", error })?;
     }
     let superblock = Superblock::choose(&copies).map_err(DeviceErrorKind::Superblock)?;
     Ok((superblock, copies))
 }
 
-fn write_superblock(file: &File, superblock: &Superblock, copies: &[usize]) -> io::Result<()> {
+pub(crate) fn write_superblock(file: &impl Medium, superblock: &Superblock, copies: &[usize]) -> io::Result<()> {
     for copy in copies {
-        file.write_all_at(&superblock.encode(), COPIES_AT[*copy])?;
-        file.sync_all()?;
+        file.write_at(&superblock.encode(), COPIES_AT[*copy])?;
+        file.sync()?;
     }
     Ok(())
 }
@@ -511,12 +523,12 @@ fn assemble(path: &Path, locked: Locked, superblock: Superblock) -> Result<Devic
     Ok(DeviceFile { path, data, buffered, superblock, block_bytes, is_block_device, is_direct, unreserved })
 }
 
-struct Locked {
-    file: File,
-    probe: Probe,
+pub(crate) struct Locked {
+    pub(crate) file: File,
+    pub(crate) probe: Probe,
 }
 
-fn lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind> {
+pub(crate) fn lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind> {
     let io = |doing| move |error| DeviceErrorKind::Io { doing, error };
     let found = probe::kind(path).map_err(io("cannot stat it"))?;
     let mut options = OpenOptions::new();
@@ -541,7 +553,7 @@ fn lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind> {
     Ok(Locked { file, probe })
 }
 
-enum First {
+pub(crate) enum First {
     /// Nothing was ever written here.
     Blank,
     Creating,
@@ -551,9 +563,9 @@ enum First {
     Foreign,
 }
 
-fn first_bytes(file: &File, probe: &Probe) -> Result<First, DeviceErrorKind> {
+pub(crate) fn first_bytes(file: &impl Medium, probe: &Probe) -> Result<First, DeviceErrorKind> {
     let mut b = vec![0; probe.size_bytes.min(REGION_ALIGN + region::HEADER_BYTES) as usize];
-    file.read_exact_at(&mut b, 0).map_err(|error| DeviceErrorKind::Io { doing: "cannot read its first MiB", error })?;
+    file.read_at(&mut b, 0).map_err(|error| DeviceErrorKind::Io { doing: "cannot read its first MiB", error })?;
     let metadata = b.split_off(b.len().min(REGION_ALIGN as usize));
     let blank = b.iter().all(|b| *b == 0);
     Ok(match b.get(..8) {

@@ -1,9 +1,11 @@
-//! What Plimsoll keeps on a device besides clients' data.
+//! Metadata that Plimsoll keeps on a device besides clients' data.
 //!
-//! * [`superblock`]: what a device is, whose, and where its regions lie; encoded and decoded without I/O.
+//! * [`superblock`]: identity and owner of a device and places of its regions; encoded and decoded without I/O.
 //! * [`device`]: creating, opening and exclusively locking a file or block device.
+//! * `remote`: the same for a device behind a protocol, such as an RBD image.
 //! * [`region`]: the metadata region as storage for the metadata store.
 //! * [`meta`]: the metadata store: volumes, their extents, tenants; every change is one durable transaction.
+//! * [`backup`]: the metadata in a file, and back.
 //! * [`record`] and [`space`]: the records in it, and which space of the home region is free.
 //!
 //! All of this is the control path: calls block. Data never passes here; the engine takes
@@ -11,6 +13,7 @@
 //! The layout and the crash argument are in docs/design/on-device.md.
 #![forbid(unsafe_code)]
 
+pub mod backup;
 mod db;
 pub mod device;
 mod earlier;
@@ -18,17 +21,20 @@ pub mod meta;
 mod probe;
 pub mod record;
 pub mod region;
+mod remote;
 pub mod space;
 mod state;
 pub mod superblock;
 
+pub use backup::{Age, Backup, RestoreError, Restored};
 pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, ROLE_MAIN};
 pub use meta::{MetaError, MetaReader, MetaStore, MetaView};
 pub use record::{
     CacheRecord, DeadlineRecord, NewVolume, RecordError, ReplicaRecord, SettingsRecord, TenantLimits, TenantRecord,
-    VolumeRecord, VolumeState,
+    VolumeRecord, VolumeState, check_name,
 };
 pub use region::{Medium, MetaStorage, Owner, RegionBackend};
+pub use remote::{Remote, RemoteDevice};
 pub use space::GRANULE_BYTES;
 pub use superblock::{DEVICE_BYTES_MIN, Region, RegionKind, Superblock, SuperblockError};
 pub use uuid::Uuid;

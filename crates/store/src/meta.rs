@@ -28,12 +28,12 @@ pub const VOLUMES_MAX: usize = 65_536;
 /// The most tenants of a pool.
 pub const TENANTS_MAX: usize = 4096;
 
-/// Why the metadata store can't do something.
+/// Reason why the metadata store refuses a request.
 #[derive(Debug)]
 pub enum MetaError {
     /// The stored bytes make no sense. The store isn't opened, or not used any more.
     Corrupt {
-        /// What was found.
+        /// Problem that was found.
         what: String,
     },
     /// Written by a newer program.
@@ -54,14 +54,14 @@ pub enum MetaError {
     Failed,
     /// Not enough free space; nothing was changed.
     NoSpace {
-        /// How much was wanted, in whole granules.
+        /// Space wanted, in whole granules.
         wanted_bytes: u64,
-        /// How much is free.
+        /// Free space.
         free_bytes: u64,
     },
     /// There is enough free space, but in more pieces than a volume can have.
     Fragmented {
-        /// How much is free.
+        /// Free space.
         free_bytes: u64,
     },
     /// A usable volume has that name.
@@ -97,10 +97,10 @@ pub enum MetaError {
         name: String,
         /// Its size.
         size_bytes: u64,
-        /// What was asked for.
+        /// Size wanted.
         wanted_bytes: u64,
     },
-    /// The pool has as many as it may have.
+    /// The pool has reached its limit of them.
     TooMany {
         /// Of what.
         what: &'static str,
@@ -115,7 +115,10 @@ impl fmt::Display for MetaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MetaError::Corrupt { what } => {
-                write!(f, "the metadata store is corrupt ({what}): restore the device from a copy")
+                write!(
+                    f,
+                    "the metadata store is corrupt ({what}): restore the metadata from a backup (`plimsoll pool restore`) or the device from a copy"
+                )
             }
             MetaError::UnknownVersion { version, known } => write!(
                 f,
@@ -221,17 +224,22 @@ impl MetaView {
         self.state.volumes.values().filter(|v| v.state == VolumeState::Deleting)
     }
 
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+
     /// The tenants, by name.
     pub fn tenants(&self) -> impl Iterator<Item = &TenantRecord> {
         self.state.tenants.values()
     }
 
-    /// How much of the home region no volume has.
+    /// Returns the free space of the home region.
     pub fn free_bytes(&self) -> u64 {
         self.space.free_bytes()
     }
 
-    /// May only the cache have the latest of a volume? Where nobody said, it may if the pool ever had one.
+    /// Returns whether the newest data of a volume may be in the cache only. Without a record the answer is true if the pool
+    /// ever had a cache.
     pub fn may_be_behind(&self, volume: &VolumeRecord) -> bool {
         volume.behind.unwrap_or(self.cache_generation() > 0)
     }
@@ -241,12 +249,12 @@ impl MetaView {
         self.state.settings.clone().unwrap_or_default()
     }
 
-    /// How often the pool's cache device was declared to be out of date; 0 if the pool never had one.
+    /// Returns how often the pool's cache device was declared out of date; 0 if the pool never had one.
     pub fn cache_generation(&self) -> u32 {
         self.state.generations.get(&CACHE_ROW).copied().unwrap_or(0)
     }
 
-    /// What is kept of the pool's cache.
+    /// Returns the record of the pool's cache.
     pub fn cache(&self) -> CacheRecord {
         self.state.cache.unwrap_or_default()
     }
@@ -290,6 +298,22 @@ impl MetaStore {
     /// [`MetaError::Corrupt`], [`MetaError::UnknownVersion`], and those of the storage.
     pub fn open(backend: impl MetaStorage, home: Region) -> Result<MetaStore, MetaError> {
         MetaStore::open_storage(Storage::new(backend), home)
+    }
+
+    /// Writes a store with these rows to `backend`, whatever it held.
+    ///
+    /// # Errors
+    /// Those of the storage, and its size.
+    pub(crate) fn restore(backend: impl MetaStorage, home: Region, state: State) -> Result<(), MetaError> {
+        let mut store = MetaStore::format(backend, home)?;
+        let edits = state.edits();
+        store.view.state = state;
+        store.storage.set_may_use_reserve(true);
+        match db::write(store.db.as_ref().expect("it was formatted"), &edits) {
+            Err(MetaError::Full { why }) => store.write_with_more_room(&edits, why)?,
+            written => written?,
+        }
+        store.storage.witness(store.view.state.commit)
     }
 
     fn open_storage(storage: Storage, home: Region) -> Result<MetaStore, MetaError> {
@@ -360,13 +384,31 @@ impl MetaStore {
         if edits.is_empty() { Ok(()) } else { self.commit(edits, true) }
     }
 
-    /// Keeps what a volume is as one of several replicas.
+    /// Keeps what a volume is as one of several replicas. Does nothing if the volume was deleted meanwhile.
     ///
     /// # Errors
-    /// An unknown name, or a failing storage.
-    pub fn set_replica(&mut self, name: &str, replica: ReplicaRecord) -> Result<(), MetaError> {
-        let volume = VolumeRecord { replica, ..self.ready(name)?.clone() };
-        self.commit(vec![Edit::PutVolume(volume)], false)
+    /// A failing storage.
+    pub fn set_replica(&mut self, key: VolumeKey, replica: ReplicaRecord) -> Result<(), MetaError> {
+        let is_there = |v: &&VolumeRecord| v.key == key && v.state == VolumeState::Ready;
+        match self.view.state.volumes.get(&key.id).filter(is_there).cloned() {
+            Some(volume) => self.commit(vec![Edit::PutVolume(VolumeRecord { replica, ..volume })], false),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a volume another name. Its key, space and data stay.
+    ///
+    /// # Errors
+    /// An unknown name, a new name that is taken or unlawful, or a failing storage.
+    pub fn rename_volume(&mut self, name: &str, new: &str) -> Result<VolumeRecord, MetaError> {
+        check_name(new)?;
+        let volume = VolumeRecord { name: new.to_owned(), ..self.ready(name)?.clone() };
+        if self.view.state.names.contains_key(new) {
+            return Err(MetaError::NameTaken { name: new.to_owned() });
+        }
+        let (drop, put) = (Edit::DropName(name.to_owned()), Edit::PutName(new.to_owned(), volume.key.id));
+        self.commit(vec![drop, put, Edit::PutVolume(volume.clone())], false)?;
+        Ok(volume)
     }
 
     /// Keeps a volume's deadline as it is from now on.

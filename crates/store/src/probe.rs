@@ -1,4 +1,4 @@
-//! What the kernel says about a file or block device.
+//! Properties of a file or block device, as the kernel reports them.
 
 use rustix::fs::{AtFlags, FallocateFlags, FileType, SeekFrom, StatxFlags};
 use std::fs::File;
@@ -6,14 +6,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// What a path is.
+/// Kind of file at a path.
 pub(crate) enum Kind {
     Regular,
     Block,
     Other,
 }
 
-/// What a path is; `None` if it isn't there.
+/// Returns the kind of file at a path; `None` if there is none.
 pub(crate) fn kind(path: &Path) -> io::Result<Option<Kind>> {
     match rustix::fs::stat(path) {
         Ok(stat) => Ok(Some(kind_of(stat.st_mode))),
@@ -49,7 +49,7 @@ impl Probe {
     }
 }
 
-/// What direct I/O to a regular file must be aligned to, where kernel (6.1 and later) and file system say so.
+/// Returns the alignment of direct I/O to a regular file, where the kernel (6.1 and later) and the file system report it.
 fn direct_alignment(file: &File) -> Option<u32> {
     const DIOALIGN: u32 = 0x2000; // STATX_DIOALIGN, which rustix doesn't name
     let mask = StatxFlags::from_bits_retain(DIOALIGN);
@@ -58,7 +58,7 @@ fn direct_alignment(file: &File) -> Option<u32> {
     known.then(|| statx.stx_dio_offset_align.max(statx.stx_dio_mem_align))
 }
 
-/// Whether two open files are one.
+/// Returns whether two open files are the same file.
 pub(crate) fn same_file(a: &File, b: &File) -> io::Result<bool> {
     let (a, b) = (rustix::fs::fstat(a)?, rustix::fs::fstat(b)?);
     Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
@@ -103,7 +103,7 @@ pub(crate) fn reserve(file: &File, runs: &[(u64, u64)]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Makes a run of a block device read as zeroes, durably.
+/// Makes a run of a device read as zeroes, durably.
 pub(crate) fn zero(file: &File, offset: u64, len: u64) -> io::Result<()> {
     const STEP_BYTES: u64 = 1 << 30; // one call of the kernel can't be interrupted
     let mut at = offset;

@@ -12,7 +12,7 @@ pub const EXTENTS_MAX: usize = 65_536;
 /// Volume sizes are multiples of this.
 pub const SIZE_UNIT_BYTES: u64 = 512;
 
-/// What a new volume should be.
+/// Properties of a new volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewVolume {
     /// Unique among the pool's usable volumes; see [`check_name`].
@@ -25,11 +25,11 @@ pub struct NewVolume {
     pub read_only: bool,
     /// For people; at most 1024 bytes.
     pub description: Option<String>,
-    /// How its pool's cache, if it has one, treats it; `None` as the pool says.
+    /// Mode of the pool's cache for this volume; `None`: the pool's own mode.
     pub cache: Option<CacheMode>,
 }
 
-/// Whether a volume can be used.
+/// Usability of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub enum VolumeState {
@@ -46,40 +46,41 @@ pub struct VolumeRecord {
     pub key: VolumeKey,
     /// Its name.
     pub name: String,
-    /// What clients see.
+    /// Size that clients see.
     pub size_bytes: u64,
-    /// Whose it is.
+    /// Owner.
     pub tenant: String,
     /// Clients may only read.
     pub read_only: bool,
     /// For people.
     pub description: Option<String>,
-    /// How its pool's cache, if it has one, treats it; `None` as the pool says.
+    /// Mode of the pool's cache for this volume; `None`: the pool's own mode.
     pub cache: Option<CacheMode>,
-    /// Where its bytes are, in the order of its addresses; whole granules, so their sum is `size_bytes` rounded up.
+    /// Places of its bytes, in the order of its addresses. They are whole granules, so their sum is `size_bytes` rounded up.
     pub extents: Vec<Extent>,
-    /// Whether it can be used.
+    /// Usability.
     pub state: VolumeState,
-    /// What it is as one of several replicas.
+    /// State as one of several replicas.
     pub replica: ReplicaRecord,
     /// Its deadline, if it was ever changed live.
     pub deadline: Option<DeadlineRecord>,
-    /// Only its pool's cache may have the latest of it: it is write-back, or was and isn't written back yet. `None` where nobody
-    /// ever said.
+    /// If true, the newest data may be in the pool's cache only: the volume is write-back, or was and isn't written back yet.
+    /// `None` if it was never recorded.
     pub behind: Option<bool>,
-    /// What only the cache had was given up: of what its device holds, nothing that is older than this generation of the cache counts.
+    /// Generation of the cache at which the volume's dirty data was given up. Of the volume's data on the cache's device,
+    /// everything older is invalid.
     pub given_up: Option<u32>,
 }
 
-/// What is kept of a volume as one of several replicas.
+/// Record of a volume's state as one of several replicas.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaRecord {
     /// Changes that it has acknowledged since it was made, as of when this was written.
     pub changes: u64,
-    /// More may have followed: somebody could change it since, and no orderly end was noted.
+    /// More changes may have followed: a client could change it since, and no orderly end was recorded.
     pub open: bool,
-    /// Why it may lack writes that other replicas have; 0: it doesn't. The node's numbers.
+    /// Reason why it may lack writes that other replicas have, by the node's numbers. 0: it lacks none.
     pub behind: u8,
 }
 
@@ -106,7 +107,8 @@ pub struct CacheRecord {
 pub struct DeadlineRecord {
     /// In nanoseconds; none: a volume has its tenant's, a tenant has none.
     pub deadline_ns: Option<u64>,
-    /// What was configured then: where it's something else by now, that is meant.
+    /// Configured deadline at the time of that change. If the configuration has another value now, the configured value
+    /// applies.
     pub configured_ns: Option<u64>,
     /// Answer to a read that would miss the deadline.
     #[serde(default, skip_serializing_if = "waits")]
@@ -145,11 +147,12 @@ impl VolumeRecord {
 pub struct TenantRecord {
     /// Unique; see [`check_name`].
     pub name: String,
-    /// What it was promised.
+    /// Promise.
     pub class: Class,
-    /// What it may use at most.
+    /// Limits.
     pub limits: TenantLimits,
-    /// Which change of a tenant in its node this is, counted over all of them: of two pools' records the later one holds.
+    /// Number of this change among all changes of tenants in the node. Of two pools' records the one with the higher number is
+    /// valid.
     pub change: u64,
     /// Its deadline, if it was ever changed live.
     pub deadline: Option<DeadlineRecord>,
@@ -169,14 +172,14 @@ pub struct TenantLimits {
     pub bytes_per_s_max: Option<u64>,
 }
 
-/// What is wrong with a name, a size, a class.
+/// Problem of a name, a size, a class.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RecordError {
     /// Not a lawful name.
     Name {
         /// As given.
         name: String,
-        /// Which rule it breaks.
+        /// Rule that it breaks.
         why: &'static str,
     },
     /// Not a lawful size.
@@ -188,7 +191,7 @@ pub enum RecordError {
     Description,
     /// A promise that is none.
     Class {
-        /// Which rule it breaks.
+        /// Rule that it breaks.
         why: &'static str,
     },
 }
@@ -211,10 +214,10 @@ impl fmt::Display for RecordError {
 
 impl std::error::Error for RecordError {}
 
-/// Whether `name` can name a volume or a tenant.
+/// Checks that `name` can name a volume or a tenant.
 ///
 /// # Errors
-/// Says which rule is broken.
+/// Names the rule that it breaks.
 pub fn check_name(name: &str) -> Result<(), RecordError> {
     let why = match name {
         "" => "is empty",
@@ -228,20 +231,20 @@ pub fn check_name(name: &str) -> Result<(), RecordError> {
     Err(RecordError::Name { name: name.chars().take(64).collect(), why })
 }
 
-/// Whether a volume can have `size_bytes` bytes.
+/// Checks that a volume can have `size_bytes` bytes.
 ///
 /// # Errors
-/// If not.
+/// If it can't.
 pub fn check_size(size_bytes: u64) -> Result<(), RecordError> {
     let lawful = size_bytes > 0 && size_bytes.is_multiple_of(SIZE_UNIT_BYTES) && size_bytes < 1 << 62;
     if lawful { Ok(()) } else { Err(RecordError::Size { size_bytes }) }
 }
 
 impl NewVolume {
-    /// Whether it could be created, given space.
+    /// Checks that the volume could be created, given space.
     ///
     /// # Errors
-    /// Says what is wrong.
+    /// Names the problem.
     pub fn check(&self) -> Result<(), RecordError> {
         check_name(&self.name)?;
         check_size(self.size_bytes)?;
@@ -253,10 +256,10 @@ impl NewVolume {
 }
 
 impl TenantRecord {
-    /// Whether it is a lawful tenant.
+    /// Checks that it is a valid tenant.
     ///
     /// # Errors
-    /// Says what is wrong.
+    /// Names the problem.
     pub fn check(&self) -> Result<(), RecordError> {
         check_name(&self.name)?;
         let why = match &self.class {
@@ -318,7 +321,7 @@ fn critical_weight() -> u32 {
     Class::CRITICAL_WEIGHT
 }
 
-/// What is the default isn't written, so that nodes from before there was a weight can read it.
+/// Returns whether the weight is the default, which isn't written: nodes older than the key can then read the record.
 fn is_critical_weight(weight: &u32) -> bool {
     *weight == critical_weight()
 }

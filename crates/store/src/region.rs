@@ -143,10 +143,34 @@ impl Slot {
     }
 }
 
-/// Whether a region that begins with these bytes has a valid slot, of any device.
+/// Returns whether a region that begins with these bytes has a valid slot, of any device.
 pub(crate) fn is_region(first_bytes: &[u8]) -> bool {
     let slot = |at: u64| first_bytes.get(at as usize..)?.first_chunk().and_then(Slot::decode);
     slot(0).or_else(|| slot(SLOT_STRIDE)).is_some()
+}
+
+/// The newest change of a region, as its slots have it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Witnessed {
+    pub(crate) changes: u64,
+    pub(crate) superblock: u64,
+    pub(crate) device_uuid: Uuid,
+}
+
+/// The newest witness in a region's slots, whatever else is lost.
+pub(crate) fn witness_of(medium: &impl Medium, region: Region) -> Result<Option<Witnessed>> {
+    let mut newest: Option<Slot> = None;
+    for offset in [0, SLOT_STRIDE] {
+        let mut b = [0; SLOT_BYTES];
+        medium.read_at(&mut b, region.offset + offset)?;
+        newest = newest.into_iter().chain(Slot::decode(&b)).max_by_key(|slot| slot.sequence);
+    }
+    let witness = newest.and_then(|slot| slot.witness);
+    Ok(witness.map(|Witness { commit, superblock, device_uuid }| Witnessed {
+        changes: commit,
+        superblock,
+        device_uuid,
+    }))
 }
 
 /// Offset in the region of the slot with that sequence.
@@ -280,7 +304,7 @@ pub trait MetaStorage: StorageBackend {
     /// The longest that the file may get.
     fn capacity_bytes(&self) -> u64;
 
-    /// Returns the newest commit that is known to have been durable; `None` if the storage is of a version that noted none.
+    /// Returns the newest commit that is known to have been durable; `None` if the storage's version doesn't record it.
     fn witnessed(&self) -> Option<u64>;
 
     /// Makes durable that `commit` is durable. Writes nothing if that is known already and would survive the loss of

@@ -1,4 +1,4 @@
-//! Which of the home region's granules are free: first fit, as few extents as possible.
+//! Free granules of the home region: allocation is first fit, with as few extents as possible.
 //!
 //! The free list is never stored. It is what the volumes' extents leave over, so it can't disagree with them.
 
@@ -37,6 +37,11 @@ impl Space {
     /// Free bytes in all.
     pub fn free_bytes(&self) -> u64 {
         self.free_bytes
+    }
+
+    /// Offset and length of each free run, ascending.
+    pub(crate) fn free_runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.free.iter().map(|(at, len)| (*at, *len))
     }
 
     /// Marks `extent` used.

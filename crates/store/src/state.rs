@@ -1,9 +1,13 @@
 //! The metadata store's contents in memory, and the edits that change them.
 
+use crate::meta::VOLUMES_MAX;
 use crate::record::{CacheRecord, SettingsRecord, TenantRecord, VolumeRecord, VolumeState};
 use crate::space::{GRANULE_BYTES, Space};
 use crate::superblock::Region;
 use std::collections::BTreeMap;
+
+/// Generations that an id skips when nobody knows which were used: one is spent by a deletion.
+const GENERATIONS_SPENT: u32 = 1 << 16;
 
 /// One change of one row. A mutation is a list of these, made durable in one transaction and then applied in memory.
 #[derive(Clone, PartialEq, Debug)]
@@ -39,6 +43,17 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// The edits that make an empty store this one.
+    pub(crate) fn edits(&self) -> Vec<Edit> {
+        let volumes = self.volumes.values().cloned().map(Edit::PutVolume);
+        let names = self.names.iter().map(|(name, id)| Edit::PutName(name.clone(), *id));
+        let generations = self.generations.iter().map(|(id, generation)| Edit::PutGeneration(*id, *generation));
+        let tenants = self.tenants.values().cloned().map(Edit::PutTenant);
+        let single =
+            [Edit::PutSettings(self.settings.clone()), Edit::PutCache(self.cache), Edit::PutCommit(self.commit)];
+        volumes.chain(names).chain(generations).chain(tenants).chain(single).collect()
+    }
+
     /// Makes `edits` here and in the free `space`, and returns the edits that undo them. Costs what the edits touch, not what
     /// is stored.
     ///
@@ -139,6 +154,16 @@ impl State {
         assert_eq!(space.free_bytes() + used_bytes, home.len, "space is neither lost nor made");
         assert!(used_bytes.is_multiple_of(GRANULE_BYTES));
         Ok(space)
+    }
+
+    /// Gives each id that no volume has generations of its own: volumes that aren't in these rows may have had those before, and the cache may
+    /// still have extents of theirs. A volume takes a granule at least, which bounds the ids.
+    pub(crate) fn spend_free_ids(&mut self, home: Region) {
+        let ids = (home.len / GRANULE_BYTES).min(VOLUMES_MAX as u64) as u32;
+        for id in (1..=ids).filter(|id| !self.volumes.contains_key(id)) {
+            let generation = self.generations.entry(id).or_default();
+            *generation = generation.saturating_add(GENERATIONS_SPENT).min(u32::MAX - 1);
+        }
     }
 
     /// The lowest id, from `lowest` on, that no volume has, and the generation its next use gets. 0 is no volume's id.

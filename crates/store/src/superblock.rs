@@ -27,7 +27,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// The version that this code writes.
 pub const VERSION: u32 = 3;
-/// Where the copies are. An update writes and syncs the second before it touches the first.
+/// Offsets of the two copies. An update writes and syncs the second before it touches the first.
 pub const COPIES_AT: [u64; 2] = [0, SUPERBLOCK_BYTES as u64];
 /// The role of a device of version 1, which knew no roles: pools had one device.
 pub const ROLE_OF_VERSION_1: &str = "main";
@@ -54,7 +54,7 @@ const METADATA_BYTES_MAX: u64 = 1 << 30;
 
 const _: () = assert!(SEQUENCE_AT == 832 && FORMATTED_AT == 872 && FORMATTED_AT < CHECKSUM_AT);
 
-/// What a region holds.
+/// Content of a region.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RegionKind {
     /// The superblock itself; the device's first MiB.
@@ -95,7 +95,7 @@ pub struct Region {
     pub kind: RegionKind,
     /// First byte on the device; a multiple of [`REGION_ALIGN`].
     pub offset: u64,
-    /// How many bytes; a multiple of [`REGION_ALIGN`], not zero.
+    /// Length in bytes; a multiple of [`REGION_ALIGN`], not zero.
     pub len: u64,
 }
 
@@ -113,11 +113,11 @@ pub struct Superblock {
     pub device_uuid: Uuid,
     /// The pool it belongs to.
     pub pool_uuid: Uuid,
-    /// What it is for in its pool ("main", "fast"): 1 to 31 of a-z, 0-9 and '-'.
+    /// Purpose of the device in its pool ("main", "fast"): 1 to 31 of a-z, 0-9 and '-'.
     pub role: String,
-    /// How often it was updated; the copy with the higher number holds. 0 in version 1.
+    /// Number of updates so far; the copy with the higher number is valid. 0 in version 1.
     pub sequence: u64,
-    /// When it was created, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created_unix_s: u64,
     /// The block of its formats: a power of two, 512..=65536.
     pub block_bytes: u32,
@@ -127,7 +127,7 @@ pub struct Superblock {
     pub regions: Vec<Region>,
 }
 
-/// Why bytes are not a superblock that this program can use.
+/// Reason why bytes are not a superblock that this program can use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SuperblockError {
     /// No magic: not a Plimsoll device.
@@ -146,14 +146,14 @@ pub enum SuperblockError {
     },
     /// Neither copy can be used.
     BothCopies {
-        /// What is wrong with the one at byte 0.
+        /// Problem of the copy at byte 0.
         first: Box<SuperblockError>,
-        /// What is wrong with the one at byte 4096.
+        /// Problem of the copy at byte 4096.
         second: Box<SuperblockError>,
     },
     /// The checksum fits but a field makes no sense: written by a faulty program.
     Invalid {
-        /// Which field, and what it should be.
+        /// Field, and its expected value.
         what: &'static str,
     },
     /// Both copies check out, but no update writes these two.
@@ -217,7 +217,7 @@ impl Superblock {
         self.regions.iter().copied().find(|r| r.kind == kind)
     }
 
-    /// How many bytes a device must have to hold all regions.
+    /// Returns the number of bytes that a device must have to hold all regions.
     pub fn end(&self) -> u64 {
         self.regions.last().map_or(0, Region::end)
     }
@@ -264,13 +264,13 @@ impl Superblock {
         }
     }
 
-    /// Whether none of the whole copies read from [`COPIES_AT`] is of [`VERSION`].
+    /// Returns whether none of the valid copies read from [`COPIES_AT`] is of [`VERSION`].
     pub fn is_of_older_version(copies: &[[u8; SUPERBLOCK_BYTES]; 2]) -> bool {
         !copies.iter().any(|b| get_u32(b, 8) == VERSION && Superblock::decode(b).is_ok())
     }
 
-    /// Which of the copies read from [`COPIES_AT`] must be written for both to hold this: their indices, in the order of
-    /// writing. Each is synced before the next: until the second is durable the first is as it was.
+    /// Returns the indices of the copies read from [`COPIES_AT`] that differ from this superblock, in the order of writing.
+    /// Each write must be synced before the next begins. Until the second copy is durable, the first stays unchanged.
     pub fn stale(&self, copies: &[[u8; SUPERBLOCK_BYTES]; 2]) -> Vec<usize> {
         let now = self.encode();
         [1, 0].into_iter().filter(|copy| copies[*copy] != now).collect()
@@ -379,10 +379,10 @@ fn decode_role(b: &[u8; SUPERBLOCK_BYTES]) -> Result<String, SuperblockError> {
     std::str::from_utf8(role).map(str::to_owned).map_err(|_| SuperblockError::Invalid { what: "role is not UTF-8" })
 }
 
-/// Whether a device can have that role.
+/// Checks that a device can have that role.
 ///
 /// # Errors
-/// [`SuperblockError::Invalid`] if not.
+/// [`SuperblockError::Invalid`] if it can't.
 pub fn check_role(role: &str) -> Result<(), SuperblockError> {
     let lawful = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     if (1..=ROLE_BYTES_MAX).contains(&role.len()) && role.bytes().all(lawful) {

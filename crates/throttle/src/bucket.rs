@@ -9,7 +9,7 @@ pub(crate) struct Bucket {
     limit: Limit,
     /// Time that the rate takes for the burst.
     burst: Span,
-    /// When the bucket is empty again.
+    /// Time at which the bucket is empty again.
     empty_at: Time,
 }
 

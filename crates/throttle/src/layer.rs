@@ -23,7 +23,7 @@ pub struct Throttle {
     volumes: BTreeMap<VolumeKey, Capped>,
     /// Requests that wait, over all volumes: the volume, and the number in its queue.
     waiting: BTreeMap<IoId, (VolumeKey, u64)>,
-    /// When the first request of each volume's queue may go on.
+    /// Times at which the first request of each volume's queue may go on.
     due: BTreeSet<(Time, VolumeKey)>,
     /// Requests that had to wait, since the start.
     came: u64,

@@ -1,4 +1,4 @@
-//! A volume's limits, as this layer is told them.
+//! A volume's limits, as this layer gets them.
 
 use plimsoll_stack::Message;
 use serde::{Deserialize, Serialize};

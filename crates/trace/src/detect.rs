@@ -1,4 +1,4 @@
-//! Which format a trace is in, told from how it begins.
+//! Detection of a trace's format from its beginning.
 
 use crate::error::{Problem, shown};
 use crate::formats::LineParser;
@@ -11,7 +11,7 @@ use crate::record::Tables;
 use std::fmt;
 use std::str::FromStr;
 
-/// The formats we read. `docs/traces.md` describes each.
+/// The formats we read. `docs/reference/traces.md` describes each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
     /// Our CSV: `t_us,dev,op,offset,size,q_us,svc_us,ctx`.
@@ -91,8 +91,8 @@ impl Format {
         }
     }
 
-    /// How many records a reader holds back to put arrivals in order, where the format's writers don't sort. Our own
-    /// files are sorted by definition, and oracleGeneral's clock of one second can't go back unnoticed.
+    /// Returns the number of records that a reader holds back to put arrivals in order, where the format's writers don't sort.
+    /// Our own files are sorted by definition, and oracleGeneral's clock of one second can't go back unnoticed.
     pub(crate) const fn window_default(self) -> usize {
         match self {
             Format::Csv | Format::Parquet | Format::OracleGeneral => 0,
@@ -102,7 +102,7 @@ impl Format {
         }
     }
 
-    /// Whether times count from the trace's start already.
+    /// Returns whether times are relative to the trace's start already.
     pub(crate) const fn is_relative(self) -> bool {
         matches!(self, Format::Csv | Format::Parquet)
     }
@@ -136,7 +136,7 @@ fn names() -> String {
     Format::ALL.map(Format::name).join(", ")
 }
 
-/// How much of the beginning detection looks at, after decompression.
+/// Length of the beginning that detection examines, after decompression.
 pub(crate) const SNIFF_BYTES: usize = 64 << 10;
 /// Lines that must all parse.
 const LINES_SEEN_MAX: usize = 64;
@@ -222,13 +222,13 @@ fn detect_text(head: &[u8], is_whole: bool) -> Option<Format> {
     detect_five(&lines)
 }
 
-/// Whether the first line parses. One is enough to tell the shape, and a trace with a wrong line further down must
+/// Returns whether the first line parses. One is enough to tell the shape, and a trace with a wrong line further down must
 /// be reported as such, not as unknown.
 fn parses(lines: &[&[u8]], mut parser: impl LineParser) -> bool {
     lines.first().is_some_and(|l| parser.parse(l, &mut Tables::new()).is_ok())
 }
 
-/// The formats of five numbers, told apart by their values.
+/// Detects the formats of five numbers by their values.
 fn detect_five(lines: &[&[u8]]) -> Option<Format> {
     let rows: Vec<[&[u8]; 5]> = lines.iter().map_while(|l| Five::split(l)).collect();
     let first = rows.first()?;

@@ -1,8 +1,8 @@
-//! What is wrong with a trace, where, and what to do about it.
+//! Problems of a trace: problem, place and remedy.
 
 use std::fmt;
 
-/// Where in a trace file.
+/// Place in a trace file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Position {
     /// The file as a whole.
@@ -20,11 +20,11 @@ pub enum Position {
 pub struct TraceError {
     /// The file as the caller named it.
     pub file: String,
-    /// Where in it.
+    /// Place in it.
     pub at: Position,
-    /// What was expected and what was found.
+    /// Expectation and finding.
     pub what: String,
-    /// What the user can do.
+    /// Remedy for the user.
     pub fix: String,
 }
 
@@ -51,7 +51,7 @@ pub struct Problem {
     pub fix: String,
 }
 
-/// What to do about a line that is simply wrong.
+/// Remedy for a line that is simply wrong.
 const FIX_LINE: &str = "correct or remove the line, or name the right format";
 
 impl Problem {

@@ -14,7 +14,7 @@ use crate::lines::Lines;
 use crate::record::{Tables, TraceRecord};
 use std::io::{BufRead, Read};
 
-/// What one step through a trace found.
+/// Result of one step through a trace.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// A request. Its time is the source's own clock; the reader makes it relative.
@@ -30,7 +30,7 @@ pub(crate) enum Step {
 /// A trace being read, before re-ordering.
 pub(crate) trait Source {
     fn step(&mut self, tables: &mut Tables) -> Result<Step, Problem>;
-    /// Where the thing last read is.
+    /// Returns the place of the record last read.
     fn position(&self) -> Position;
 }
 

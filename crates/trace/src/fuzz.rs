@@ -1,4 +1,4 @@
-//! What fuzzers call: every reader must answer any bytes with records that keep their promises, or with an error.
+//! Entry points for fuzzers: every reader must answer any bytes with records that keep their promises, or with an error.
 //!
 //! One libFuzzer binary per [`Format`] calls [`as_format`] with it, one more calls [`detected`]; `tests/seeds` is their
 //! corpus to begin with. The Parquet decoder panics on some damaged files, which our reader catches: what may read Parquet
@@ -23,7 +23,7 @@ pub fn outlive_decoder_panics() {
     });
 }
 
-/// Reads `data` with the format and the compression told from it.
+/// Reads `data` with the detected format and compression.
 pub fn detected(data: &[u8]) {
     read(None, data);
 }

@@ -1,9 +1,9 @@
 //! Block traces: one record type, streaming readers for the public formats, writers and tools.
 //!
-//! `docs/traces.md` lists the formats with their units and an example line each.
+//! `docs/reference/traces.md` lists the formats with their units and an example line each.
 //!
-//! The crate promises: memory that does not grow with the length of a trace (each structure that grows with something else says
-//! so), and an error with file and line for whatever a trace file holds.
+//! The crate makes two promises. Memory does not grow with the length of a trace; each structure that grows with something else
+//! states it. Whatever a trace file holds, the result is records or an error with file and line.
 //!
 //! A request's path: file → [`TraceReader::open`] → decompression → detected format's parser → re-ordering window →
 //! [`TraceRecord`] → [`tools`] → a [`TraceWriter`], or a replay.

@@ -19,7 +19,7 @@ impl Lines {
         Lines { input, line: Vec::with_capacity(256), number: 0 }
     }
 
-    /// Where the line last read is.
+    /// Returns the place of the line last read.
     pub fn position(&self) -> Position {
         Position::Line(self.number)
     }

@@ -60,8 +60,8 @@ pub(crate) fn hex(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0u128, |v, &b| Some(v << 4 | u128::from((b as char).to_digit(16)?)))
 }
 
-/// A non-negative decimal with a fraction, as nanoseconds when one unit is `unit_ns` of them. Digits beyond a
-/// nanosecond are dropped: they can't be told apart afterwards.
+/// Parses a non-negative decimal with a fraction, as nanoseconds when one unit is `unit_ns` of them. Digits beyond a nanosecond
+/// are dropped: no later step could use them.
 pub(crate) fn nanos(name: &str, field: &[u8], unit_ns: u64) -> Result<u64, Problem> {
     let bad = || Problem::field(name, "a time, as a non-negative decimal number", field);
     let t = trim(field);
@@ -85,7 +85,7 @@ pub(crate) fn nanos(name: &str, field: &[u8], unit_ns: u64) -> Result<u64, Probl
     Ok(ns)
 }
 
-/// The longest read or write believed: 4 GiB. Block layers split requests far below that, so more is a slip in format
+/// Longest plausible read or write: 4 GiB. Block layers split requests far below that, so more is a slip in format
 /// or unit, and the tools that walk a request's blocks would walk for hours.
 const LEN_MAX: u64 = 1 << 32;
 

@@ -19,10 +19,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Chain, Cursor, Read};
 use std::path::Path;
 
-/// How to read a trace.
+/// Options of reading a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadOptions {
-    /// The format; `None`: told from the content.
+    /// Format; `None`: it is detected from the content.
     pub format: Option<Format>,
     /// Records held back to put late arrivals in order; `None`: the format's own (none for our CSV, Parquet and
     /// oracleGeneral, 65,536 for ETW text, 4,096 for the others). A record that is late by more is an error.
@@ -62,7 +62,7 @@ impl TraceReader {
     /// Opens the trace in `path`, plain or compressed with gzip or zstd.
     ///
     /// # Errors
-    /// If the file can't be read or its format can't be told.
+    /// If the file can't be read or its format can't be detected.
     pub fn open(path: &Path, options: &ReadOptions) -> Result<TraceReader, TraceError> {
         let name = path.display().to_string();
         let at_file = |p: Problem| p.at(&name, Position::File);
@@ -85,7 +85,7 @@ impl TraceReader {
     /// call it.
     ///
     /// # Errors
-    /// If the stream can't be read or its format can't be told.
+    /// If the stream can't be read or its format can't be detected.
     pub fn from_read(name: &str, input: Box<dyn Read>, options: &ReadOptions) -> Result<TraceReader, TraceError> {
         let at_file = |p: Problem| p.at(name, Position::File);
         let mut plain = decompressed(input).map_err(at_file)?;
@@ -259,7 +259,7 @@ fn read_up_to(input: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize>
     Ok(n)
 }
 
-/// The input without its compression, told from its first bytes.
+/// Returns the input without its compression, which its first bytes show.
 fn decompressed(mut input: Box<dyn Read>) -> Result<Box<dyn BufRead>, Problem> {
     let mut magic = [0; 6];
     let n = read_up_to(&mut *input, &mut magic).map_err(|e| Problem::io(&e))?;

@@ -3,7 +3,7 @@
 use plimsoll_base::{Span, Time};
 use std::collections::BTreeMap;
 
-/// What a request asks for.
+/// Operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Op {
     /// Bytes from the device.
@@ -45,11 +45,11 @@ impl Op {
 /// One request of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TraceRecord {
-    /// When it arrived, since the start of the trace. Never earlier than the record before it.
+    /// Arrival, since the start of the trace. Never earlier than the record before it.
     pub arrived_at: Time,
-    /// Which device or volume: an index into the reader's [`Tables::devices`], dense from 0.
+    /// Device or volume: an index into the reader's [`Tables::devices`], dense from 0.
     pub device: u32,
-    /// What it asks for.
+    /// Operation.
     pub op: Op,
     /// First byte, on that device. `offset + len` fits in 63 bits.
     pub offset: u64,
@@ -61,7 +61,7 @@ pub struct TraceRecord {
     pub service: Option<Span>,
     /// Fingerprint of the content (an MD5 in the FIU traces), where the source has one.
     pub content: Option<u128>,
-    /// Who asked (process, thread, disk section): an index into [`Tables::contexts`].
+    /// Origin of the request (process, thread, disk section): an index into [`Tables::contexts`].
     pub context: Option<u32>,
 }
 
@@ -125,7 +125,7 @@ impl Names {
         &self.labels
     }
 
-    /// How many labels there are.
+    /// Returns the number of labels.
     pub fn len(&self) -> usize {
         self.labels.len()
     }

@@ -9,7 +9,7 @@ use crate::record::{Tables, TraceRecord};
 use std::fs::File;
 use std::path::Path;
 
-/// What a trace can be written as.
+/// Format of a written trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OutputFormat {
     /// Our CSV; compressed if the file's name ends in `.gz` or `.zst`. Times to the nanosecond.
@@ -35,7 +35,7 @@ impl OutputFormat {
     }
 }
 
-/// What was written.
+/// Summary of the written trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Written {
     /// Records in the file.

@@ -1,4 +1,4 @@
-//! How long the solver takes: the 400 configurations of OpTune's Table A.3, and Appendix A.3.3's synthetic system, which
+//! Measures the solver's time: the 400 configurations of OpTune's Table A.3, and Appendix A.3.3's synthetic system, which
 //! complete search can't do. `make tune-large`.
 
 use plimsoll_base::Rng;

@@ -7,10 +7,10 @@ use plimsoll_base::Span;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What one measurement gave: observations by node. Under the name of the graph's root: whole requests.
+/// Result of one measurement: observations by node. Under the name of the graph's root: whole requests.
 pub type Run = BTreeMap<String, Vec<Observation>>;
 
-/// Why a system could not be set or measured.
+/// Reason why a system could not be set or measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AdapterError(pub String);
 
@@ -42,7 +42,7 @@ pub struct Guarded<'a> {
     space: &'a Space,
     applied: Option<Setting>,
     good: Option<Setting>,
-    /// What worked before an experiment that is under way.
+    /// Setting that worked before the experiment in progress.
     home: Option<Setting>,
 }
 
@@ -154,14 +154,14 @@ impl<'a> Guarded<'a> {
     }
 }
 
-/// How long each setting is tried.
+/// Lengths of the phases in which each setting is tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lengths {
     /// Right after a switch: recorded apart, as what the switch costs. Zero: not at all.
     pub settle: Span,
     /// Then, not recorded: until caches hold what they hold in the long run. Zero: not at all.
     pub warm: Span,
-    /// What is recorded.
+    /// Time of recording.
     pub time: Span,
 }
 
@@ -171,9 +171,9 @@ pub const SETTLING: &str = "(settling)";
 /// A profile that ended early.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Incomplete {
-    /// What had been recorded until then.
+    /// Observations recorded until then.
     pub recorded: Profile,
-    /// Why it ended.
+    /// Reason for the end.
     pub why: AdapterError,
 }
 

@@ -13,7 +13,7 @@ pub struct Cdf {
 /// Shares are equal up to this: the solver meets a bound only up to a tenth of it.
 pub const SHARE_TOLERANCE: f64 = 1e-6;
 
-/// Why there is no distribution.
+/// Reason why there is no distribution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoCdf {
     /// No values, or all of weight zero.

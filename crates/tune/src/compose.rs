@@ -1,8 +1,8 @@
 //! From the components' distributions to the request's (OT-M2, OT-M3).
 //!
-//! Two ways, which a test holds against each other: [`sampled`](Composer::sampled) draws requests from recorded times as
-//! OpTune does (§5.2.4) and can respect correlation; [`convolved`](Composer::convolved) computes the distribution of the
-//! same independent components numerically ([`convolve`]), thousands of settings a second.
+//! There are two ways, and a test compares them. [`sampled`](Composer::sampled) draws requests from recorded times as OpTune
+//! does (§5.2.4) and can respect correlation. [`convolved`](Composer::convolved) computes the distribution of the same
+//! independent components numerically ([`convolve`]), thousands of settings a second.
 
 pub mod convolve;
 mod sample;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 pub use convolve::Convolver;
 
-/// What is known of one measured node under one key.
+/// Observations of one measured node under one key.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Known {
     Times(Cdf),
@@ -36,7 +36,7 @@ pub struct Composer<'a> {
     pub(crate) joint: Vec<Vec<Vec<f64>>>,
 }
 
-/// Requests that were recorded in whole, below which nothing can be said of correlation.
+/// Number of requests recorded in whole below which correlation can't be estimated.
 const JOINT_MIN: usize = 100;
 
 impl<'a> Composer<'a> {
@@ -64,8 +64,8 @@ impl<'a> Composer<'a> {
         Ok(Composer { graph, space, known, recorded, joint })
     }
 
-    /// How many whole requests the distribution under a setting rests on: what its parts were recorded as often as so many
-    /// requests run through them.
+    /// Returns the number of whole requests that the distribution under a setting rests on. It is the number of requests that
+    /// would run through the parts as often as the parts were recorded.
     pub fn requests(&self, setting: &Setting) -> f64 {
         let mut of = vec![f64::INFINITY; self.graph.nodes().len()];
         for &id in self.graph.parts_first() {
@@ -89,7 +89,7 @@ impl<'a> Composer<'a> {
         of[self.graph.root()]
     }
 
-    /// What is known of a measured node under a setting.
+    /// Returns the observations of a measured node under a setting.
     pub(crate) fn known(&self, id: NodeId, setting: &Setting) -> &Known {
         let key = self.space.key(&self.graph.nodes()[id].name, setting);
         self.known[id].get(&key).expect("looked up for every setting")

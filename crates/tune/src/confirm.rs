@@ -1,9 +1,8 @@
 //! Choosing again once what was chosen has been measured anew.
 //!
-//! Whoever chooses the best of many measurements chooses luck, too: the more settings there are, and the more a measurement
-//! is off as a whole, the further what is chosen lies behind what was predicted of it. So what is chosen is measured anew, which
-//! knows nothing of its having been chosen; that replaces what was predicted, and the choice is made again, until all that is
-//! chosen was measured anew.
+//! The best of many measurements is partly luck. The more settings there are, and the less exact the measurement is, the
+//! further the choice lies behind its prediction. So a choice is measured anew, independently of the reasons for it. The new
+//! measurement replaces the prediction, and the choice is made again, until all of it was measured anew.
 
 use crate::adapter::AdapterError;
 use crate::cdf::Cdf;
@@ -13,12 +12,12 @@ use crate::space::Setting;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Why there is no confirmed choice.
+/// Reason why there is no confirmed choice.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Unconfirmed {
     /// Nothing keeps the bounds, by what is known by now.
     Unsolved(Unsolved),
-    /// What was chosen couldn't be measured.
+    /// The choice couldn't be measured.
     Measuring(AdapterError),
 }
 

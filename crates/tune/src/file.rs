@@ -14,23 +14,23 @@ use std::fmt;
 /// All that a tune file says, checked.
 #[derive(Clone, Debug)]
 pub struct TuneFile {
-    /// What can be set.
+    /// Parameters and their values.
     pub space: Space,
-    /// How a request runs.
+    /// Course of a request.
     pub graph: ServiceGraph,
-    /// What is wanted, if the file says.
+    /// Objective, if the file has one.
     pub objective: Option<Objective>,
-    /// How a period is cut.
+    /// Division of a period.
     pub epochs: Epochs,
-    /// How long an epoch is.
+    /// Length of an epoch.
     pub epoch: Span,
-    /// How long a switch takes to settle; zero: not at all.
+    /// Time until a switch has settled; zero: at once.
     pub settle: Span,
-    /// How the system is set and measured.
+    /// Adapter that sets and measures the system.
     pub adapter: Option<AdapterSpec>,
-    /// When observed and expected are too far apart.
+    /// Distance of observed and expected at which an alarm begins.
     pub tolerance: f64,
-    /// When too many requests take longer than a percentile that was asked for: so many times as many as may.
+    /// Factor of the permitted share beyond a percentile in the objective at which an alarm begins.
     pub tail: f64,
 }
 
@@ -43,11 +43,11 @@ pub struct AdapterSpec {
     pub measure: Option<String>,
     /// Histograms to read instead: a node's, or any other's endpoint.
     pub prometheus: Option<Prometheus>,
-    /// How long each command may take; measuring gets its own time besides.
+    /// Time limit of each command; measuring gets its own time besides.
     pub timeout: Span,
-    /// How long a profiling run measures.
+    /// Length of a profiling run's measurement.
     pub profile_time: Span,
-    /// How long a setting warms up before it's measured; zero: not at all.
+    /// Time that a setting warms up before it's measured; zero: none.
     pub warm: Span,
     /// The graph's nodes: of what an OpenTelemetry export has, only these are read.
     pub nodes: BTreeSet<String>,
@@ -74,7 +74,7 @@ pub struct Histogram {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What is wrong with a tune file: `FILE:LINE: what`.
+/// Problem of a tune file: `FILE:LINE: what`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadTuneFile(pub String);
 
@@ -194,9 +194,10 @@ impl TuneFile {
         };
         let tail = match &w.period.tail {
             Some(v) if v.get_ref().is_nan() || *v.get_ref() < 1.0 => {
-                return Err(
-                    t.bad(v.span().start, "tail is how many times as many requests may be late: 1 or more, or inf")
-                );
+                return Err(t.bad(
+                    v.span().start,
+                    "tail is the factor over the allowed late requests that is an alarm: 1 or more, or inf",
+                ));
             }
             Some(v) => *v.get_ref(),
             None => TAIL_DEFAULT,
@@ -211,12 +212,12 @@ impl TuneFile {
         Ok(TuneFile { space, graph, objective, epochs: Epochs::Count(epochs), epoch, settle, adapter, tolerance, tail })
     }
 
-    /// How periods are watched.
+    /// Returns how periods are watched.
     pub fn watch(&self) -> Watch {
         Watch { epoch: self.epoch, tolerance: self.tolerance, tail: self.tail }
     }
 
-    /// How long each setting is tried.
+    /// Returns the lengths of the phases in which each setting is tried.
     pub fn lengths(&self) -> Lengths {
         let of = |f: fn(&AdapterSpec) -> Span| self.adapter.as_ref().map_or(Span::ZERO, f);
         Lengths { settle: self.settle, warm: of(|a| a.warm), time: of(|a| a.profile_time) }
@@ -355,7 +356,7 @@ timeout = "5s"
             ("set {idle_time}", "set it", "f.toml:23: `apply` doesn't use {idle_time}"),
             ("measure = \"load {seconds}\"", "", "f.toml:23: [adapter] has one of"),
             ("epochs = 5", "epochz = 5", "f.toml:18: unknown field `epochz`"),
-            ("epochs = 5", "epochs = 5\ntail = 0.5", "f.toml:19: tail is how many"),
+            ("epochs = 5", "epochs = 5\ntail = 0.5", "f.toml:19: tail is the factor"),
             ("timeout = \"5s\"", "timeout = \"0s\"", "f.toml:25: no time at all"),
             (
                 "measure = \"load {seconds}\"",

@@ -11,7 +11,7 @@ use std::fmt;
 /// A node's index in [`ServiceGraph::nodes`].
 pub type NodeId = usize;
 
-/// Where the numbers of a condition, loop or parallel come from.
+/// Source of the numbers of a condition, loop or parallel.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Weights {
     /// Given in the graph: a probability for each outcome.
@@ -20,7 +20,7 @@ pub enum Weights {
     Measured,
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Kind {
     /// Code whose execution time is recorded.
@@ -40,7 +40,7 @@ pub enum Kind {
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Kind.
     pub kind: Kind,
 }
 
@@ -90,12 +90,12 @@ pub struct WrittenNode {
     measured: bool,
 }
 
-/// What is wrong with a graph, and where in the text.
+/// Problem of a graph, and its place in the text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadGraph {
     /// Byte in the text.
     pub at: usize,
-    /// What is wrong, and what to do.
+    /// Problem, and its remedy.
     pub what: String,
 }
 

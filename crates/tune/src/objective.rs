@@ -1,4 +1,4 @@
-//! What is asked of a distribution: a goal, and bounds (OT-M5, equations 5.1 and 5.2).
+//! Objective for a distribution: a goal, and bounds (OT-M5, equations 5.1 and 5.2).
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ pub enum Point {
     Share(f64),
 }
 
-/// What is sought.
+/// Goal of the search.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Goal {
     /// The least sum of these points, each times its positive weight.
@@ -33,9 +33,9 @@ pub struct Bound {
 /// A goal under bounds.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Objective {
-    /// What is sought.
+    /// Goal.
     pub goal: Goal,
-    /// What must hold.
+    /// Bounds that must hold.
     pub bounds: Vec<Bound>,
 }
 

@@ -155,7 +155,7 @@ pub fn otlp(text: &str, is_node: &dyn Fn(&str) -> bool) -> Result<BTreeMap<Strin
 /// Names of what is exported that an error lists.
 const NAMES_TOLD: usize = 12;
 
-/// What one metric counted.
+/// Counts of one metric.
 #[derive(Default)]
 struct Series {
     /// Points that each stand for what came since the last one.

@@ -10,7 +10,7 @@ use crate::space::{Setting, Space};
 use plimsoll_base::Rng;
 use rayon::prelude::*;
 
-/// How distributions are composed.
+/// Method of composing distributions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
     /// By convolution, unless components are declared correlated.

@@ -1,4 +1,4 @@
-//! What was recorded: how long each component took, which branch was taken, how often a loop ran, under which setting.
+//! Recorded observations by setting: the time of each component, the branch taken, the count of a loop.
 //!
 //! Each observation belongs to one node and one execution; its value is a time in milliseconds for a component, the
 //! branch's number for a condition, the count for a loop or a parallel. Observations of a node are pooled over the
@@ -16,7 +16,7 @@ pub struct Observation {
     pub request: u64,
     /// Milliseconds, branch or count.
     pub value: f64,
-    /// How many executions it stands for; 1 unless it comes from a histogram.
+    /// Number of executions that it stands for; 1 unless it comes from a histogram.
     pub weight: f64,
 }
 
@@ -29,12 +29,12 @@ pub struct Profile {
 /// Observations below which a node's distribution says nothing of a 99th percentile.
 pub const OBSERVATIONS_MIN: f64 = 100.0;
 
-/// What a profile lacks.
+/// Observations that a profile lacks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Missing {
     /// The node.
     pub node: String,
-    /// What of it, and what to do.
+    /// Missing part, and the remedy.
     pub what: String,
 }
 

@@ -18,7 +18,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is wrong with a file: `FILE:LINE: what`, or `FILE: what`.
+/// Problem of a file: `FILE:LINE: what`, or `FILE: what`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadRecord(pub String);
 
@@ -33,7 +33,7 @@ impl std::error::Error for BadRecord {}
 pub const ROWS_MAX: u64 = 1 << 27;
 const COLUMNS: [&str; 3] = ["request", "node", "value"];
 
-/// What turns a row of text into an observation.
+/// Columns by which a row of text becomes an observation.
 struct Columns<'a> {
     space: &'a Space,
     request: usize,

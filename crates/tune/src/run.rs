@@ -11,14 +11,14 @@ use plimsoll_base::Span;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What to do in each period, and what to expect of it.
+/// Settings of each period, and the expected distribution.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plan {
-    /// Settings in order, each for so many epochs.
+    /// Settings in order, each with its number of epochs.
     pub parts: Vec<(Setting, u32)>,
     /// The distribution of a period's requests.
     pub expected: Cdf,
-    /// How many recorded requests that rests on; infinite: it's exact.
+    /// Number of recorded requests that the expectation rests on; infinite: it's exact.
     pub rests_on: f64,
     /// The percentiles that were asked for, as shares, each with the time it's expected or bound to be.
     pub watched: Vec<(f64, f64)>,
@@ -59,9 +59,9 @@ pub struct Beyond {
     pub within_ms: f64,
     /// The share of requests that took longer; expected: `1 - share` at most.
     pub seen: f64,
-    /// How likely chance alone puts so many there.
+    /// Probability that chance alone puts at least this share there.
     pub chance: f64,
-    /// Is it an alarm?
+    /// True if it is an alarm.
     pub is_alarming: bool,
 }
 
@@ -76,15 +76,15 @@ impl fmt::Display for Beyond {
 /// One period that was run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Period {
-    /// What was observed; each epoch counts the same, as in what was predicted.
+    /// Observed distribution; each epoch has the same weight, as in the prediction.
     pub observed: Cdf,
-    /// How many requests.
+    /// Number of requests.
     pub requests: f64,
     /// The largest difference between observed and expected shares.
     pub ks: f64,
-    /// Where the alarm begins.
+    /// Limit at which the alarm begins.
     pub limit: f64,
-    /// What became of the percentiles that were asked for.
+    /// Results for the objective's percentiles.
     pub beyond: Vec<Beyond>,
 }
 
@@ -94,7 +94,7 @@ impl Period {
         self.ks > self.limit || self.beyond.iter().any(|b| b.is_alarming)
     }
 
-    /// What the alarm is about.
+    /// Returns the reason for the alarm, if there is one.
     pub fn alarm(&self) -> Option<String> {
         let mut what = Vec::new();
         if self.ks > self.limit {
@@ -108,29 +108,30 @@ impl Period {
 /// A difference that chance alone exceeds this rarely raises no alarm, however low the tolerance.
 const ALPHA: f64 = 0.001;
 
-/// What expected times may be beside observed ones: the histograms' 0.8 %, and a step of a grid.
+/// Inexactness of expected times against observed ones: the histograms' 0.8 %, and a step of a grid.
 const BLUR: f64 = 0.01;
 
-/// How long epochs are, and when a period is an alarm.
+/// Length of epochs, and the conditions of an alarm.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Watch {
     /// An epoch.
     pub epoch: Span,
     /// The distance of observed and expected (Kolmogorov and Smirnov) at which the alarm begins, 0 to 1.
     pub tolerance: f64,
-    /// Of a percentile that was asked for, so many times the share beyond its time that may be there make an alarm; infinite: none.
+    /// Factor of the permitted share beyond a percentile's time at which an alarm begins; infinite: never.
     pub tail: f64,
 }
 
-/// Where the alarm begins for so many requests, expected by so many recorded ones: at the tolerance, or, for few requests, at
-/// what chance makes of them (two-sample Kolmogorov–Smirnov). Requests that follow each other are alike, so that the test on
-/// its own would cry at differences that don't matter; the tolerance is what matters.
+/// Returns the distance at which the alarm begins, for `requests` observed ones and an expectation that rests on `rests_on`
+/// recorded ones. It is the tolerance, or with few requests the distance that chance explains (two-sample Kolmogorov–Smirnov).
+/// Successive requests are alike, so the test alone would alarm at differences that don't matter; the tolerance is the
+/// criterion.
 pub fn alarm_limit(tolerance: f64, requests: f64, rests_on: f64) -> f64 {
     tolerance.max(ks_critical(ALPHA, requests.max(1.0), rests_on.clamp(1.0, 1e12)))
 }
 
-/// What a period's observations say of one percentile that was asked for. Kolmogorov and Smirnov don't see it: a p99 ten times as
-/// long moves a distribution by a hundredth.
+/// Judges a period's observations for one percentile of the objective. The test of Kolmogorov and Smirnov doesn't see it: a p99
+/// that is ten times longer moves a distribution by a hundredth.
 fn beyond((share, within_ms): (f64, f64), (observed, requests): (&Cdf, f64), plan: &Plan, tail: f64) -> Beyond {
     let seen = 1.0 - observed.at(within_ms * (1.0 + BLUR));
     let chance = more_than_before((seen * requests, requests), (1.0 - share, plan.rests_on));
@@ -186,7 +187,7 @@ pub fn period(
     })
 }
 
-/// How often it may be tuned anew: alarms that tuning doesn't end are waited out, each time twice as long.
+/// Limits the rate of renewed tuning: alarms that tuning doesn't end are waited out, each time twice as long.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Backoff {
     wait: u64,
@@ -236,7 +237,7 @@ impl Levels {
         bounds.is_sorted_by(|a, b| a < b).then_some(Levels { bounds })
     }
 
-    /// How many there are.
+    /// Returns the number of levels.
     pub fn count(&self) -> usize {
         self.bounds.len() + 1
     }
@@ -247,7 +248,7 @@ impl Levels {
     }
 }
 
-/// What was learnt for each level. The next period is predicted to have the level of the last one (OpTune §5.4.1).
+/// Results learned for each level. The next period is predicted to have the level of the last one (OpTune §5.4.1).
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Memory<T> {
     by_level: BTreeMap<usize, T>,
@@ -270,7 +271,7 @@ impl<T> Memory<T> {
         self.last = Some(level);
     }
 
-    /// What is known for the predicted level; else for the nearest lower or, failing that, higher one.
+    /// Returns the result for the predicted level; else for the nearest lower or, failing that, higher one.
     pub fn predicted(&self) -> Option<&T> {
         let level = self.last.unwrap_or(0);
         let lower = self.by_level.range(..=level).next_back();
@@ -282,7 +283,7 @@ impl<T> Memory<T> {
         self.by_level.remove(&level);
     }
 
-    /// What is known for exactly this level.
+    /// Returns the result for exactly this level.
     pub fn at(&self, level: usize) -> Option<&T> {
         self.by_level.get(&level)
     }

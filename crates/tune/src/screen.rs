@@ -1,13 +1,13 @@
-//! Which parameter moves which node: found by few runs (what OpTune §5.2.4 leaves to future work).
+//! Finds by few runs which node each parameter affects (OpTune §5.2.4 leaves this to future work).
 //!
-//! Every parameter is tried at its first and last value only, all at once, in the runs of a Plackett–Burman design: each
-//! run gives every node's figures, and each parameter's effect on each figure rests on all runs. An effect is tested
-//! against the spread that the other parameters' main effects leave (Student's t); a node's figures share its threshold
-//! (Bonferroni), and over all pairs of parameter and node the rate of false discoveries is controlled (Benjamini and
-//! Hochberg). What is found must also be large enough to matter.
+//! Every parameter is tried at its first and last value only, all at once, in the runs of a Plackett–Burman design. Each run
+//! gives every node's figures, and each parameter's effect on each figure rests on all runs. An effect is tested against the
+//! spread that the other parameters' main effects leave (Student's t). A node's figures share its threshold (Bonferroni). Over
+//! all pairs of parameter and node the rate of false discoveries is controlled (Benjamini and Hochberg). An effect must also be
+//! large enough to matter.
 //!
-//! What it can't see: effects that cancel between the first and the last value, and, as in every such design, an
-//! interaction of two parameters shows as a third of a main effect of others.
+//! Limits: effects that cancel between the first and the last value are not found. As in every such design, an interaction of
+//! two parameters shows as a third of a main effect of others.
 
 use crate::adapter::Run;
 use crate::graph::{Kind, ServiceGraph};
@@ -20,7 +20,7 @@ const ROWS: [&str; 3] = ["++-+++---+-", "++--++++-+-+----++-", "+++++-+-++--++--
 /// Degrees of freedom that must be left for the spread.
 const FREE_MIN: usize = 4;
 
-/// How sure is asked.
+/// Confidence that is required.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ScreenConfig {
     /// Share of the found pairs that may be false.
@@ -44,9 +44,9 @@ pub struct Effect {
     pub node: String,
     /// The largest change of the node's figures from the first to the last value: relative for times.
     pub size: f64,
-    /// How likely chance alone makes as much.
+    /// Probability that chance alone has an effect of at least this size.
     pub p: f64,
-    /// Is it one?
+    /// True if it is one.
     pub moves: bool,
 }
 
@@ -154,7 +154,8 @@ fn figures(graph: &ServiceGraph, id: usize, n: usize, run: &Run) -> Result<Vec<f
     }
 }
 
-/// A parameter's effect from low to high, and how likely chance makes as much, in the model of main effects.
+/// Computes a parameter's effect from low to high, and the probability that chance has an effect of that size, in the model of
+/// main effects.
 fn effect(settings: &[Setting], y: &[f64], parameter: usize, tried: &[usize]) -> (f64, f64) {
     let n = y.len() as f64;
     let sign = |s: &Setting, p: usize| if s.0[p] > 0 { 1.0 } else { -1.0 };

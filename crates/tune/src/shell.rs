@@ -1,7 +1,7 @@
 //! Tunes anything that a shell command can set and measure.
 //!
-//! Each command runs in a process group of its own, so that what it started ends with it: when it fails, hangs, or the tuner is
-//! told to stop ([`Stop`]).
+//! Each command runs in a process group of its own, so that its children end with it: when it fails, hangs, or the tuner is
+//! stopped ([`Stop`]).
 
 use crate::adapter::{Adapter, AdapterError, Run};
 use crate::file::AdapterSpec;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 pub struct Shell {
     spec: AdapterSpec,
     space: Space,
-    /// What the commands of `measure` see of the setting.
+    /// Setting that the commands of `measure` see.
     applied: Option<Setting>,
     stop: Stop,
 }
@@ -46,7 +46,7 @@ impl Stop {
         !self.0.is_open.swap(true, Ordering::Relaxed)
     }
 
-    /// Was it ever asked for?
+    /// Returns whether it was ever asked for.
     pub fn was_asked(&self) -> bool {
         self.0.ever.load(Ordering::Relaxed)
     }
@@ -72,12 +72,11 @@ impl Stop {
     }
 }
 
-/// What a command may print.
+/// Limit of a command's output.
 const OUTPUT_MAX: usize = 1 << 30;
-/// How often a running command is looked at.
+/// Interval at which a running command is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// A command that has ended and whose output says nothing for so long has said all: a server that it started may hold its output
-/// open for ever.
+/// Silence after which the output of an ended command is complete: a server that it started may hold the output open for ever.
 const DRAIN: Duration = Duration::from_millis(300);
 
 impl Shell {
@@ -86,7 +85,7 @@ impl Shell {
         Shell { spec, space, applied: None, stop: Stop::default() }
     }
 
-    /// What makes it stop.
+    /// Returns the handle that stops it.
     pub fn stop(&self) -> Stop {
         self.stop.clone()
     }
@@ -205,7 +204,7 @@ fn end(child: &Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 
-/// What a stream has said so far, by a thread of its own.
+/// Output of a stream so far, collected by a thread of its own.
 struct Collected(Arc<Mutex<Said>>);
 
 #[derive(Default)]
@@ -240,7 +239,7 @@ impl Collected {
         Collected(said)
     }
 
-    /// All that was said by a command that has ended, and whether that was too much.
+    /// Returns the whole output of an ended command, and whether it exceeded the limit.
     fn drained(self) -> (Vec<u8>, bool) {
         let (mut len, mut since) = (0, Instant::now());
         loop {

@@ -1,10 +1,10 @@
-//! Which configurations, for how many epochs each (OT-M6, OT-M8).
+//! Finds a mix of configurations, and the number of epochs for each (OT-M6, OT-M8).
 //!
-//! Configurations that share a period mix their CDFs linearly (equation 5.3), so "at least 99 % are done within t" is
-//! linear in the epochs each one gets, although the percentile isn't: a percentile is least at the smallest t for which
-//! a linear program has a solution, found by bisection over the times that occur, and proven by the program of the time
-//! before it having none ([`least`]). A target CDF's mean squared error is bounded from below by a convex function
-//! ([`target`]). OpTune's complete search and simulated annealing are in [`baseline`], to compare with.
+//! Configurations that share a period mix their CDFs linearly (equation 5.3). So "at least 99 % are done within t" is linear in
+//! each one's epochs, although the percentile isn't. A percentile is least at the smallest t for which a linear program has a
+//! solution. Bisection over the times that occur finds it, and the program of the time before proves it by having none
+//! ([`least`]). A target CDF's mean squared error is bounded from below by a convex function ([`target`]). OpTune's complete
+//! search and simulated annealing are in [`baseline`], to compare with.
 
 pub mod baseline;
 pub mod explain;
@@ -22,15 +22,15 @@ pub use explain::Explanation;
 /// A configuration that may be chosen.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Candidate {
-    /// What it is.
+    /// Setting.
     pub setting: Setting,
     /// The distribution that it gives once it has settled.
     pub cdf: Cdf,
     /// Its mean, exact where the CDF is thinned.
     pub mean_ms: f64,
-    /// How many recorded requests it rests on; infinite: it's exact.
+    /// Number of recorded requests that it rests on; infinite: it's exact.
     pub requests: f64,
-    /// What it gives after a switch to it.
+    /// Distribution right after a switch to it.
     pub settling: Option<Settling>,
 }
 
@@ -51,12 +51,12 @@ impl Candidate {
     }
 }
 
-/// What a switch costs (OT-A5): caches and queues carry over from the configuration before.
+/// Cost of a switch (OT-A5): caches and queues carry over from the configuration before.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settling {
     /// The distribution of what completes meanwhile.
     pub cdf: Cdf,
-    /// How long it takes, as a share of the whole period's time: epochs count by their time, whatever they serve (equation 5.3).
+    /// Length, as a share of the whole period's time: epochs are weighted by their time, whatever they serve (equation 5.3).
     pub share: f64,
 }
 
@@ -97,7 +97,8 @@ impl Mix {
         Cdf::mix(&parts)
     }
 
-    /// How many recorded requests its distribution rests on: as many as would leave it as uncertain as its parts do.
+    /// Returns the number of recorded requests that the mix's distribution rests on: the number that would leave it as
+    /// uncertain as its parts do.
     pub fn requests(&self, candidates: &[Candidate]) -> f64 {
         1.0 / self.parts.iter().map(|&(i, share)| share * share / candidates[i].requests).sum::<f64>()
     }
@@ -113,7 +114,7 @@ impl Mix {
         self.parts.iter().map(mean).sum()
     }
 
-    /// What it is worth under a goal: less is better.
+    /// Returns the value under a goal: less is better.
     pub fn value(&self, candidates: &[Candidate], goal: &Goal) -> f64 {
         let cdf = self.cdf(candidates);
         match goal {
@@ -135,7 +136,7 @@ impl Mix {
     }
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Solution {
     /// The shares.
@@ -154,7 +155,7 @@ pub struct Solution {
 pub const GAP_PROVEN: f64 = 1e-3;
 
 impl Solution {
-    /// How far above the proven bound it may be, as a share of its worth.
+    /// Returns the largest possible distance above the proven bound, as a share of the value.
     pub fn gap(&self) -> f64 {
         if self.value <= 0.0 { 0.0 } else { ((self.value - self.bound) / self.value).max(0.0) }
     }
@@ -165,7 +166,7 @@ impl Solution {
     }
 }
 
-/// Why there is no solution.
+/// Reason why there is no solution.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Unsolved {
     /// No mix keeps the bounds.

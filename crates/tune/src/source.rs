@@ -38,7 +38,7 @@ pub fn prometheus_buckets(text: &str, metric: &str, labels: &[(&str, &str)]) -> 
     Ok(buckets.into_values().collect())
 }
 
-/// What was counted between two readings of the same buckets, as times in milliseconds: each bucket's executions are
+/// Returns the executions between two readings of the same buckets, as times in milliseconds: each bucket's executions are
 /// spread evenly over it in [`PER_BUCKET`] values; those beyond the last bound count at twice that bound.
 ///
 /// # Errors

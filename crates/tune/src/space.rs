@@ -33,12 +33,12 @@ const GREEDY_MAX: usize = 2_048;
 /// Columns and placeholders that aren't parameters.
 const RESERVED: [&str; 5] = ["request", "node", "value", "count", "seconds"];
 
-/// Why a space can't be used.
+/// Reason why a space can't be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadSpace {
-    /// Which parameter is wrong, by its number.
+    /// Number of the parameter with the problem.
     pub parameter: usize,
-    /// What is wrong, and what to do.
+    /// Problem, and its remedy.
     pub what: String,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for BadSpace {
 }
 impl std::error::Error for BadSpace {}
 
-/// Can it stand in a cell of a profile?
+/// Returns whether it can stand in a cell of a profile.
 pub(crate) fn is_cell(text: &str) -> bool {
     text.trim() == text && !text.contains([',', '"']) && !text.contains(char::is_control)
 }
@@ -110,7 +110,7 @@ impl Space {
         &self.parameters
     }
 
-    /// How many settings there are.
+    /// Returns the number of settings.
     pub fn len(&self) -> usize {
         self.parameters.iter().map(|p| p.values.len()).product()
     }
@@ -196,7 +196,7 @@ impl Space {
     }
 }
 
-/// Which values the parameters that move a node have.
+/// Values of the parameters that affect a node.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key(pub Vec<Option<u16>>);
 

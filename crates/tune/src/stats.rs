@@ -1,4 +1,4 @@
-//! How likely chance alone makes what was seen.
+//! Probability that chance alone explains an observation.
 
 /// The probability of `k` or more of `n` tries, each of which succeeds with probability `p`; `k` and `n` may be parts of tries,
 /// as weights of histograms are.
@@ -12,9 +12,9 @@ pub fn binomial_at_least(k: f64, n: f64, p: f64) -> f64 {
     }
 }
 
-/// Of `n` new requests `k` are such, of `m` old ones a share of `rate` was: how likely chance alone makes so many of them new, if
-/// all are of one kind (the conditional test of two Poisson rates: of all such ones a share of `n / (n + m)` is new). `m` may be
-/// infinite: the rate is what is known.
+/// Returns the probability that at least `k` of `n` new requests are of a kind by chance, if the share of that kind among `m`
+/// old ones was `rate` and nothing changed. It is the conditional test of two Poisson rates: of all requests of that kind a
+/// share of `n / (n + m)` is new. `m` may be infinite: then the rate is exact.
 pub fn more_than_before((k, n): (f64, f64), (rate, m): (f64, f64)) -> f64 {
     // Beyond so many of either the test is as sharp as it needs to be, and its continued fraction needn't be longer.
     let m = m.min(COUNTED_MAX / rate);

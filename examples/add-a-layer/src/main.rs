@@ -1,4 +1,4 @@
-//! Two volumes of a simulated pool ask for as much as they can; one of them has a limit of 500 requests per second.
+//! Two volumes of a simulated pool send requests without a pause; one of them has a limit of 500 requests per second.
 //!
 //! README.md has the steps by which such a layer gets into the product.
 
@@ -60,7 +60,7 @@ fn served(pool: &mut SimPool, lasts: Span) -> [u64; 2] {
     served
 }
 
-/// The wait that a read of `volume` is told.
+/// Returns the forecast of a read of `volume`.
 fn forecast(pool: &mut SimPool, volume: VolumeKey) -> Forecast {
     let now = pool.now();
     pool.stack().forecast(now, &IoHead::new(Op::Read, volume, TenantId(1), 0, READ_BYTES, now))

@@ -1,4 +1,4 @@
-//! Where a replica is: an NBD URI.
+//! Address of a replica: an NBD URI.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -6,6 +6,7 @@ use super::options::Options;
 use super::volume::Volume;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 /// See the module's documentation.
 pub struct Blocking {
@@ -71,8 +72,8 @@ impl Blocking {
         self.handle.block_on(what)
     }
 
-    /// Has something done on the volume's thread.
-    pub fn spawn(&self, what: impl Future<Output = ()> + Send + 'static) {
-        self.handle.spawn(what);
+    /// Has something done on the volume's thread; the handle withdraws it.
+    pub fn spawn(&self, what: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        self.handle.spawn(what).abort_handle()
     }
 }

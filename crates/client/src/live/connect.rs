@@ -8,10 +8,10 @@ use std::io;
 /// Longest name of an export, in bytes.
 const NAME_BYTES_MAX: usize = 4096;
 
-/// Connects and agrees on `export`; also what came beyond the handshake. Has no limit of its own.
+/// Connects and negotiates `export`. Also returns the bytes that arrived after the handshake. Has no time limit of its own.
 ///
 /// # Errors
-/// What the socket or the server said.
+/// The error of the socket or the server.
 pub async fn connect(
     place: &Place,
     export: String,

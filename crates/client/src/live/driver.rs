@@ -1,4 +1,4 @@
-//! What drives gets over sockets: the one place that knows all that is under way.
+//! Driver of gets over sockets: the one place that knows all requests in flight.
 
 mod health;
 
@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
-/// How a read ended.
+/// Result of a read.
 pub type Outcome = Result<Vec<u8>, ReadError>;
 
-/// What was counted since a volume was opened.
+/// Counters since a volume was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Reads begun.
@@ -66,13 +66,26 @@ struct Running {
     sent: Vec<Sent>,
     waiter: Option<oneshot::Sender<Outcome>>,
     limit: Duration,
-    /// What replicas said that didn't bring the data.
+    /// Replies of replicas that didn't bring the data.
     heard: Vec<String>,
     /// Data must be at least as new.
     floor: u64,
+    /// Of the replicas that refused, the one that would have the data soonest: when, and its certainty in thousandths.
+    soonest: Option<(Time, Option<u32>)>,
 }
 
-/// What is still to be told to a course.
+/// Times of a read, and whether it may end as refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Of each try; `None`: the policy's own.
+    pub deadline: Option<Span>,
+    /// Of the whole read.
+    pub limit: Duration,
+    /// As [`Get::refusable`].
+    pub refusable: bool,
+}
+
+/// Events still to be delivered to a course.
 enum News {
     Failed { get: (usize, u64), number: u32, why: String },
     ProbeLost { get: (usize, u64) },
@@ -88,21 +101,21 @@ pub struct Driver {
     pub links: Vec<Link>,
     gets: Slab<Running>,
     timers: BinaryHeap<Reverse<(Time, usize, u64)>>,
-    /// When there are so many timers, those of gets that have ended are thrown away.
+    /// Number of timers at which those of ended gets are discarded.
     sweep_at: usize,
-    /// Told when a timer is set that comes before all others.
+    /// Notified when a timer is set that comes before all others.
     pub timer_set: Arc<Notify>,
-    /// Told when a link's state changes.
+    /// Notified when a link's state changes.
     pub changed: Arc<Notify>,
     rng: Rng,
     /// The volume's size in bytes, once its replicas have agreed on it.
     pub size_bytes: Option<u64>,
-    /// What was read was at least as new.
+    /// Lower bound of the generation of the data read so far.
     floor: u64,
     news: VecDeque<News>,
     /// Links with something to send.
     touched: Vec<usize>,
-    /// What was counted.
+    /// Counters.
     pub counts: Counts,
 }
 
@@ -150,8 +163,7 @@ impl Driver {
         &mut self,
         offset: u64,
         len: u64,
-        deadline: Option<Span>,
-        limit: Duration,
+        Terms { deadline, limit, refusable }: Terms,
         waiter: oneshot::Sender<Outcome>,
     ) -> (usize, u64) {
         let now = self.now();
@@ -167,8 +179,18 @@ impl Driver {
         }
         let until = now + Span::from(limit);
         let draw = self.rng.next_u64();
-        let get =
-            Get { number: serial - 1, arrived_at: now, until, client: 0, replicas, offset, len, draw, limit: deadline };
+        let get = Get {
+            number: serial - 1,
+            arrived_at: now,
+            until,
+            client: 0,
+            replicas,
+            offset,
+            len,
+            draw,
+            limit: deadline,
+            refusable,
+        };
         let running = Running {
             serial,
             course: Course::new(get),
@@ -177,6 +199,7 @@ impl Driver {
             limit,
             heard: Vec::new(),
             floor: self.floor,
+            soonest: None,
         };
         let at = self.gets.insert(running);
         let step = self.gets[at].course.begin(now, &mut self.policy);
@@ -247,7 +270,16 @@ impl Driver {
                 let heard = running.heard.iter().cloned().chain(silent).collect();
                 Err(ReadError::Limit { limit: running.limit, heard })
             }
-            Ended::Failed => Err(ReadError::Failed(std::mem::take(&mut running.heard))),
+            Ended::Failed => {
+                let heard = std::mem::take(&mut running.heard);
+                Err(match running.soonest.filter(|_| running.course.get().refusable) {
+                    Some((ready, confidence_permille)) => {
+                        let wait = Duration::from(ready.since(now));
+                        ReadError::Busy { wait, confidence_permille, heard }
+                    }
+                    None => ReadError::Failed(heard),
+                })
+            }
         };
         self.counts.failed += u64::from(outcome.is_err());
         if let Some(waiter) = running.waiter.take() {
@@ -419,12 +451,16 @@ impl Driver {
             }
             For::Try { get, number } => {
                 let (answer, why) = self.judge(link, get, &p);
+                if let (Reply::Busy(wait), Some(running)) = (answer.reply, self.running(get)) {
+                    let ready = (now + wait, p.note(NoteKind::Confidence));
+                    running.soonest = Some(running.soonest.map_or(ready, |s| if s.0 <= ready.0 { s } else { ready }));
+                }
                 self.answered(now, get, number, answer, why, p.data);
             }
         }
     }
 
-    /// What a read's answer is worth.
+    /// Judges a read's answer: whether it can be used.
     fn judge(&mut self, link: usize, get: (usize, u64), p: &Pending) -> (Answer, String) {
         let us = |kind| p.note(kind).map(|us| Span::from_micros(u64::from(us)));
         let moment = self.now();
@@ -510,7 +546,8 @@ mod tests {
         driver.links[0].state = LinkState::Up; // without a connection: each read fails at once
         for _ in 0..10_000 {
             let (send, mut answer) = oneshot::channel();
-            driver.begin(0, 512, None, Duration::from_secs(30), send);
+            let terms = Terms { deadline: None, limit: Duration::from_secs(30), refusable: false };
+            driver.begin(0, 512, terms, send);
             assert!(answer.try_recv().unwrap().is_err());
         }
         assert!(driver.timers.len() <= TIMERS_SWEPT, "{}", driver.timers.len());

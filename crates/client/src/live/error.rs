@@ -1,10 +1,10 @@
-//! What goes wrong, for people.
+//! Errors of the live client, for people.
 
 use crate::choice::BadPolicy;
 use std::fmt;
 use std::time::Duration;
 
-/// Why a volume wasn't opened.
+/// Reason why a volume wasn't opened.
 #[derive(Debug)]
 pub enum OpenError {
     /// No replica was named, or more than 64.
@@ -19,6 +19,8 @@ pub enum OpenError {
     Time(&'static str),
     /// Not one replica can be read: which, and why.
     NoneOpen(Vec<(String, String)>),
+    /// A writer needs all replicas, and these can't be connected to: which, and why.
+    NotAll(Vec<(String, String)>),
     /// Replicas that can't be of the same volume: which, and their sizes in bytes.
     Sizes(Vec<(String, u64)>),
 }
@@ -33,6 +35,10 @@ impl fmt::Display for OpenError {
             OpenError::Time(what) => f.write_str(what),
             OpenError::NoneOpen(all) => {
                 f.write_str("no replica can be read")?;
+                all.iter().try_for_each(|(address, why)| write!(f, "; {address}: {why}"))
+            }
+            OpenError::NotAll(all) => {
+                f.write_str("a writer needs all replicas")?;
                 all.iter().try_for_each(|(address, why)| write!(f, "; {address}: {why}"))
             }
             OpenError::Sizes(all) => {
@@ -51,22 +57,31 @@ impl From<BadPolicy> for OpenError {
     }
 }
 
-/// Why a read failed.
+/// Reason why a read failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReadError {
     /// The range isn't the volume's.
     Range(String),
-    /// A deadline or a limit of nothing, or one that can't be said.
+    /// A deadline or a limit that is zero, or that can't be expressed on the wire.
     Deadline(String),
     /// The caller's limit came.
     Limit {
         /// It.
         limit: Duration,
-        /// What had happened by then, by replica.
+        /// Events up to then, by replica.
         heard: Vec<String>,
     },
-    /// Every replica that could be asked has failed, or none can be: what each said.
+    /// Every replica that could be asked has failed, or none can be asked: the error of each.
     Failed(Vec<String>),
+    /// A refusable read ([`super::Ask::refusable`]) would have been late everywhere: wait, or go elsewhere.
+    Busy {
+        /// Predicted wait at the replica that would be ready soonest; the device's own time comes on top.
+        wait: Duration,
+        /// Certainty of that replica's forecast, in thousandths; `None` from servers that don't say.
+        confidence_permille: Option<u32>,
+        /// The answers, by replica.
+        heard: Vec<String>,
+    },
 }
 
 impl fmt::Display for ReadError {
@@ -75,6 +90,10 @@ impl fmt::Display for ReadError {
             ReadError::Range(what) | ReadError::Deadline(what) => f.write_str(what),
             ReadError::Limit { limit, heard } => {
                 write!(f, "no answer within {limit:?}")?;
+                heard.iter().try_for_each(|what| write!(f, "; {what}"))
+            }
+            ReadError::Busy { wait, heard, .. } => {
+                write!(f, "every replica is busy, the soonest for {wait:?}")?;
                 heard.iter().try_for_each(|what| write!(f, "; {what}"))
             }
             ReadError::Failed(heard) => write!(f, "no replica answered the read: {}", heard.join("; ")),

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Whether a replica is read.
+/// Readability of a replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkState {
     /// It is being connected to for the first time.
@@ -24,7 +24,7 @@ pub enum LinkState {
     Up,
 }
 
-/// What a request was for.
+/// Purpose of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum For {
     /// A try of a get.
@@ -43,7 +43,7 @@ pub enum For {
     Health {
         /// This generation must have been reached by now.
         required: u64,
-        /// The replica's answers have said this generation already.
+        /// Generation that the replica's answers have reported so far.
         claimed: u64,
     },
 }
@@ -51,7 +51,7 @@ pub enum For {
 /// A request under way.
 #[derive(Debug)]
 pub struct Pending {
-    /// What for.
+    /// Purpose.
     pub what: For,
     /// A read's data, and where they begin.
     pub data: Vec<u8>,
@@ -59,7 +59,7 @@ pub struct Pending {
     pub offset: u64,
     /// Bytes asked for.
     pub length: u32,
-    /// What the node said with it.
+    /// Notes that the node sent with it.
     pub notes: Vec<Note>,
     /// Its error's words.
     pub error: Option<String>,
@@ -71,7 +71,7 @@ impl Pending {
         self.notes.iter().find(|n| n.0 == kind).map(|n| n.1)
     }
 
-    /// The node has said something more of it. The last of each kind counts; of known kinds there are few.
+    /// Takes further notes of the node. The last of each kind is valid; known kinds are few.
     pub fn heard(&mut self, notes: Vec<Note>) {
         for note in notes {
             match self.notes.iter_mut().find(|n| n.0 == note.0) {
@@ -88,7 +88,7 @@ impl Pending {
     }
 }
 
-/// What exists while there is a connection.
+/// State that exists while there is a connection.
 #[derive(Debug)]
 pub struct Open {
     /// Its socket.
@@ -107,7 +107,7 @@ pub struct Open {
     pub block_bytes: u32,
     /// Longest read in bytes.
     pub read_bytes_max: u32,
-    /// When something last came, or was first waited for.
+    /// Time of the last arrival, or of the start of waiting for one.
     pub heard_at: Time,
     next: u32,
 }
@@ -179,25 +179,26 @@ pub fn promise_of(deadline: Option<Span>, tells: bool) -> Promise {
 /// One replica.
 #[derive(Debug)]
 pub struct Link {
-    /// Where it is, for people.
+    /// Address, for people.
     pub address: String,
-    /// Whether it's read.
+    /// Readability.
     pub state: LinkState,
     /// The connection, if there is one.
     pub open: Option<Open>,
     /// Wakes the link's task when something couldn't be sent at once.
     pub stuck: Arc<Notify>,
-    /// What its replica last said its generation was.
+    /// Generation that its replica last reported.
     pub generation: u64,
     /// Its answer when it was last asked for all of it, not for its lower half.
     pub confirmed: u64,
-    /// When that was.
+    /// Time of that answer.
     pub confirmed_at: Time,
-    /// The generation that others are measured by: as it last said while it was read; 0 if it isn't though it's connected.
+    /// Generation that others are measured by: the one last reported while it was readable; 0 if it is connected but not
+    /// readable.
     pub counts: u64,
     /// It says itself that it may lack writes.
     pub marked: bool,
-    /// The largest generation that counted anywhere when it last said its own.
+    /// Largest valid generation of any replica at the time of its own last report.
     pub known_then: u64,
 }
 
@@ -236,7 +237,7 @@ impl Link {
         true
     }
 
-    /// Why it isn't read; `None` where it is.
+    /// Returns the reason why it isn't read; `None` if it is read.
     pub fn closed(&self) -> Option<String> {
         match &self.state {
             LinkState::Up => None,

@@ -5,14 +5,14 @@
 //!        ▲              ▲    ▲                                                        │
 //!        └─ oneshot ────┘    └──── timers' task            link's task: bytes, probes ◄┘
 //! ```
-//! The [`Driver`](driver::Driver) does for sockets what the simulator does for its event queue: it tells a [`crate::Course`] what
-//! happened and carries out its orders, with the same policies. Whoever brings news (a caller, a link's task, the timers)
-//! takes the lock, and what follows from it goes out at once, on that thread: a refusal is answered by a request to the next
+//! The [`Driver`](driver::Driver) does for sockets what the simulator does for its event queue. It passes events to a
+//! [`crate::Course`] and carries out its orders, with the same policies. The thread that brings an event (a caller, a link's
+//! task, the timers) takes the lock, and sends the course's orders at once. So a refusal is followed by a request to the next
 //! node without another task being woken.
 //!
-//! Everything is bounded by the caller's limit ([`Options::limit`] where a read has none of its own): a node that hangs is
-//! given up after [`Options::stall`], what it sends that is no NBD ends its connection, one that is down is tried again in the
-//! background, and none of these is asked meanwhile.
+//! Everything is bounded by the caller's limit ([`Options::limit`] where a read has none of its own). A node that hangs is
+//! given up after [`Options::stall`]. Bytes that are no NBD end the connection. A node that is down is tried again in the
+//! background. None of these nodes is asked meanwhile.
 
 mod address;
 mod blocking;
@@ -25,6 +25,7 @@ mod session;
 mod stream;
 mod timers;
 mod volume;
+mod writer;
 
 pub use address::{Address, BadAddress};
 pub use blocking::Blocking;
@@ -33,4 +34,5 @@ pub use error::{OpenError, ReadError};
 pub use link::LinkState;
 pub use options::Options;
 pub use session::{Health, Promised, Session};
-pub use volume::{ReplicaStatus, Volume};
+pub use volume::{Ask, ReplicaStatus, Volume};
+pub use writer::{WriteError, Writer};

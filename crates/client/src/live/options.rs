@@ -1,12 +1,12 @@
-//! How a volume is read.
+//! Options of reading a volume.
 
 use crate::choice::{PolicyKind, PolicySettings};
 use std::time::Duration;
 
-/// What holds for all reads of a volume.
+/// Options for all reads of a volume.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How a replica is chosen.
+    /// Policy that chooses a replica.
     pub policy: PolicyKind,
     /// With what; a read's own deadline goes before `limit`.
     pub settings: PolicySettings,

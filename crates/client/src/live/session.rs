@@ -14,12 +14,15 @@ use std::time::Duration;
 /// A volume's ranges are fewer, not counting those that are cut where a question ends.
 const EXTENTS_MAX: u64 = 1 << 13;
 
-/// What a replica says of itself.
+/// Longer payloads go to the socket from where they are, in a system call of their own.
+const COPIED_BYTES_MAX: usize = 16 << 10;
+
+/// State of a replica, as it reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Health {
     /// Changes that it has acknowledged.
     pub generation: u64,
-    /// Why it may lack some, as a number on the wire; 0: it doesn't.
+    /// Reason why it may lack some, as a number on the wire; 0: it lacks none.
     pub behind: u32,
     /// Clients that write to all replicas and are connected to it.
     pub writers: u32,
@@ -39,7 +42,7 @@ pub enum Promised {
     Busy {
         /// Its predicted wait.
         wait: Duration,
-        /// Certainty of that, 0 to 1; `None` from servers without forecasts.
+        /// Confidence of that, 0 to 1; `None` from servers without forecasts.
         confidence: Option<f64>,
     },
 }
@@ -135,6 +138,32 @@ impl Session {
         self.call(Command::Write, offset, data.len() as u32, data).await.map(drop)
     }
 
+    /// Gives up a range's content.
+    ///
+    /// # Errors
+    /// The error of the socket or the server.
+    pub async fn trim(&mut self, offset: u64, length: u32) -> io::Result<()> {
+        self.call(Command::Trim, offset, length, &[]).await.map(drop)
+    }
+
+    /// The longest payload of a write and the unit of offsets and lengths, in bytes.
+    pub fn payload_bytes_max(&self) -> (u32, u32) {
+        let sizes = self.opened.block_sizes.unwrap_or_default();
+        (sizes.payload_max, sizes.minimum)
+    }
+
+    /// Ends the session as NBD wants it: a server knows then that nothing of it is missing.
+    ///
+    /// # Errors
+    /// The error of the socket.
+    pub async fn close(mut self) -> io::Result<()> {
+        let request =
+            Request { command: Command::Disconnect, flags: CommandFlags::EMPTY, cookie: 0, offset: 0, length: 0 };
+        let mut out = Vec::new();
+        self.transactions.submit(&mut out, request).map_err(|e| io::Error::other(e.to_string()))?;
+        within(self.patience, send(&self.stream, &out)).await
+    }
+
     /// Makes what was written durable.
     ///
     /// # Errors
@@ -143,7 +172,7 @@ impl Session {
         self.call(Command::Flush, 0, 0, &[]).await.map(drop)
     }
 
-    /// How the replica is.
+    /// Asks for the replica's state.
     ///
     /// # Errors
     /// The error of the socket or the server.
@@ -154,11 +183,11 @@ impl Session {
         Ok(Health { generation, behind: note(NoteKind::Behind), writers: note(NoteKind::Writers) })
     }
 
-    /// Lower halves of the generations at which the volume was last changed, by pieces from its beginning on. Together they
-    /// are as long as the volume.
+    /// Returns the lower halves of the generations at which the volume was last changed, by pieces from its beginning on.
+    /// Together the pieces are as long as the volume.
     ///
     /// # Errors
-    /// What the socket or the server said, or that it tells of more pieces than there can be.
+    /// The error of the socket or the server, or an answer with more pieces than there can be.
     pub async fn written(&mut self) -> io::Result<Vec<(u64, u32)>> {
         let (mut at, size, mut all) = (0, self.size_bytes(), Vec::new());
         let most = EXTENTS_MAX + 2 * (size >> 30);
@@ -200,13 +229,12 @@ impl Session {
         let request = Request { command, flags: CommandFlags::EMPTY, cookie, offset, length };
         let mut out = Vec::new();
         self.transactions.submit(&mut out, request).map_err(|e| io::Error::other(e.to_string()))?;
-        out.extend_from_slice(payload);
-        let mut sent = 0;
-        while sent < out.len() {
-            match self.stream.write_now(&out[sent..])? {
-                Some(n) => sent += n,
-                None => self.stream.writable().await?,
-            }
+        if payload.len() <= COPIED_BYTES_MAX {
+            out.extend_from_slice(payload);
+            send(&self.stream, &out).await?;
+        } else {
+            send(&self.stream, &out).await?;
+            send(&self.stream, payload).await?;
         }
         self.answer(&request).await
     }
@@ -245,6 +273,18 @@ impl Session {
             }
         }
     }
+}
+
+async fn send(stream: &Stream, bytes: &[u8]) -> io::Result<()> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match stream.write_now(&bytes[sent..])? {
+            Some(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Some(n) => sent += n,
+            None => stream.writable().await?,
+        }
+    }
+    Ok(())
 }
 
 async fn within<T>(patience: Duration, what: impl Future<Output = io::Result<T>>) -> io::Result<T> {

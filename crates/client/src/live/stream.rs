@@ -42,7 +42,7 @@ impl Stream {
         }
     }
 
-    /// What is there now; `None`: nothing. 0 is the end.
+    /// Reads the bytes that are there now. `None`: there are none yet; 0: the end.
     pub fn read_now(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         nothing(match self {
             Stream::Unix(s) => s.try_read(into),
@@ -50,7 +50,7 @@ impl Stream {
         })
     }
 
-    /// As much as goes out now; `None`: nothing.
+    /// Writes the bytes that the socket takes now. `None`: it takes none.
     pub fn write_now(&self, from: &[u8]) -> io::Result<Option<usize>> {
         nothing(match self {
             Stream::Unix(s) => s.try_write(from),

@@ -1,7 +1,7 @@
 //! A volume that is open over its replicas, or a set of objects over the groups of nodes that share it.
 
 use super::address::Address;
-use super::driver::{Counts, Driver, Outcome};
+use super::driver::{Counts, Driver, Outcome, Terms};
 use super::error::{OpenError, ReadError};
 use super::link::LinkState;
 use super::options::Options;
@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 const REPLICAS_MAX: usize = 64;
 /// Most groups of a set.
 const GROUPS_MAX: usize = 1024;
-/// How often nodes are asked how they are, and looked after.
+/// Interval at which nodes are asked for their state and links are maintained.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 /// The same of one that isn't read though it's connected.
 const TEND_YOUNG: Duration = Duration::from_millis(50);
@@ -35,11 +35,11 @@ const RECV_BYTES: usize = 256 << 10;
 /// A replica as it is now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplicaStatus {
-    /// Where it is.
+    /// Address.
     pub address: String,
-    /// Whether it's read.
+    /// Readability.
     pub state: LinkState,
-    /// The changes that it has acknowledged, as it last said; 0 from servers that don't say.
+    /// Number of changes that it has acknowledged, as last reported; 0 from servers that don't report it.
     pub generation: u64,
 }
 
@@ -56,6 +56,20 @@ struct Inner {
     object_bytes: u64,
     size_bytes: u64,
     limit: Duration,
+    /// The policy has deadlines.
+    refuses: bool,
+}
+
+/// A read's own terms. All of them by default: the policy's deadline, the volume's limit, and no refusal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ask {
+    /// Nodes are asked to refuse at once a read that would take longer; `None`: the policy's own.
+    pub deadline: Option<Duration>,
+    /// The read fails after this long; `None`: [`Options::limit`].
+    pub limit: Option<Duration>,
+    /// If all replicas refuse, the read ends with [`ReadError::Busy`] at once instead of waiting at one of them. Only for policies
+    /// with deadlines: `mitt`, `mitt+wait`, `mitt+budget`.
+    pub refusable: bool,
 }
 
 /// Replicas of the same data, and the connections to them.
@@ -119,7 +133,13 @@ impl Volume {
         check(options)?;
         let group = Group::new(replicas, options.clone())?;
         let size_bytes = group.size_bytes(options).await?;
-        let inner = Inner { groups: vec![group], object_bytes: size_bytes, size_bytes, limit: options.limit };
+        let inner = Inner {
+            groups: vec![group],
+            object_bytes: size_bytes,
+            size_bytes,
+            limit: options.limit,
+            refuses: options.policy.has_deadline(),
+        };
         Ok(Volume { inner: Arc::new(inner) })
     }
 
@@ -154,7 +174,8 @@ impl Volume {
         }
         let size_bytes = (least / object_bytes * object_bytes).checked_mul(groups.len() as u64);
         let size_bytes = size_bytes.ok_or_else(|| OpenError::Set("together they have more than 2^64 bytes".into()))?;
-        Ok(Volume { inner: Arc::new(Inner { groups, object_bytes, size_bytes, limit: options.limit }) })
+        let (limit, refuses) = (options.limit, options.policy.has_deadline());
+        Ok(Volume { inner: Arc::new(Inner { groups, object_bytes, size_bytes, limit, refuses }) })
     }
 
     /// Its size in bytes.
@@ -168,15 +189,20 @@ impl Volume {
     /// # Errors
     /// If the range or the deadline makes no sense, no replica brings the data, or [`Options::limit`] has come.
     pub async fn read(&self, range: Range<u64>, deadline: Option<Duration>) -> Outcome {
-        self.read_within(range, deadline, self.inner.limit).await
+        self.ask(range, Ask { deadline, ..Ask::default() }).await
     }
 
-    /// The same, with a limit of its own.
+    /// Reads a range on terms of its own.
     ///
     /// # Errors
-    /// As [`Volume::read`].
-    pub async fn read_within(&self, range: Range<u64>, deadline: Option<Duration>, limit: Duration) -> Outcome {
-        let deadline = deadline.map(checked).transpose()?;
+    /// As [`Volume::read`]; [`ReadError::Busy`] if it is refusable and every replica that answered has refused it.
+    pub async fn ask(&self, range: Range<u64>, ask: Ask) -> Outcome {
+        let deadline = ask.deadline.map(checked).transpose()?;
+        let limit = ask.limit.unwrap_or(self.inner.limit);
+        if ask.refusable && !self.inner.refuses {
+            let what = "a read that may be refused needs a policy with deadlines: mitt, mitt+wait or mitt+budget";
+            return Err(ReadError::Deadline(what.into()));
+        }
         if limit.is_zero() {
             return Err(ReadError::Deadline("a limit of nothing: there would be no time to ask anybody".into()));
         }
@@ -186,7 +212,8 @@ impl Volume {
             let mut driver = lock(&group.driver);
             let (_, block, most) = driver.shape().unwrap_or((0, 1, u32::MAX));
             check_shape(&range, start, block, most)?;
-            let get = driver.begin(start, range.end - range.start, deadline, limit, send);
+            let terms = Terms { deadline, limit, refusable: ask.refusable };
+            let get = driver.begin(start, range.end - range.start, terms, send);
             Asked { driver: &group.driver, get }
         };
         let outcome = answer.await;
@@ -194,7 +221,7 @@ impl Volume {
         outcome.unwrap_or_else(|_| Err(ReadError::Failed(vec!["the client's tasks have ended".into()])))
     }
 
-    /// Whose a range is, and where it begins there.
+    /// Returns the group that holds a range, and the range's offset there.
     fn place(&self, range: &Range<u64>) -> Result<(&Group, u64), ReadError> {
         let Inner { groups, object_bytes, size_bytes, .. } = &*self.inner;
         if range.end <= range.start {
@@ -211,7 +238,7 @@ impl Volume {
         Ok((&groups[(object % count) as usize], object / count * object_bytes + range.start % object_bytes))
     }
 
-    /// How its replicas are, group by group.
+    /// Returns the state of the replicas, group by group.
     pub fn replicas(&self) -> Vec<ReplicaStatus> {
         let status = |l: &super::link::Link| ReplicaStatus {
             address: l.address.clone(),
@@ -222,7 +249,7 @@ impl Volume {
         self.inner.groups.iter().flat_map(of_group).collect()
     }
 
-    /// What was counted, in all groups.
+    /// Returns the counters, summed over all groups.
     pub fn counts(&self) -> Counts {
         self.inner.groups.iter().fold(Counts::default(), |sum, g| sum + lock(&g.driver).counts)
     }

@@ -25,6 +25,8 @@ pub enum Does {
     Slow(Duration),
     /// Refuses those with a deadline, with this predicted wait in microseconds; serves others.
     Busy(u32),
+    /// Refuses those with a deadline, as a node does whose queue is this long; others have to wait so long.
+    Queue(Duration),
     /// Answers nothing at all any more, and keeps the connection.
     Hang,
     /// The same, and doesn't even read what comes.
@@ -60,6 +62,10 @@ pub struct State {
     /// Where they began.
     pub offsets: Vec<u64>,
     pub cancels: u32,
+    /// Changes and flushes, in order: what, where, how long.
+    pub changes: Vec<(Command, u64, u32)>,
+    /// Sessions that were ended as NBD wants it.
+    pub farewells: u32,
     pub probes: u32,
     pub exports: Vec<String>,
 }
@@ -87,6 +93,8 @@ impl Fake {
             deadlines: vec![],
             offsets: vec![],
             cancels: 0,
+            changes: Vec::new(),
+            farewells: 0,
             probes: 0,
             exports: vec![],
         };
@@ -127,7 +135,9 @@ fn handshake(stream: &mut UnixStream, shared: &Mutex<State>) -> io::Result<Optio
                     let contexts = if state.written.is_some() { contexts.with(MetaContext::Written) } else { contexts };
                     let info = ExportInfo {
                         size_bytes: state.size_bytes,
-                        flags: TransmissionFlags::SEND_DF,
+                        flags: TransmissionFlags::SEND_DF
+                            .with(TransmissionFlags::SEND_FLUSH)
+                            .with(TransmissionFlags::SEND_TRIM),
                         block_sizes: state.block_sizes,
                         canonical_name: "vol".into(),
                         description: String::new(),
@@ -159,6 +169,12 @@ fn handshake(stream: &mut UnixStream, shared: &Mutex<State>) -> io::Result<Optio
     }
 }
 
+fn refuse(out: &mut Vec<u8>, cookie: u64, wait_us: u32) {
+    let notes = [(NoteKind::WaitUs, wait_us), (NoteKind::Confidence, 900)];
+    promise::notes(out, cookie, MetaContext::Promise.id(), &notes, Last::No);
+    reply::error(out, cookie, ErrorCode::Io, "busy", Last::Yes);
+}
+
 fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
     if shared.lock().unwrap().does == Does::HangInHandshake {
         std::thread::sleep(Duration::from_secs(60));
@@ -183,7 +199,14 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
         }
         let header: [u8; REQUEST_BYTES] = have[..REQUEST_BYTES].try_into().unwrap();
         have.drain(..REQUEST_BYTES);
-        let Ok(Incoming::Serve(request)) = rules.judge(&header) else { return };
+        let request = match rules.judge(&header) {
+            Ok(Incoming::Serve(request)) => request,
+            Ok(Incoming::Disconnect) => {
+                shared.lock().unwrap().farewells += 1;
+                return;
+            }
+            _ => return,
+        };
         let mut out = Vec::new();
         let state = shared.lock().unwrap().clone();
         if state.does == Does::Gone {
@@ -194,6 +217,22 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
             continue;
         }
         match request.command {
+            Command::Write | Command::Trim | Command::Flush => {
+                let payload = if request.command == Command::Write { request.length as usize } else { 0 };
+                while have.len() < payload {
+                    let mut some = [0; 65536];
+                    match stream.read(&mut some) {
+                        Ok(n) if n > 0 => have.extend_from_slice(&some[..n]),
+                        _ => return,
+                    }
+                }
+                assert!(have.drain(..payload).all(|b| b == 7), "tests write sevens");
+                shared.lock().unwrap().changes.push((request.command, request.offset, request.length));
+                match state.does {
+                    Does::Fail => replies.failed(&mut out, cookie, ErrorCode::Io, "the disk is broken"),
+                    _ => replies.done(&mut out, cookie),
+                }
+            }
             Command::Cancel => shared.lock().unwrap().cancels += 1,
             Command::BlockStatus => {
                 shared.lock().unwrap().probes += 1;
@@ -214,10 +253,8 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
                 seen.offsets.push(request.offset);
                 drop(seen);
                 match (state.does, promised.deadline) {
-                    (Does::Busy(wait), Deadline::Within(_)) => {
-                        promise::notes(&mut out, cookie, id, &[(NoteKind::WaitUs, wait)], Last::No);
-                        reply::error(&mut out, cookie, ErrorCode::Io, "busy", Last::Yes);
-                    }
+                    (Does::Busy(wait), Deadline::Within(_)) => refuse(&mut out, cookie, wait),
+                    (Does::Queue(time), Deadline::Within(_)) => refuse(&mut out, cookie, time.as_micros() as u32),
                     (Does::Fail, _) => replies.failed(&mut out, cookie, ErrorCode::Io, "the disk is broken"),
                     (Does::Garbage, _) => out.extend([0x5a; 200]),
                     (Does::Close, _) => return,
@@ -226,7 +263,7 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
                         reply::error(&mut out, cookie, ErrorCode::Io, "may lack writes", Last::Yes);
                     }
                     (does, _) => {
-                        if let Does::Slow(time) = does {
+                        if let Does::Slow(time) | Does::Queue(time) = does {
                             std::thread::sleep(time);
                         }
                         if state.promises {

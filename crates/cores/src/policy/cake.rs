@@ -1,9 +1,9 @@
-//! Cake, for many tenants (Wang et al., SoCC 2012, as QWin §2.2 and §5 describe and extend it; QW-M13): shares of the cores,
-//! and reservations where shares don't suffice, changed at fixed intervals by the last interval's tail.
+//! Cake, for many tenants (Wang et al., SoCC 2012, as QWin §2.2 and §5 describe and extend it; QW-M13). It sets shares of the
+//! cores, and reservations where shares don't suffice. It changes them at fixed intervals by the last interval's tail.
 //!
-//! A latency-critical queue whose tail was late gets its share multiplied by how late it was, twice at most; once that is
-//! 95 % against any other, a core is reserved for it. One whose tail was below four fifths of its objective gives back a
-//! reserved core, then share. Exact steps aren't published for many tenants: these are ours.
+//! The share of a latency-critical queue whose tail was late is multiplied by its lateness, twice at most. Once the share is 95
+//! % against any other, a core is reserved for the queue. A queue whose tail was below four fifths of its objective gives back
+//! a reserved core, then share. Exact steps aren't published for many tenants: these are ours.
 
 use crate::policy::fair::Fair;
 use crate::policy::{Policy, wait_behind};
@@ -46,7 +46,7 @@ impl Cake {
         self.runs[at].reserved * queues.depth
     }
 
-    /// Is there room on the cores that are reserved for nobody?
+    /// Returns whether there is room on the unreserved cores.
     fn has_shared_slot(&self, queues: &Queues) -> bool {
         let over = |at: usize| queues.get(at).in_service.saturating_sub(self.own(at, queues));
         let shared: u32 = (0..queues.len()).map(over).sum();

@@ -1,8 +1,8 @@
-//! The clairvoyant minimum: a policy that knows what every request will take (a schedule of the modelled device, not a
-//! measurement), and gives each queue, at every event, the least number of cores with which all that wait begin in time.
+//! The clairvoyant minimum: a policy that knows every request's service time. It gives each queue, at every event, the least
+//! number of cores with which all waiting requests begin in time. It is a schedule of the modelled device, not a measurement.
 //!
-//! It is what QWin's numbers of cores are compared with. Requests take the same at the same time here, so first in, first
-//! out with the k-th waiting for k/N rounds, after what is in service, is exact; every request of the queue is looked at.
+//! QWin's numbers of cores are compared with it. All requests have the same time at a given instant here. So first in, first
+//! out is exact: the k-th request waits for k/N rounds, after those in service. Every request of the queue is examined.
 
 use crate::policy::Policy;
 use crate::policy::partition::{self, Partition};

@@ -2,7 +2,7 @@
 
 use crate::queue::Queues;
 
-/// What the smallest request costs, bytes: small ones aren't free.
+/// Least cost of a request, bytes: small ones aren't free.
 const COST_MIN: u64 = 4096;
 /// Virtual time counts in this fraction of a byte, so that weights of thousands divide well.
 const SCALE: u128 = 1 << 16;

@@ -24,7 +24,7 @@ struct Tags {
 /// See the module's documentation.
 pub struct Mclock {
     tags: Vec<Tags>,
-    /// When a queue that is only limited may be served again.
+    /// Time at which a queue that is only limited may be served again.
     due: Time,
 }
 

@@ -1,4 +1,4 @@
-//! What policies have in common that give cores to queues: who may be served with the cores as they are given.
+//! Common part of policies that give cores to queues: the queue that is served next with the present allocation.
 
 use crate::policy::fair::Fair;
 use crate::policy::wait_behind;
@@ -8,23 +8,23 @@ use plimsoll_base::{Span, Time};
 /// While every core is somebody's, one is lent this often for one request of those without: or an overload would keep them for ever.
 pub const LEND_EVERY: Span = Span::from_secs(1);
 
-/// Who is served: queues with cores of their own on these, the others by weight on the rest.
+/// Order of service: queues with cores of their own on these, the others by weight on the rest.
 #[derive(Default)]
 pub struct Partition {
     fair: Fair,
-    /// When a core was last lent.
+    /// Time at which a core was last lent.
     lent_at: Time,
 }
 
 impl Partition {
-    /// Whose request is taken up next.
+    /// Returns the queue whose request is taken up next.
     pub fn next(&mut self, now: Time, queues: &Queues) -> Option<usize> {
         let lent = self.next_to_lend_to(now, queues, |_| u64::MAX);
         lent.or_else(|| critical_next(queues)).or_else(|| self.next_of_rest(queues, |_| true, |_| u64::MAX))
     }
 
-    /// Who gets a core for one request though each is somebody's: a queue without one whose oldest request has waited for
-    /// [`LEND_EVERY`]. `piece` is the most bytes of a queue's request that are served at once.
+    /// Returns the queue that gets a core for one request although each core has an owner: a queue without cores whose oldest
+    /// request has waited for [`LEND_EVERY`]. `piece` is the most bytes of a queue's request that are served at once.
     pub fn next_to_lend_to(&mut self, now: Time, queues: &Queues, piece: impl Fn(usize) -> u64) -> Option<usize> {
         if now < self.lent_at + LEND_EVERY || queues.unowned() > 0 {
             return None;
@@ -49,7 +49,7 @@ impl Partition {
     }
 }
 
-/// What a request would wait that came to queue `at`, with the cores as they are given.
+/// Returns the wait of a request that would arrive at queue `at`, with the present allocation.
 pub fn wait(at: usize, queues: &Queues) -> Span {
     match queues.get(at).cores() {
         0 => rest_wait(queues, at, false),
@@ -101,8 +101,9 @@ fn an_owner_is_idle(queues: &Queues) -> bool {
     queues.all().iter().any(|q| q.cores() > 0 && q.in_service == 0 && q.waiting.is_empty())
 }
 
-/// What a request would wait that came to a queue without cores: its part of the unowned ones goes through what is in front. Where
-/// each is somebody's it's one request for every [`LEND_EVERY`], unless some are given back soon (`soon`).
+/// Returns the wait of a request that would arrive at a queue without cores: its part of the unowned cores serves the requests
+/// in front. Where each core has an owner, one request is served every [`LEND_EVERY`], unless some cores are given back soon
+/// (`soon`).
 pub fn rest_wait(queues: &Queues, at: usize, soon: bool) -> Span {
     let q = queues.get(at);
     let is_lent = queues.unowned() == 0 && !soon && !an_owner_is_idle(queues);
@@ -121,7 +122,7 @@ pub fn rest_wait(queues: &Queues, at: usize, soon: bool) -> Span {
     wait_behind(q.waiting.len() as u64, slots, q.service.mean()).scale(all.max(weight), weight)
 }
 
-/// What a request would wait that came to a queue with cores of its own, if it had `cores`.
+/// Returns the wait of a request that would arrive at a queue with cores of its own, if it had `cores`.
 pub fn own_wait(queues: &Queues, at: usize, cores: u32) -> Span {
     let q = queues.get(at);
     let slots = cores * queues.depth;

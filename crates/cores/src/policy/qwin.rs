@@ -1,19 +1,20 @@
 //! QWin: windows, demand, core policies, and the taking and yielding of cores (§3.3, Algorithms 1 and 2; QW-M5–M11).
 //!
-//! Nobody allocates: whoever is about to serve the first request of a window works out the window's demand, and whoever has
-//! served a request looks, when the core policy says so, at what waits now (a *temp window*). A queue's cores only grow within
-//! a window; at the next one what is too much is yielded. A core that finds window and queue empty is yielded unless it's the
-//! last. Cores are taken from best effort, as soon as the request on them has ended, and from nobody else.
+//! No central allocator exists. A core that is about to serve the first request of a window computes the window's demand. A
+//! core that has served a request looks at the waiting requests when the core policy says so (a *temp window*). A queue's cores
+//! only grow within a window; surplus cores are yielded at the next one. A core that finds window and queue empty is yielded
+//! unless it's the last. Cores are taken from best effort only, as soon as the request on them has ended.
 //!
-//! Whoever looks must move: where every core of a queue is at a request that takes long (a flush, a read behind an erase), nobody
-//! would. So a queue in which nothing moves for three mean service times is looked at by a timer, too (ours).
+//! A core looks only when it moves. Where every core of a queue is at a long request (a flush, a read behind an erase), none
+//! would look. So a timer, too, looks at a queue in which nothing moves for three mean service times (ours).
 //!
-//! Too few cores (QW-A6; the paper leaves it open): when the demands of all queues together exceed the cores, each is
-//! entitled to a part: one core, and of the rest its demand up to a share by weight, shares that aren't needed going to the
-//! others. A queue that has more gives it up at its next window, so a part is reached within a window's length, whoever
-//! came first. What then can't be in time is what [`Policy::wait`] forecasts, so that a request with a deadline is answered Busy.
+//! Too few cores (QW-A6; the paper leaves it open): when the demands of all queues together exceed the cores, each is entitled
+//! to a part. The part is one core, and of the rest its demand up to a share by weight. Shares that aren't needed go to the
+//! others. A queue with more gives the surplus up at its next window, so a part is reached within a window's length, in
+//! whatever order queues came. [`Policy::wait`] forecasts the requests that can't be in time then, so that one with a deadline
+//! is answered Busy.
 
-use crate::bound::{self, HOLD_MAX, WriteBound};
+use crate::bound::{self, WriteBound};
 use crate::config::{Deadlines, QwinConfig};
 use crate::demand::{self, Bound};
 use crate::policy::Policy;
@@ -30,7 +31,7 @@ pub struct Qwin {
     partition: Partition,
     /// Demands and weights of the queues while parts are worked out.
     parts: Vec<Part>,
-    /// When a queue is looked at next though none of its cores moves.
+    /// Time at which a queue is next examined although none of its cores moves.
     look_at: Time,
     /// The bound on best effort's changes, if there is one, and when it passes the next one that it holds now.
     bound: Option<WriteBound>,
@@ -40,15 +41,15 @@ pub struct Qwin {
 #[derive(Default)]
 struct Run {
     windows: Windows,
-    /// Which queue it is of: numbers are used again.
+    /// Identity of the queue: numbers are used again.
     born: u64,
     /// Cores that it last asked for.
     demand: u32,
-    /// When one of its cores last took up or ended a request, or it was found to stand still.
+    /// Time at which one of its cores last took up or ended a request, or at which it was found to stand still.
     moved_at: Time,
 }
 
-/// A queue in which nothing moves for so many mean service times stands still.
+/// Number of mean service times without movement after which a queue stands still.
 const STILL: u64 = 3;
 /// Before anything is measured, and so that looking isn't most of what is done.
 const STILL_MIN: Span = Span::from_micros(20);
@@ -56,7 +57,7 @@ const STILL_MIN: Span = Span::from_micros(20);
 /// A queue's part of too few cores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// Which queue.
+    /// Queue.
     pub at: usize,
     /// Cores it asks for, at least 1.
     pub demand: u64,
@@ -156,7 +157,7 @@ impl Qwin {
         used.map(|i| self.runs[i].demand.max(1)).sum()
     }
 
-    /// What the queue may have of `demand`, if all can't have what they ask for.
+    /// Returns the queue's part of `demand` if the sum of all demands exceeds the cores.
     fn entitled(&mut self, at: usize, demand: u32, queues: &Queues) -> u32 {
         self.runs[at].demand = demand;
         if self.asked(queues) <= queues.cores {
@@ -200,7 +201,7 @@ impl Qwin {
         self.adjust(now, at, target, true, queues);
     }
 
-    /// When the queue will have stood still; [`Time::NEVER`] if it needn't move or has room to.
+    /// Returns the time at which the queue will have stood still; [`Time::NEVER`] if it needn't move or has room to.
     fn still_at(&self, at: usize, queues: &Queues) -> Time {
         let q = queues.get(at);
         if !q.is_critical() || q.waiting.is_empty() || q.cores() == 0 || partition::has_room(queues, at) {
@@ -222,7 +223,7 @@ impl Qwin {
         }
     }
 
-    /// Whose request is taken up next.
+    /// Chooses the queue whose request is taken up next.
     fn choose(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
         let piece = |at| piece_bytes(self.bound.as_ref(), at, queues);
         if let Some(at) = self.partition.next_to_lend_to(now, queues, piece) {
@@ -296,7 +297,7 @@ fn piece_bytes(bound: Option<&WriteBound>, at: usize, queues: &Queues) -> u64 {
 }
 
 impl Qwin {
-    /// Whose request is taken up on a core that is nobody's.
+    /// Chooses the queue whose request is taken up on a core without an owner.
     fn choose_of_rest(&mut self, now: Time, queues: &Queues) -> Option<usize> {
         let Some(bound) = &mut self.bound else {
             return self.partition.next_of_rest(queues, |_| true, |_| u64::MAX);
@@ -413,10 +414,13 @@ impl Policy for Qwin {
     fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span {
         let q = queues.get(at);
         if q.cores() == 0 {
-            let held = self.bound.as_ref().filter(|_| bounded_next(q).is_some()).map(|b| b.may_pass_at(now));
+            let heads = q.waiting.iter().map(|w| &w.io.head);
+            let slots = queues.unowned().max(1) * queues.depth;
+            let bound = self.bound.as_ref().filter(|_| !q.is_critical());
+            let delay = bound.map_or(Span::ZERO, |b| b.delay_behind(now, heads, q.service.mean(), slots));
             // Unless the objectives ask for all there is, cores come back with the next windows.
             let soon = self.asked(queues) < queues.cores;
-            return partition::rest_wait(queues, at, soon) + held.unwrap_or(Time::ZERO).min(now + HOLD_MAX).since(now);
+            return partition::rest_wait(queues, at, soon) + delay;
         }
         // It would get what it asks for, as far as best effort has it.
         let wanted = self.demand(now, at, queues, 1);

@@ -1,5 +1,5 @@
-//! Shenango's rule, as QWin §5 puts it (QW-M13): a request that is in its queue at two looks in a row gets the queue one core
-//! more; a queue that is empty at a look gives all back (but the one that it needs to be served at all).
+//! Shenango's rule, as QWin §5 puts it (QW-M13). A queue with a request that is in it at two looks in a row gets one core more.
+//! A queue that is empty at a look gives all cores back, except the one that it needs to be served at all.
 
 use crate::policy::Policy;
 use crate::policy::partition::{self, Partition};

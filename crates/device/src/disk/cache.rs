@@ -30,7 +30,7 @@ struct Links {
     older: u32,
 }
 
-/// What the buffer holds of a read's range.
+/// Part of a read's range that the buffer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hit {
     /// Nothing usable.
@@ -160,7 +160,7 @@ impl Segments {
         (0..self.runs.len() as u32).find(|&i| self.written[i as usize] && self.end(i) == lbn && self.start(i) < lbn)
     }
 
-    /// The least recently used segment, among the written ones if there are as many as may be.
+    /// Returns the least recently used segment, among the written ones if their number is at its limit.
     fn oldest_for_write(&self) -> u32 {
         let mut i = self.links[self.links.len() - 1].newer;
         while self.written_count >= self.write_max && !self.written[i as usize] {
@@ -175,9 +175,9 @@ impl Segments {
 pub(crate) struct Extent {
     pub lbn: u64,
     pub sectors: u64,
-    /// When the arm may start for it.
+    /// Time at which the arm may start for it.
     pub arm_ns: u64,
-    /// When its first sector is in the buffer, and its last.
+    /// Times at which its first sector and its last one are in the buffer.
     pub data_ns: (u64, u64),
     /// Rises with acceptance: a flush waits for all below its own.
     pub order: u64,

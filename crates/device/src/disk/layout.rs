@@ -1,4 +1,4 @@
-//! Where an LBN is: zone, cylinder, head, sector and angle.
+//! Place of an LBN: zone, cylinder, head, sector and angle.
 
 use super::divide::Divider;
 use super::spec::{DiskSpec, Mapping, Sparing, SpecError};
@@ -160,7 +160,8 @@ impl Layout {
         }
     }
 
-    /// When in a turn the sector at `p` comes under the head, in nanoseconds below [`Layout::period_ns`].
+    /// Returns the moment of a revolution at which the sector at `p` comes under the head, in nanoseconds below
+    /// [`Layout::period_ns`].
     pub(crate) fn angle_ns(&self, p: &Place) -> u64 {
         let zone = &self.zones[p.zone as usize];
         let sector_ns = (u64::from(p.sector) * zone.sector_fixed.by()) >> FIXED;
@@ -214,7 +215,7 @@ impl Layout {
         (first, (first + zone.track.by()).min(zone.end_lbn))
     }
 
-    /// How many LBNs lie before `lbn` on its track, back to back.
+    /// Returns the number of LBNs before `lbn` on its track, back to back.
     pub(crate) fn before_on_track(&self, lbn: u64, p: &Place) -> u64 {
         u64::from(p.sector).min(lbn - self.zones[p.zone as usize].first_lbn)
     }

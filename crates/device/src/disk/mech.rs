@@ -7,7 +7,7 @@ use super::spec::{DiskSpec, SpecError};
 /// A head this little past a sector's start still reads it: sums of rounded nanoseconds, not physics.
 const ROUNDING_NS: u64 = 100;
 
-/// Where an arm stands.
+/// Position of an arm.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arm {
     pub cylinder: u32,
@@ -17,15 +17,15 @@ pub(crate) struct Arm {
 /// One access to the media, of one or more runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
-    /// When the first wanted sector began to pass.
+    /// Time at which the first wanted sector began to pass.
     pub begin_ns: u64,
-    /// When the last one had passed.
+    /// Time at which the last one had passed.
     pub end_ns: u64,
     /// Nanoseconds of one sector where it began.
     pub sector_ns: u64,
     /// Whole sectors that passed between arrival on the first track and the first wanted sector.
     pub passed: u64,
-    /// Where the last track was entered.
+    /// Place at which the last track was entered.
     pub last: Place,
     /// First LBN and end (exclusive) of the last track; empty where slips make that costly to know.
     pub track: (u64, u64),
@@ -92,7 +92,7 @@ impl Mech {
         if write { ns.saturating_add_signed(self.write_settle_ns) } else { ns }
     }
 
-    /// How long after `at_ns` the angle comes round.
+    /// Returns the time from `at_ns` until the angle is under the head.
     fn wait_ns(&self, at_ns: u64, angle_ns: u64) -> u64 {
         let period_ns = self.layout.period_ns();
         let here = self.layout.turn_ns(at_ns + self.phase_ns);

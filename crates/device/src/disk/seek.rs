@@ -143,7 +143,7 @@ pub(crate) struct SeekTable {
     shift: u32,
 }
 
-/// Distances below this are tabulated one by one: the curve bends there, and sequential work lives there.
+/// Distance below which each is tabulated: the curve bends there, and sequential work is in this range.
 const NEAR: u32 = 2048;
 /// Upper bound of knots for the rest; 32 KiB with the near part, which stays in a core's first-level cache.
 const KNOTS: u32 = 4096;

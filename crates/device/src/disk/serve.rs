@@ -1,4 +1,4 @@
-//! How the drive serves: what an arm takes up next, and what a request then costs.
+//! Service of the drive: the choice of an arm's next request, and the cost of that request.
 
 use super::cache::{Extent, Hit};
 use super::layout::Place;
@@ -10,7 +10,7 @@ use crate::model::Op;
 /// More sectors than any bus is behind the media; bounds a product.
 const LEAD_SECTORS_MAX: u64 = 1 << 20;
 
-/// What a discipline minimises: nothing, cylinders, or nanoseconds until the first sector passes.
+/// Returns the cost that a discipline minimises: nothing, cylinders, or nanoseconds until the first sector passes.
 fn arm_cost(mech: &Mech, discipline: Discipline, at: &Arm, at_ns: u64, lbn: u64, write: bool) -> u64 {
     match discipline {
         Discipline::Fifo => 0,
@@ -141,8 +141,8 @@ impl Disk {
         Some(best.1)
     }
 
-    /// What choosing `w` costs, less the credit of its age: the worst access for each `age_max_ms`. So a request
-    /// is passed over only by those that came less than that time after it.
+    /// Returns the cost of choosing `w`, less the credit of its age: the worst access for each `age_max_ms`. So a request is
+    /// passed over only by those that arrived less than that time after it.
     fn cost(&self, arm: u32, now_ns: u64, w: &Waiting) -> i64 {
         let write = w.op != Op::Read;
         let overhead = if write {
@@ -359,8 +359,8 @@ impl Disk {
         (base + first, base + end)
     }
 
-    /// How far read-ahead may go after `w`, into `segment`. `track` are the bounds of the track where it ended,
-    /// if they are known.
+    /// Returns the limit of read-ahead after `w`, into `segment`. `track` are the bounds of the track where it ended, if they
+    /// are known.
     fn read_ahead_limit(&self, w: &Waiting, segment: u32, track: (u64, u64)) -> u64 {
         let end = w.lbn + w.sectors;
         let base = u64::from(w.arm) * self.arm_sectors;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::seek::SeekCurve;
 
-/// Why a specification isn't one of a disk.
+/// Reason why a specification isn't one of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
     key: String,
@@ -33,20 +33,20 @@ impl std::error::Error for SpecError {}
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskSpec {
-    /// What reports call it.
+    /// Name in reports.
     pub name: String,
-    /// Where the figures come from.
+    /// Sources of the figures.
     pub source: Vec<String>,
-    /// What no source gives, and what was assumed instead.
+    /// Figures that no source gives, and the assumptions in their place.
     #[serde(default)]
     pub assumed: Vec<String>,
-    /// Where the sectors are.
+    /// Places of the sectors.
     pub geometry: Geometry,
-    /// How arm and platters move.
+    /// Motion of arm and platters.
     pub mechanics: Mechanics,
-    /// How data leave and enter.
+    /// Transfer of data between drive and host.
     pub bus: Bus,
-    /// What the controller takes for each command.
+    /// Overhead of the controller for each command.
     #[serde(default)]
     pub overheads: Overheads,
     /// The on-board buffer.
@@ -55,7 +55,7 @@ pub struct DiskSpec {
     pub queue: Queue,
 }
 
-/// How LBNs follow each other over surfaces and cylinders.
+/// Order of LBNs over surfaces and cylinders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mapping {
@@ -67,7 +67,7 @@ pub enum Mapping {
     SerpentineEven,
 }
 
-/// Where spare sectors are, so which LBN sits where.
+/// Places of spare sectors, which determine the place of each LBN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sparing {
@@ -88,7 +88,7 @@ pub enum Sparing {
     EndOfDisk,
 }
 
-/// Where the sectors are.
+/// Places of the sectors.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Geometry {
@@ -99,9 +99,9 @@ pub struct Geometry {
     pub surfaces: u32,
     /// Cylinders, spare and unused ones included.
     pub cylinders: u32,
-    /// How LBNs follow each other.
+    /// Order of LBNs.
     pub mapping: Mapping,
-    /// Where spares are.
+    /// Places of spares.
     #[serde(default)]
     pub sparing: Sparing,
     /// For `sectors-per-range`: cylinders of a range.
@@ -149,7 +149,7 @@ pub struct Zone {
     pub slips: Vec<u64>,
 }
 
-/// How arm and platters move.
+/// Motion of arm and platters.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mechanics {
@@ -176,7 +176,7 @@ pub struct Mechanics {
     pub zero_latency_writes: bool,
 }
 
-/// How data leave and enter.
+/// Transfer of data between drive and host.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bus {
@@ -186,7 +186,7 @@ pub struct Bus {
     pub write_us_per_sector: f64,
 }
 
-/// What the controller takes for each command, before arm or data move. All in milliseconds.
+/// Overhead of the controller for each command, before arm or data move. All in milliseconds.
 #[derive(Clone, Debug, PartialEq, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(
@@ -230,7 +230,7 @@ pub struct WriteDisconnect {
     pub minimum_seek_ms: f64,
 }
 
-/// How far a read continues on its own.
+/// Reach of a read's own continuation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReadAhead {
@@ -259,7 +259,7 @@ pub struct Buffer {
     /// Written data have a segment of their own, which reads never hit.
     #[serde(default)]
     pub separate_write_segment: bool,
-    /// How far a read continues on its own.
+    /// Reach of a read's own continuation.
     pub read_ahead: ReadAhead,
     /// Upper bound of read-ahead behind the request's end.
     pub read_ahead_max_sectors: u32,

@@ -1,4 +1,4 @@
-//! Where tracks begin and end: what models and layers above a disk need to place data near the head.
+//! Bounds of tracks: models and layers above a disk need them to place data near the head.
 
 use super::Disk;
 

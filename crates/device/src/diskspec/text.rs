@@ -1,13 +1,13 @@
 //! The syntax of DiskSim-4 parameter files: `type name { key = value, … }`, values being words, lists or blocks.
 
-/// Why a parameter file can't be used, with the place.
+/// Reason why a parameter file can't be used, with the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskspecError {
     /// The file, as it was named.
     pub file: String,
     /// Line in it, from 1; 0 if the file as a whole is meant.
     pub line: usize,
-    /// What is wrong.
+    /// Problem.
     pub what: String,
 }
 

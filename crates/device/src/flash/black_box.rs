@@ -6,8 +6,8 @@ use super::{Flash, FlashOptions, FlashSpec, FtlStats};
 use crate::disk::SpecError;
 use crate::model::{Done, Model, Request};
 
-/// A [`Flash`] as a commodity drive: blocks in, completions out, and the counters that such drives report. Nobody
-/// sees what it does of its own, so no event of it is told.
+/// A [`Flash`] as a commodity drive: blocks in, completions out, and the counters that such drives report. Its inner work is
+/// hidden, so it reports no event of that work.
 #[derive(Clone, Debug)]
 pub struct BlackBox(Flash);
 

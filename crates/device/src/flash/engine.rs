@@ -16,7 +16,7 @@ use super::spec::FlashSpec;
 /// "No operation", "no unit".
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     Erase,
 }
 
-/// Who an operation is for.
+/// Owner of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     /// The request that waits for it, or [`NONE`].
@@ -61,7 +61,7 @@ enum Phase {
     Idle,
     /// In the array, the channel still before it.
     Array,
-    /// What remains needs nothing that others share, or has it already.
+    /// The remaining steps need no shared resource, or have it already.
     Last,
 }
 
@@ -74,7 +74,7 @@ struct List {
 
 const EMPTY: List = List { first: NONE, last: NONE };
 
-/// What a unit has to do: read-only sight for a layer that manages the flash itself.
+/// Outstanding work of a unit: read-only sight for a layer that manages the flash itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outstanding {
     /// Array reads, those of copies included.
@@ -170,7 +170,7 @@ impl Engine {
         &self.units[unit as usize].outstanding
     }
 
-    /// When the unit's current operation began; `None` if it has none.
+    /// Returns the start of the unit's current operation; `None` if it has none.
     pub(crate) fn busy_since_ns(&self, unit: u32) -> Option<u64> {
         let u = &self.units[unit as usize];
         (u.phase != Phase::Idle).then_some(u.busy_since_ns)

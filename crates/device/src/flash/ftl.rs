@@ -1,4 +1,4 @@
-//! What every translation layer is to the model: pages in, array operations out.
+//! The model's view of a translation layer: pages in, array operations out.
 
 use super::hybrid::HybridFtl;
 use super::page_ftl::PageFtl;
@@ -17,7 +17,7 @@ pub(crate) enum Step {
     Erase { block: u32 },
 }
 
-/// How many of everything, and how logical pages are spread.
+/// Numbers of units, blocks and pages, and the spread of logical pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub units: u32,
@@ -50,7 +50,7 @@ impl Shape {
     }
 }
 
-/// What a translation layer has done so far.
+/// Counters of a translation layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FtlStats {
     /// Pages programmed because the host wrote them.
@@ -82,7 +82,7 @@ impl FtlStats {
         (self.host_pages + self.moved_pages) as f64 / self.host_pages as f64
     }
 
-    /// What happened since `earlier`.
+    /// Returns the counts since `earlier`.
     pub fn since(&self, earlier: &FtlStats) -> FtlStats {
         FtlStats {
             host_pages: self.host_pages - earlier.host_pages,
@@ -98,7 +98,7 @@ impl FtlStats {
     }
 }
 
-/// How often blocks were erased.
+/// Erase counts of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wear {
     /// Erases of the least worn block.
@@ -136,7 +136,7 @@ impl Ftl {
         }
     }
 
-    /// Where `lpn` is, if anywhere.
+    /// Returns the place of `lpn`, if it has one.
     pub(crate) fn find(&self, lpn: u32) -> Option<u32> {
         match self {
             Ftl::Page(f) => f.find(lpn),

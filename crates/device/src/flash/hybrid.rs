@@ -90,7 +90,7 @@ impl HybridFtl {
         self.erases.iter().copied()
     }
 
-    /// Where `lpn` is, if anywhere.
+    /// Returns the place of `lpn`, if it has one.
     pub(crate) fn find(&self, lpn: u32) -> Option<u32> {
         if let Some(page) = self.log[lpn as usize].checked_sub(1) {
             return Some(page);

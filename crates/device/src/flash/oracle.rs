@@ -1,5 +1,5 @@
-//! Translation layers against a map that can't be wrong: what each step does is done to an array of tags, under
-//! the rules of flash, and every logical page must read back what was last written to it.
+//! Translation layers against a map that can't be wrong: each step is also applied to an array of tags, under the rules of
+//! flash. Every logical page must read back its last written tag.
 
 use proptest::prelude::*;
 
@@ -213,8 +213,9 @@ fn every_kind_of_collection_happens() {
     assert!(s.switch_merges > 0 && s.partial_merges > 0 && s.full_merges > 0, "{s:?}");
 }
 
-/// What collection puts before the writes of `vf-sata-60g`, when it's full: the most pages moved before one write once it was overwritten
-/// twice, the most where a block was erased, too, and how often free blocks ran out. `run` pages from a place on are written together.
+/// Measures garbage collection before the writes of a full `vf-sata-60g` that was overwritten twice. Returns the most pages
+/// moved before one write, the most where a block was erased, too, and the number of times that free blocks ran out. `run`
+/// pages from a place on are written together.
 fn before_writes(run: u32, paced: bool) -> (usize, usize, u64) {
     let mut spec = FlashSpec::by_name("vf-sata-60g").expect("embedded");
     spec.geometry.blocks_per_plane = 440;

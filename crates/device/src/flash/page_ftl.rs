@@ -39,7 +39,8 @@ struct Unit {
     open: [Open; 3],
     victim: u32,
     victim_page: u32,
-    /// Pages of it that must be moved in a step to have it empty when as many pages as it frees are written.
+    /// Pages of it that must be moved in a step. At that rate the victim is empty when the pages that it frees have been
+    /// written.
     keeps_up: u32,
     /// No full block has fewer valid pages.
     fewest: u32,
@@ -47,7 +48,7 @@ struct Unit {
     erases_to_look: u32,
 }
 
-/// Which pages were written lately: in this epoch or the last, an epoch being as many writes as logical pages.
+/// Pages written in this epoch or the last. An epoch has one write for each logical page.
 #[derive(Clone, Debug)]
 struct Recency {
     bits: [Vec<u64>; 2],
@@ -113,7 +114,7 @@ impl PageFtl {
         self.blocks.iter().map(|b| b.erases)
     }
 
-    /// Where `lpn` is, if anywhere.
+    /// Returns the place of `lpn`, if it has one.
     pub(crate) fn find(&self, lpn: u32) -> Option<u32> {
         self.map[lpn as usize].checked_sub(1)
     }
@@ -278,8 +279,8 @@ impl PageFtl {
         (u.victim, u.victim_page, u.keeps_up) = (block, 0, valid.div_ceil(writes));
     }
 
-    /// The least worn full block, if wear has drifted too far apart. Looked for once in as many erases as there
-    /// are blocks, so that the search costs nothing that matters.
+    /// Returns the least worn full block, if wear has drifted too far apart. It searches once in N erases, where N is the
+    /// number of blocks, so that the search costs nothing that matters.
     fn worn_apart(&mut self, unit: u32) -> Option<u32> {
         let gap = self.spec.wear_gap_erases;
         let u = &mut self.units[unit as usize];

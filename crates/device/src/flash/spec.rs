@@ -9,18 +9,18 @@ use crate::disk::{Mismatch, SpecError};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlashSpec {
-    /// What reports call it.
+    /// Name in reports.
     pub name: String,
-    /// Where the figures come from.
+    /// Sources of the figures.
     pub source: Vec<String>,
-    /// What no source gives, and what was assumed instead.
+    /// Figures that no source gives, and the assumptions in their place.
     #[serde(default)]
     pub assumed: Vec<String>,
-    /// How many of everything.
+    /// Numbers of all parts.
     pub geometry: FlashGeometry,
-    /// What array and channel operations take.
+    /// Times of array and channel operations.
     pub timing: FlashTiming,
-    /// How logical pages are kept.
+    /// Mapping of logical pages.
     pub ftl: FtlSpec,
     /// The controller and the link to the host.
     pub interface: Interface,
@@ -29,7 +29,7 @@ pub struct FlashSpec {
     pub buffer: WriteBuffer,
 }
 
-/// How many of everything.
+/// Numbers of all parts.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlashGeometry {
@@ -58,7 +58,7 @@ fn one() -> u32 {
     1
 }
 
-/// What array and channel operations take.
+/// Times of array and channel operations.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlashTiming {
@@ -84,7 +84,7 @@ pub struct FlashTiming {
     pub reads_first_max: u32,
 }
 
-/// How logical pages are kept.
+/// Mapping of logical pages.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FtlSpec {
@@ -109,8 +109,8 @@ pub struct PageFtlSpec {
     /// Pages moved before each write, and in one go while idle, once collection has begun; 0 for whole victims.
     #[serde(default)]
     pub gc_step_pages: u32,
-    /// A step moves pages or erases, so that no write waits for both; and it moves more pages where so many wouldn't keep up with writes,
-    /// so that none waits for a whole victim.
+    /// If true, a step moves pages or erases, so that no write waits for both. A step moves more pages where the usual number
+    /// wouldn't keep up with writes, so that no write waits for a whole victim.
     #[serde(default)]
     pub gc_paced: bool,
     /// Moved pages go to blocks of their own.

@@ -1,16 +1,15 @@
 //! The page cache as a layer, and what a read would wait in it (MittOS §4.4: MittCache; MT-M19 to M22).
 //!
-//! A read whose pages are in memory waits for nothing. One whose pages were swapped out is judged by what the layers below
-//! say, so it's refused at once if its deadline is below the smallest possible I/O; its pages are then brought in
-//! in the background, so that who expects them in memory finds them there next time (MT-M20). A first read is never
-//! refused (MT-M21): it says nothing of memory being short. Looking and reading are one step, so no page is evicted in
-//! between (MT-M22).
+//! A read whose pages are in memory waits for nothing. One whose pages were swapped out is judged by the forecast of the layers
+//! below. So it's refused at once if its deadline is below the smallest possible I/O. Its pages are then brought in in the
+//! background, so that the next read finds them in memory (MT-M20). A first read is never refused (MT-M21): it is no sign that
+//! memory is short. Lookup and read are one step, so no page is evicted in between (MT-M22).
 //!
 //! Writes go through, and what they write is in memory once they are done. Changes that overlap come one after the other. A read
 //! may overlap a change in flight: a client's read that a layer above widened, or this layer's own background read. The pages
 //! that the two share are not kept (see "Overlaps" in `plimsoll_stack::layer`).
-//! Pages are whole: the layer offers blocks of one, so that the front reads the rest of what a client writes in part.
-//! Where requests carry bytes, so do the pages; a simulation of timing alone carries none.
+//! Pages are whole: the layer offers blocks of one page, so that the front reads the rest of a page that a client writes in
+//! part. Where requests carry bytes, so do the pages; a simulation of timing alone carries none.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -28,7 +27,7 @@ const PAGE: u64 = 4096;
 const FILLS_MAX: usize = 16;
 const FILLS_WAITING_MAX: usize = 1024;
 
-/// What a range's pages are.
+/// State of a range's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Found {
     InMemory,
@@ -41,7 +40,7 @@ enum Found {
 struct Change {
     id: IoId,
     end: u64,
-    /// What it writes; nothing for a change that isn't kept in memory.
+    /// Data that it writes; nothing for a change that isn't kept in memory.
     data: Option<Data>,
 }
 
@@ -90,7 +89,7 @@ pub struct PageCacheLayer<O: EvictionOrder = Lru> {
     planted: Option<Planted>,
 }
 
-/// What the cache has done since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct CacheCounts {
     /// Reads answered from memory.
@@ -134,7 +133,7 @@ impl<O: EvictionOrder> PageCacheLayer<O> {
         &mut self.cache
     }
 
-    /// What it has done since the start.
+    /// Returns the counters since the start.
     pub fn counts(&self) -> CacheCounts {
         CacheCounts { resident: u64::from(self.cache.resident()), ..self.found }
     }
@@ -164,7 +163,7 @@ impl<O: EvictionOrder> PageCacheLayer<O> {
         self.cache.hit_latency(pages.end - pages.start)
     }
 
-    /// What memory has of the range; nothing in a simulation without bytes.
+    /// Copies the range out of memory; nothing in a simulation without bytes.
     fn copy_out(&self, head: &IoHead) -> Data {
         let mut out = BufMut::zeroed(head.len as usize);
         for page in Self::pages(head) {
@@ -302,7 +301,8 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
         "pagecache"
     }
 
-    /// What was written since the last good flush may be gone from the device: it must not live on here alone.
+    /// Drops all pages: writes since the last successful flush may be gone from the device, and must not survive in memory
+    /// only.
     fn durability_lost(&mut self, _now: Time, _port: Port) -> bool {
         self.cache.drop_fraction(1000, 0);
         self.bytes.clear();

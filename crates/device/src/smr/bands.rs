@@ -1,11 +1,14 @@
-//! Where bands, cache and the unshingled surface lie on the disk. All in sectors.
+//! Places of bands, cache and the unshingled surface on the disk, in sectors.
+//!
+//! A band is a fixed number of neighbouring shingled tracks. A zone is a range of cylinders with equally long tracks. No band
+//! crosses the end of a zone, so each zone ends with a rest that holds no data.
 //!
 //! ```text
 //!  outer edge                                                                       inner edge
 //!  | cache, room aside | band 0 | band 1 | …  zone 0 … | rest | band … zone 1 … | rest | …
 //! ```
-//! With an unshingled surface, the bands skip its tracks, and those have addresses of their own behind the last
-//! band, cylinder after cylinder.
+//! One surface may be unshingled. The bands then skip its tracks. Their sectors have the logical addresses behind the last band, cylinder
+//! after cylinder.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What is in the persistent cache: a log with a map of runs over it. All in sectors.
+//! Content of the persistent cache: a log with a map of runs over it. All in sectors.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) struct Run {
     pub first: u64,
     pub sectors: u64,
-    /// Where in the log, counted since the log began: the place on the disk is this modulo the log's size.
+    /// Position in the log, counted since the log began: the place on the disk is this modulo the log's size.
     pub at: u64,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct CacheMap {
     entries_max: usize,
     /// First sector → (sectors, place in the log).
     runs: BTreeMap<u64, (u64, u64)>,
-    /// What was appended, oldest first; parts of it may be dead.
+    /// Appended runs, oldest first; parts of them may be superseded.
     log: VecDeque<Run>,
     head: u64,
 }

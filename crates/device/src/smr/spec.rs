@@ -9,11 +9,11 @@ use crate::flash::in_range;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SmrSpec {
-    /// What reports call it.
+    /// Name in reports.
     pub name: String,
-    /// Where the figures come from.
+    /// Sources of the figures.
     pub source: Vec<String>,
-    /// What no source gives, and what was assumed instead.
+    /// Figures that no source gives, and the assumptions in their place.
     #[serde(default)]
     pub assumed: Vec<String>,
     /// Tracks of a band: so bands are larger at the outer edge.
@@ -23,7 +23,7 @@ pub struct SmrSpec {
     pub unshingled_surface: bool,
     /// The persistent cache.
     pub cache: SmrCache,
-    /// How bands are cleaned.
+    /// Cleaning of bands.
     pub clean: SmrClean,
     /// The mechanics.
     pub disk: DiskSpec,
@@ -49,7 +49,7 @@ pub enum CleanOrder {
     Log,
 }
 
-/// How bands are cleaned.
+/// Cleaning of bands.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SmrClean {

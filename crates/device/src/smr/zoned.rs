@@ -1,8 +1,10 @@
 //! A host-managed shingled disk: zones that are written from their beginning, at a write pointer.
 //!
-//! Conventional zones come first and take any write. A sequential zone takes a write only at its pointer and only
-//! to its end; it is emptied by a reset. States and the limit of open zones are those of ZBC: a write opens its
-//! zone by itself, and when too many are open, one that was opened so is closed for it.
+//! Conventional zones come first, or are spread over the disk, and take any write. A sequential zone takes a write only at its write
+//! pointer, and no write crosses the zone's end. A reset empties the zone.
+//!
+//! States and the limit of open zones are those of ZBC. A write to a zone that isn't open opens it implicitly. If the limit is reached, the
+//! disk first closes another zone that was opened implicitly. Zones that were opened explicitly stay open.
 
 use plimsoll_base::Time;
 
@@ -10,7 +12,7 @@ use crate::disk::{Disk, DiskOptions, DiskSpec, SpecError};
 use crate::model::{Done, Model, Op, Request, assert_in_range};
 use serde::{Deserialize, Serialize};
 
-/// How a disk is divided into zones.
+/// Division of a disk into zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZoneSpec {
@@ -18,11 +20,15 @@ pub struct ZoneSpec {
     pub zone_bytes: u64,
     /// Conventional zones, from address 0.
     pub conventional: u32,
+    /// Every N-th zone is conventional, too, from zone 0 on, and this is N; 0: none. Drives have unshingled bands spread over them for their own
+    /// use (Manylogs §III-I3 has a surface of them).
+    #[serde(default)]
+    pub conventional_every: u32,
     /// Sequential zones that may be open at once.
     pub open_max: u32,
 }
 
-/// What state a zone is in.
+/// State of a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZoneState {
     /// Takes any write; has no pointer.
@@ -48,16 +54,16 @@ pub struct Zone {
     pub start: u64,
     /// Its length.
     pub bytes: u64,
-    /// Where the next write must be; the end for full zones, without meaning for conventional ones.
+    /// Place of the next write; the end for full zones, without meaning for conventional ones.
     pub pointer: u64,
 }
 
-/// Why a zoned disk refuses a request. Nothing has changed then.
+/// Reason why a zoned disk refuses a request. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZoneError {
     /// A write to a sequential zone isn't at its pointer: write at `pointer`, or reset the zone.
     NotAtPointer {
-        /// Where the zone is to be written.
+        /// Place at which the zone is to be written.
         pointer: u64,
     },
     /// A request goes beyond the end of a sequential zone: cut it there.
@@ -67,9 +73,9 @@ pub enum ZoneError {
     },
     /// The zone is full: reset it first.
     Full,
-    /// As many zones are explicitly open as may be: close one.
+    /// The limit of explicitly open zones is reached: close one.
     TooManyOpen {
-        /// How many may be open.
+        /// Limit of open zones.
         open_max: u32,
     },
     /// The zone is conventional (or there's no such zone): it has no state to change.
@@ -117,7 +123,12 @@ impl ZonedDisk {
         if spec.open_max == 0 {
             return Err(SpecError::new("open_max", "is 0; then nothing could be written"));
         }
-        let state = |z| if z < u64::from(spec.conventional) { ZoneState::Conventional } else { ZoneState::Empty };
+        if spec.conventional_every == 1 {
+            return Err(SpecError::new("conventional_every", "is 1; then no zone would be sequential"));
+        }
+        let spread = u64::from(spec.conventional_every);
+        let is_conventional = |z: u64| z < u64::from(spec.conventional) || (spread > 0 && z.is_multiple_of(spread));
+        let state = |z| if is_conventional(z) { ZoneState::Conventional } else { ZoneState::Empty };
         Ok(ZonedDisk {
             states: (0..zones).map(state).collect(),
             written: vec![0; zones as usize],
@@ -152,9 +163,14 @@ impl ZonedDisk {
         }
         let number = self.zone_at(req.offset);
         let zone = self.zone(number).ok_or(ZoneError::NotSequential)?;
-        let (end, conventional_end) =
-            (zone.start + zone.bytes, u64::from(self.spec.conventional) * self.spec.zone_bytes);
+        let end = zone.start + zone.bytes;
         if zone.state == ZoneState::Conventional {
+            let is_conventional = |z: &u32| self.states.get(*z as usize) == Some(&ZoneState::Conventional);
+            let last = (number..=self.zone_at((req.offset + req.len).max(1) - 1))
+                .take_while(is_conventional)
+                .last()
+                .unwrap_or(number);
+            let conventional_end = (u64::from(last) + 1) * self.spec.zone_bytes;
             let crosses = req.offset + req.len > conventional_end;
             return if crosses { Err(ZoneError::CrossesZone { end: conventional_end }) } else { Ok(()) };
         }
@@ -201,7 +217,8 @@ impl ZonedDisk {
         self.states[zone as usize] = state;
     }
 
-    /// Hands in a request that arrives at `now`, or refuses it.
+    /// Hands in a request that arrives at `now`, or refuses it. A trim of exactly one sequential zone resets it: stacks of layers have no
+    /// other word for that.
     ///
     /// # Panics
     /// As [`Model::submit`], for what isn't about zones.
@@ -209,6 +226,9 @@ impl ZonedDisk {
         assert_in_range(&req, self.size, self.block_bytes());
         self.check(&req)?;
         let number = self.zone_at(req.offset);
+        if req.op == Op::Trim && self.is_whole(number, &req) {
+            self.reset(number)?;
+        }
         let writes = matches!(req.op, Op::Write { .. } | Op::WriteZeroes);
         if writes && self.states[number as usize] != ZoneState::Conventional {
             if self.states[number as usize] != ZoneState::ExplicitlyOpen {
@@ -221,6 +241,12 @@ impl ZonedDisk {
         }
         self.disk.submit(now, req);
         Ok(())
+    }
+
+    /// Is a request exactly one sequential zone?
+    fn is_whole(&self, number: u32, req: &Request) -> bool {
+        let whole = |z: &Zone| (z.start, z.bytes) == (req.offset, req.len) && z.state != ZoneState::Conventional;
+        self.zone(number).as_ref().is_some_and(whole)
     }
 
     fn sequential(&self, zone: u32) -> Result<ZoneState, ZoneError> {
@@ -306,7 +332,7 @@ mod tests {
 
     fn disk() -> ZonedDisk {
         let spec = crate::profile::by_name("atlas-10k").expect("embedded");
-        let zones = ZoneSpec { zone_bytes: 16 * MIB, conventional: 2, open_max: 2 };
+        let zones = ZoneSpec { zone_bytes: 16 * MIB, conventional: 2, conventional_every: 0, open_max: 2 };
         ZonedDisk::new(&spec, DiskOptions::default(), zones).expect("valid")
     }
 
@@ -339,6 +365,27 @@ mod tests {
         assert_eq!((state(&d, 2), write(&mut d, &mut now_s, start, MIB)), (ZoneState::Empty, Ok(())));
         assert_eq!(d.reset(0), Err(ZoneError::NotSequential));
         assert_eq!(d.reset(1 << 30), Err(ZoneError::NotSequential));
+    }
+
+    #[test]
+    fn conventional_zones_may_be_spread_and_a_trim_resets_a_zone() {
+        let spec = crate::profile::by_name("atlas-10k").expect("embedded");
+        let zones = ZoneSpec { zone_bytes: 16 * MIB, conventional: 0, conventional_every: 4, open_max: 2 };
+        let mut d = ZonedDisk::new(&spec, DiskOptions::default(), zones).expect("valid");
+        let mut now_s = 0;
+        let conventional: Vec<u32> = (0..12).filter(|z| state(&d, *z) == ZoneState::Conventional).collect();
+        assert_eq!(conventional, [0, 4, 8]);
+        assert_eq!(write(&mut d, &mut now_s, 64 * MIB + MIB, MIB), Ok(()));
+        assert_eq!(write(&mut d, &mut now_s, 79 * MIB, 2 * MIB), Err(ZoneError::CrossesZone { end: 80 * MIB }));
+        write(&mut d, &mut now_s, 80 * MIB, MIB).expect("at its pointer");
+        let trim = |offset, len| Request { tag: 0, op: Op::Trim, offset, len };
+        for (request, after) in [(trim(80 * MIB, MIB), 81), (trim(80 * MIB, 16 * MIB), 80)] {
+            now_s += 100;
+            let now = Time::from_nanos(now_s * 1_000_000_000);
+            d.advance(now, &mut Vec::new());
+            d.try_submit(now, request).expect("a trim is never refused");
+            assert_eq!(d.zone(5).expect("exists").pointer, after * MIB);
+        }
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(super) struct User {
     asked: Time,
     pub steps: VecDeque<Step>,
     pub held: Vec<u64>,
-    /// Where its own pages begin: it drifts, as users move on.
+    /// Start of its own pages: it drifts, as users move on.
     pub window: u64,
     pub home: u64,
     pub used_core: u64,
@@ -109,7 +109,7 @@ pub fn run(setting: &Setting, seed: u64) -> Measured {
     let mut model = Model::new(setting, seed);
     let mut control = control(setting);
     let mut limit = match setting.front {
-        Front::Queue(l) => Some(Limit::new(l, setting.database.cores, setting.users)),
+        Front::Queue(l) | Front::Queues(l) => Some(Limit::new(l, setting.database.cores, setting.users)),
         _ => None,
     };
     let begin = Time::ZERO + setting.warm;
@@ -155,7 +155,7 @@ fn control(setting: &Setting) -> Option<Controller> {
             let mode = bounds.map_or(ZetaMode::Kept, ZetaMode::Auto);
             Some(Controller::new(ControlConfig { zeta: mode, ..ControlConfig::new(p) }, zeta))
         }
-        Front::None | Front::Queue(_) | Front::Throttle => None,
+        Front::None | Front::Queue(_) | Front::Queues(_) | Front::Throttle => None,
     }
 }
 
@@ -325,12 +325,12 @@ impl Model {
 
 impl User {
     fn new(gate: &mut Gate<'_>, name: &str, sensitive: Option<Sensitive>, cfg: &DatabaseConfig, rng: &mut Rng) -> User {
-        let user = gate.user(Time::ZERO, name).expect("as many places as users");
+        let user = gate.user(Time::ZERO, name).expect("the gate has a place for each user");
         if let Some(s) = sensitive.filter(|s| s.controlled) {
             gate.users[user as usize].set_class(UserClass::LatencySensitive);
             gate.users[user as usize].objective_us = s.p999.as_micros();
         }
-        let conn = gate.open(0).expect("as many places as users");
+        let conn = gate.open(0).expect("the gate has a place for each user");
         gate.identify(conn, user);
         User {
             conn,

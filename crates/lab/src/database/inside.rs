@@ -1,4 +1,4 @@
-//! What happens to a transaction inside the server: tickets, cores, row locks, the cache, disks.
+//! Course of a transaction in the server: tickets, cores, row locks, the cache, disks.
 
 use super::engine::{Event, Model, Step};
 use super::{CoreOrder, DiskOrder};

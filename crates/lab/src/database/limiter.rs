@@ -2,12 +2,12 @@
 
 use plimsoll_base::Span;
 
-/// How the limit moves.
+/// Law by which the limit moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limiter {
     /// A pool of this size (also what PgBouncer's transaction pooling does).
     Fixed(u32),
-    /// MariaDB's pool of threads: as many as cores, statements of open transactions first, one more at a stall of 500 ms.
+    /// One transaction for each core: MariaDB's pool of threads without its additional threads at a stall.
     ThreadPool,
     /// One more while latency is below twice the lowest seen, a tenth less otherwise.
     Aimd,
@@ -17,7 +17,7 @@ pub enum Limiter {
     Gradient2,
 }
 
-/// A limit that is told latencies, window by window.
+/// A limit that follows latencies, window by window.
 #[derive(Clone, Debug)]
 pub struct Limit {
     law: Limiter,

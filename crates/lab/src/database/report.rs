@@ -1,4 +1,4 @@
-//! What a run measured.
+//! Measurements of a run.
 
 use super::engine::{Model, User};
 use super::{Measured, Setting};

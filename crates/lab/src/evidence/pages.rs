@@ -1,6 +1,7 @@
 //! The pages of `docs/results`, made from results: one for each paper's system, and an index.
 
 use crate::evidence::Evidence;
+use crate::evidence::audit::Audit;
 use crate::evidence::misses::Misses;
 use crate::experiment::{LabError, RowReport, Verdict};
 use crate::report::{figure, remarks};
@@ -123,11 +124,17 @@ fn head(title: &str, results: &[&Evidence]) -> String {
     )
 }
 
-/// Writes all pages and plots into `folder`. Returns how many pages.
+/// Writes all pages and plots into `folder`, and that of the audit. Experiments of `ids` without a result are named. Returns how many pages.
 ///
 /// # Errors
 /// If there is no result, if results are of several commits, or if a file can't be written.
-pub fn write(results: &[Evidence], misses: &Misses, folder: &Path) -> Result<usize, LabError> {
+pub fn write(
+    results: &[Evidence],
+    ids: &[&str],
+    misses: &Misses,
+    audit: &Audit,
+    folder: &Path,
+) -> Result<usize, LabError> {
     let failed = |path: &Path, e: std::io::Error| LabError(format!("cannot write {}: {e}", path.display()));
     let write = |path: &Path, text: String| std::fs::write(path, text).map_err(|e| failed(path, e));
     let first = results.first().ok_or_else(|| LabError("there are no results: `make evidence` makes them".into()))?;
@@ -168,6 +175,19 @@ pub fn write(results: &[Evidence], misses: &Misses, folder: &Path) -> Result<usi
         write(&folder.join(system.file), page)?;
         pages += 1;
     }
+    let without: Vec<&str> = ids.iter().copied().filter(|id| !all.iter().any(|e| e.report.id == *id)).collect();
+    if !without.is_empty() {
+        writeln!(
+            index,
+            "\nWithout a result on this commit, {} of {}: {}.",
+            without.len(),
+            ids.len(),
+            without.join(", ")
+        )
+        .expect("strings take text");
+    }
+    index += "\n[What audits of the experiments found](audit.md), point by point.\n";
     write(&folder.join("README.md"), index)?;
-    Ok(pages)
+    write(&folder.join("audit.md"), audit.page())?;
+    Ok(pages + 1)
 }

@@ -5,7 +5,7 @@ mod tails;
 
 use crate::database::limiter::Limiter;
 use crate::database::{CoreOrder, DatabaseConfig, DiskOrder, Front, Measured, Neighbour, Setting, run};
-use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
+use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample, Switch};
 use plimsoll_base::Span;
 use plimsoll_shape::tune::model::{Curve, Point, measured_alpha};
 use plimsoll_shape::tune::zeta::ZetaConfig;
@@ -22,10 +22,13 @@ pub struct Apples {
     sample: fn(&Runs) -> Vec<Option<f64>>,
 }
 
-/// How long the runs of a sample are, and their seed.
+/// Length of a sample's runs, and their seed.
 struct Runs {
     seed: u64,
     quick: bool,
+    brief: bool,
+    /// Threads inside crowd each other by the measured law.
+    crowds: bool,
 }
 
 impl Runs {
@@ -34,7 +37,10 @@ impl Runs {
         // Single operations are twenty times as many a second, and every loop comes to its end as much sooner.
         let single =
             database == DatabaseConfig { disk_order: database.disk_order, core_order: database.core_order, ..YCSB };
+        let database = if self.crowds { database } else { DatabaseConfig { crowding: &[], ..database } };
         let (warm, time) = match (self.quick, auto, single) {
+            (true, true, _) if self.brief => (8, 1),
+            (true, false, _) if self.brief => (1, 1),
             (true, false, _) => (1, 2),
             (true, true, _) => (25, 2),
             (false, false, true) => (1, 3),
@@ -70,7 +76,7 @@ impl Runs {
     }
 }
 
-/// ζ and P by feedback, with an unfairness of at most so many percent.
+/// ζ and P by feedback, with an unfairness of at most `unfairness_percent`.
 fn shaped(unfairness_percent: u64) -> Front {
     bounded(unfairness_percent, None)
 }
@@ -250,13 +256,14 @@ fn e5_rows() -> Vec<RowSpec> {
     ]
 }
 
-/// How far the throughput at the model's matching point lies below that of the grid's best.
+/// Distance of the throughput at the model's matching point from that of the grid's best, in either direction: a point between two of
+/// the grid's may be better than both.
 fn model_error(r: &Runs, cfg: DatabaseConfig, users: usize, zeta: u32, middle: u32) -> Option<f64> {
     let at = |p| Point { p, rate: r.rate(cfg, users, p, zeta) };
     let best = r.grid(cfg, users, zeta).1.rate;
     let curve = Curve::fit([at(4), at(middle), at(users as u32)])?;
     let chosen = r.rate(cfg, users, curve.peak(4, users as u32), zeta);
-    Some((100.0 * (1.0 - chosen / best)).max(0.0))
+    Some((100.0 * (1.0 - chosen / best)).abs())
 }
 
 fn e5(r: &Runs) -> Vec<Option<f64>> {
@@ -274,7 +281,7 @@ fn e5(r: &Runs) -> Vec<Option<f64>> {
         mean,
         mean.map(|_| known.iter().copied().fold(0.0, f64::max)),
         model_error(r, YCSB, 1024, 1, 64),
-        Some((100.0 * (1.0 - tuned / best)).max(0.0)),
+        Some(100.0 * (1.0 - tuned / best)),
         Some((errors.len() - known.len()) as f64),
     ]
 }
@@ -379,7 +386,7 @@ fn cgroup(r: &Runs, cfg: DatabaseConfig) -> Vec<Option<f64>> {
 const LIMITERS: [(&str, Limiter); 6] = [
     ("pool of 33 (2 x cores + 1)", Limiter::Fixed(33)),
     ("PgBouncer's pool of 20", Limiter::Fixed(20)),
-    ("MariaDB's thread pool", Limiter::ThreadPool),
+    ("one a core (thread pool that never stalls)", Limiter::ThreadPool),
     ("AIMD", Limiter::Aimd),
     ("Vegas", Limiter::Vegas),
     ("Gradient2", Limiter::Gradient2),
@@ -398,6 +405,11 @@ fn baselines_rows() -> Vec<RowSpec> {
         row("unfairness of that limiter over shaped", "1")
             .note("limiters have one queue for all users, so are unfair by construction: not judged"),
     );
+    for (name, _) in LIMITERS {
+        rows.push(row(format!("{name}, one queue a user: throughput"), "1/s"));
+        rows.push(row(format!("{name}, one queue a user: unfairness"), "%"));
+    }
+    rows.push(row("shaped against the best adaptive limiter with one queue a user", "%").goal(Check::AtLeast(0.0)));
     rows
 }
 
@@ -405,11 +417,18 @@ fn baselines(r: &Runs) -> Vec<Option<f64>> {
     // 80 users with 1 to 8 connections each.
     let one = |front| run(&Setting { uneven: true, ..r.setting(TPCC, 256, front) }, r.seed);
     let all: Vec<Measured> = LIMITERS.map(|(_, l)| one(Front::Queue(l))).to_vec();
+    let fair: Vec<Measured> = LIMITERS.map(|(_, l)| one(Front::Queues(l))).to_vec();
     let s = one(shaped(10));
-    let best = all[3..].iter().max_by(|a, b| a.rate.total_cmp(&b.rate)).expect("three adaptive ones");
+    let best_of = |all: &[Measured]| {
+        let adaptive = all[3..].iter().cloned();
+        adaptive.max_by(|a, b| a.rate.total_cmp(&b.rate)).expect("three adaptive ones")
+    };
+    let (best, best_fair) = (best_of(&all), best_of(&fair));
     let none = one(Front::None);
     let mut out: Vec<f64> = [&none].into_iter().chain(&all).flat_map(|m| [m.rate, m.unfairness]).collect();
     out.extend([s.rate, s.unfairness, more(s.rate, best.rate), best.unfairness / s.unfairness.max(1e-9)]);
+    out.extend(fair.iter().flat_map(|m| [m.rate, m.unfairness]));
+    out.push(more(s.rate, best_fair.rate));
     some(out)
 }
 
@@ -443,6 +462,37 @@ fn joint(r: &Runs) -> Vec<Option<f64>> {
         both.disk_queue,
         more(latency(&both), latency(&alone)),
     ])
+}
+
+const FROM_THE_START: [usize; 3] = [64, 256, 1024];
+
+fn from_the_start_rows() -> Vec<RowSpec> {
+    let mut rows = Vec::new();
+    for n in FROM_THE_START {
+        let gained = row(format!("{n} users: throughput gained in the first two minutes"), "%");
+        rows.push(
+            gained.goal(Check::AtLeast(0.0)).note("the search for P and zeta is part of it; AP-E1 measures after it"),
+        );
+        rows.push(row(format!("{n} users: unfairness in the first two minutes"), "%"));
+        rows.push(row(format!("{n} users: CV of the base's in the first two minutes"), "%"));
+    }
+    rows
+}
+
+/// Base and shaped from the first request on, search included.
+fn from_the_start(r: &Runs) -> Vec<Option<f64>> {
+    let time = Span::from_secs(match (r.quick, r.brief) {
+        (true, true) => 9,
+        (true, false) => 27,
+        _ => 120,
+    });
+    let whole = |n, front| run(&Setting { warm: Span::ZERO, time, ..r.setting(TPCC, n, front) }, r.seed);
+    let one = |n| {
+        let b = whole(n, Front::None);
+        let s = whole(n, bounded(10, Some(&b)));
+        [more(s.rate, b.rate), s.unfairness, 100.0 * s.variability / b.variability]
+    };
+    some(FROM_THE_START.into_iter().flat_map(one).collect())
 }
 
 /// All of them.
@@ -492,6 +542,13 @@ pub fn all() -> Vec<Apples> {
             tails::tight_rows,
             tails::tight,
         ),
+        apples(
+            "AP-START",
+            "The tuner's search included, from the first request",
+            "AppleS §3, Fig. 1",
+            from_the_start_rows,
+            from_the_start,
+        ),
         apples("AP-J1", "With the storage's forecast", "the idea of AppleS §3.4", joint_rows, joint),
         apples("AP-B1", "Against other limits on parallelism", "not in the paper", baselines_rows, baselines),
     ]
@@ -525,7 +582,12 @@ impl Experiment for Apples {
         (self.rows)()
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let values = (self.sample)(&Runs { seed, quick: inputs.quick });
+        let values = (self.sample)(&Runs {
+            seed,
+            quick: inputs.quick,
+            brief: inputs.brief,
+            crowds: !inputs.has(Switch::NoCrowding),
+        });
         Ok(Sample { values, plots: Vec::new(), notes: Vec::new() })
     }
 }

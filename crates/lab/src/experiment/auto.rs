@@ -1,5 +1,5 @@
-//! AUTO, AUTO-RECORDED: the predictor that chooses itself against the others, on models whose inside is hidden and on recorded
-//! times of real devices.
+//! AUTO, AUTO-HELD-OUT, AUTO-RECORDED: the predictor that chooses itself against the others, on models whose inside is hidden and on recorded
+//! times of real devices. AUTO-HELD-OUT has devices, loads and seeds that AUTO hasn't: nobody may change a predictor after its figures.
 //!
 //! Every request runs; reads that would have been refused are only flagged (MT-M28). All predictors see the same run. The first half of the
 //! reads sets the deadline (its p95), trains the networks and lets the others learn; the second half is judged. Hindsight's limit
@@ -42,7 +42,7 @@ struct Ended {
 impl Ended {
     fn read(&self) -> Option<Read> {
         let Ended { arrived_at, expected_at, done_at, .. } = *self;
-        (self.op == Op::Read).then_some(Read { arrived_at, expected_at, done_at })
+        (self.op == Op::Read).then_some(Read { arrived_at, expected_at, done_at, flagged_at: None })
     }
 }
 
@@ -136,6 +136,7 @@ impl Run<'_> {
             arrived_at: e.arrived_at,
             expected_at: e.arrived_at + Span::from_nanos(flagged(chance_ns(e))),
             done_at: e.arrived_at + Span::from_secs(if e.late { 3 } else { 1 }),
+            flagged_at: None,
         };
         let second = Span::from_secs(2);
         let verdicts: Vec<Read> =
@@ -290,8 +291,97 @@ const CASES: [Case; 8] = [
     },
 ];
 
+/// Other devices, other loads.
+const HELD_OUT: [Case; 6] = [
+    Case {
+        name: "other flash",
+        device: "sized:8G:aged:nitro-mlc",
+        load: Load {
+            reads_per_s: 700,
+            read_bursts: 3,
+            writes_per_s: 150,
+            write_kib: 128,
+            in_sequence: 90,
+            active: Span::from_millis(20),
+            idle: Span::from_millis(300),
+            flushes: true,
+            span: 6 << 30,
+        },
+        ..ON_FLASH
+    },
+    Case {
+        name: "flash, small writes without a rest",
+        load: Load {
+            writes_per_s: 500,
+            write_kib: 8,
+            in_sequence: 0,
+            active: Span::from_secs(2),
+            idle: Span::from_millis(20),
+            ..BURSTS
+        },
+        ..ON_FLASH
+    },
+    Case {
+        name: "other disk, 8 at once",
+        device: "cheetah-15k5",
+        depth: 8,
+        load: Load {
+            reads_per_s: 60,
+            read_bursts: 3,
+            writes_per_s: 40,
+            write_kib: 256,
+            in_sequence: 80,
+            span: 1 << 35,
+            ..ON_DISK.load
+        },
+        ..ON_DISK
+    },
+    Case {
+        name: "other disk, one at a time",
+        device: "hdd-160g-7200",
+        depth: 1,
+        load: Load {
+            reads_per_s: 25,
+            read_bursts: 4,
+            writes_per_s: 30,
+            write_kib: 16,
+            flushes: false,
+            span: 1 << 35,
+            ..ON_DISK.load
+        },
+        ..ON_DISK
+    },
+    Case {
+        name: "other disk, one at a time, profile",
+        device: "hdd-160g-7200",
+        depth: 1,
+        profiled: true,
+        load: Load {
+            reads_per_s: 25,
+            read_bursts: 4,
+            writes_per_s: 30,
+            write_kib: 16,
+            flushes: false,
+            span: 1 << 35,
+            ..ON_DISK.load
+        },
+        ..ON_DISK
+    },
+    Case {
+        name: "throttled to 500 a second",
+        device: "sized:8G:vf-sata-60g",
+        depth: 64,
+        throttle: Some((500, 20)),
+        load: Load { reads_per_s: 250, read_bursts: 4, writes_per_s: 60, write_kib: 32, ..BURSTS },
+        ..ON_FLASH
+    },
+];
+
+/// Added to seeds of what is held out.
+const OTHER_SEEDS: u64 = 10_000;
+
 impl Case {
-    fn fill(&self, seed: u64, quick: bool, values: &mut Vec<Option<f64>>) -> Result<(), LabError> {
+    fn fill(&self, seed: u64, inputs: &Inputs, values: &mut Vec<Option<f64>>) -> Result<(), LabError> {
         let choice = DeviceChoice::named(self.device)?;
         let failed = |e: plimsoll_device::SpecError| LabError(e.to_string());
         let profile = match self.profiled {
@@ -300,7 +390,7 @@ impl Case {
         };
         let model: AnyModel = choice.spec.build(DeviceOptions { seed, mismatch: SPREAD }).map_err(failed)?;
         let load = Load { span: self.load.span.min(model.size_bytes()), ..self.load };
-        let records = generated(&load, seed, if quick { 12_000 } else { 24_000 });
+        let records = generated(&load, seed, inputs.length(24_000, 12_000, 3_000));
         let device: Box<dyn Device> = match self.throttle {
             Some((per_s, burst)) => Box::new(Modelled(Throttled::new(model, per_s, burst))),
             None => Box::new(Modelled(model)),
@@ -318,29 +408,45 @@ impl Case {
     }
 }
 
-/// On models.
-struct Models;
+/// On models: those of development, or those that are held out.
+struct Models {
+    is_held_out: bool,
+}
+
+impl Models {
+    fn cases(&self) -> &'static [Case] {
+        if self.is_held_out { &HELD_OUT } else { &CASES }
+    }
+}
 
 impl Experiment for Models {
     fn id(&self) -> &'static str {
-        "AUTO"
+        if self.is_held_out { "AUTO-HELD-OUT" } else { "AUTO" }
     }
     fn title(&self) -> &'static str {
-        "The predictor that chooses itself, on models whose inside is hidden"
+        match self.is_held_out {
+            false => "The predictor that chooses itself, on models whose inside is hidden",
+            true => "The predictor that chooses itself, on devices, loads and seeds that its development hadn't",
+        }
     }
     fn source(&self) -> &'static str {
         "beyond the papers"
     }
     fn device(&self) -> &'static str {
-        "flash, disks, a shingled disk, a throttle"
+        if self.is_held_out {
+            "other flash, other disks, another throttle"
+        } else {
+            "flash, disks, a shingled disk, a throttle"
+        }
     }
     fn rows(&self, _: &Inputs) -> Vec<RowSpec> {
-        CASES.iter().flat_map(|c| rows_of(c.name)).collect()
+        self.cases().iter().flat_map(|c| rows_of(c.name)).collect()
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let mut values = Vec::new();
-        for case in &CASES {
-            case.fill(seed, inputs.quick, &mut values)?;
+        let seed = if self.is_held_out { seed + OTHER_SEEDS } else { seed };
+        for case in self.cases() {
+            case.fill(seed, inputs, &mut values)?;
         }
         Ok(Sample { values, plots: vec![], notes: vec![] })
     }
@@ -422,7 +528,7 @@ impl Experiment for RecordedTimes {
     }
 }
 
-/// Both.
+/// All.
 pub fn all() -> Vec<Box<dyn Experiment>> {
-    vec![Box::new(Models), Box::new(RecordedTimes)]
+    vec![Box::new(Models { is_held_out: false }), Box::new(Models { is_held_out: true }), Box::new(RecordedTimes)]
 }

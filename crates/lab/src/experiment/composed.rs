@@ -1,10 +1,10 @@
-//! What a whole stack forecasts against what then happens, with a queue ten deep in each of its layers.
+//! Forecasts of a whole stack against actual times, with a queue of ten in each of its layers.
 //!
-//! The parts of a forecast come from the layers one by one; whether their sum is right only a whole stack can tell. Each
-//! combination of layers is kept under the same load: ten reads at the device and ten in the scheduler, ten small writes in
-//! the logs, about ten background reads of the page cache, ten of each tenant that wait for a core, ten that wait for their
-//! slot. Now and then a probe is read, at a place of its own, behind ten writes that wait for each other in the front, or of what the
-//! flash cache has, behind ten at the flash drive and ten in its scheduler.
+//! The parts of a forecast come from the layers one by one; only a whole stack shows whether their sum is right. Each
+//! combination of layers is kept under the same load: ten reads at the device and ten in the scheduler, ten small writes in the
+//! logs, about ten background reads of the page cache, ten of each tenant that wait for a core, ten that wait for their slot.
+//! Now and then a probe is read. It has an address of its own behind ten writes that wait for each other in the front. Or it
+//! reads data of the flash cache, behind ten at the flash drive and ten in its scheduler.
 
 mod bench;
 mod stacks;
@@ -23,7 +23,7 @@ pub struct ComposedForecasts;
 
 const DEVICE: &str = "hdd-160g-7200";
 const SPREAD: f64 = 0.15;
-/// How deep each queue is.
+/// Depth of each queue.
 const DEEP: u64 = 10;
 const BLOCK: u64 = 4096;
 /// Addresses of a volume that are used: enough for the arm to move.
@@ -35,8 +35,9 @@ const OTHER_VOLUME: VolumeKey = VolumeKey { id: 2, generation: 1 };
 const OTHER: TenantId = TenantId(2);
 /// Rounds that only teach.
 const TAUGHT: u64 = 60;
+const TAUGHT_BRIEF: u64 = 12;
 
-/// What a probe meets.
+/// Obstacle in front of a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Probe {
     /// Nobody else is at its place.
@@ -75,10 +76,12 @@ fn judged(seen: &[Seen]) -> Option<[f64; 3]> {
 }
 
 /// By kind of probe.
-fn measure(c: &Combination, profile: &Profile, seed: u64, rounds: u64) -> Result<Vec<Option<[f64; 3]>>, LabError> {
+fn measure(c: &Combination, profile: &Profile, seed: u64, inputs: &Inputs) -> Result<Vec<Option<[f64; 3]>>, LabError> {
     let mut bench = Bench::new(c, profile, seed)?;
-    for round in 0..TAUGHT + rounds {
-        if round == TAUGHT {
+    let rounds = inputs.length(420, 60, 12);
+    let taught = inputs.length(TAUGHT, TAUGHT, TAUGHT_BRIEF);
+    for round in 0..taught + rounds {
+        if round == taught {
             bench.seen.iter_mut().for_each(Vec::clear);
         }
         bench.round(round);
@@ -133,10 +136,9 @@ impl Experiment for ComposedForecasts {
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let choice = DeviceChoice::named(DEVICE)?;
         let profile = profile_of(choice.disk()?, 1, 10).map_err(|e| LabError(e.to_string()))?;
-        let rounds = if inputs.quick { 60 } else { 420 };
         let mut values = Vec::new();
         for c in &COMBINATIONS {
-            for of_probe in measure(c, &profile, seed, rounds)? {
+            for of_probe in measure(c, &profile, seed, inputs)? {
                 values.extend(of_probe.map_or([None; 3], |v| v.map(Some)));
             }
         }
@@ -164,7 +166,7 @@ mod tests {
                 b.round(round);
             }
             b.prepare(Probe::Blocked);
-            let stack = b.pool.stack();
+            let stack = &b.pool.stack;
             assert_eq!(stack.layer::<Front>().expect("a front").waiting() as u64, DEEP, "{}", c.name);
             let deep = |n: u64, at: &str| assert!(n >= DEEP, "{}: {n} {at}", c.name);
             if !c.fence {

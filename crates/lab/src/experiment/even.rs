@@ -1,5 +1,6 @@
-//! A drive without chance: one request after the other, each for as long as its distance from the one before says. On it only the
-//! order is left to predict; what a predictor gets wrong on a real drive beyond that is what distances don't tell.
+//! A drive without chance: one request after the other, each for a time that its distance from the one before determines. On it
+//! only the order is left to predict. A predictor's additional errors on a real drive come from properties that distances don't
+//! show.
 
 use plimsoll_base::{IoHead, Op as IoOp, Span, TenantId, Time, VolumeKey};
 use plimsoll_device::{Done, Model, Op, Request};

@@ -24,7 +24,7 @@ const DEVICE: &str = "mittos-openchannel";
 /// The drive is shrunk to this, so that its past fits in memory and it collects garbage.
 const BYTES: u64 = 8 << 30;
 const SPREAD: f64 = 0.15;
-/// As many times as fast as the disk's replay: one for each chip.
+/// Binary logarithm of the speed relative to the disk's replay: one for each chip.
 const FASTER_LOG2: i32 = 7;
 /// The paper's device for the disk's speed.
 const DISK: &str = "cheetah-15k5";
@@ -151,7 +151,7 @@ impl Experiment for FlashAccuracy {
                 values.extend(std::iter::repeat_n(None, trace_rows(&case.name).len()));
                 continue;
             }
-            let whole = traces::stretch(&case, if inputs.quick { 20_000 } else { 100_000 })?;
+            let whole = traces::stretch(&case, inputs.length(100_000, 20_000, 1_000))?;
             let records = traces::from_a_start(&at_flash_speed(&whole, &profile)?, seed);
             let first = values.len();
             fill(&records, &profile, seed, &mut values)?;
@@ -165,8 +165,8 @@ impl Experiment for FlashAccuracy {
     }
 }
 
-/// The records as fast as the paper's, or so much slower (by powers of two) that half of the reads still find their chip
-/// all but free: the shrunk drive collects more garbage than the paper's.
+/// Returns the records at the paper's speed, or slowed by a power of two until half of the reads still find their chip all but
+/// free: the shrunk drive collects more garbage than the paper's.
 fn at_flash_speed(whole: &[TraceRecord], profile: &FlashProfile) -> Result<Vec<TraceRecord>, LabError> {
     let fastest = traces::speed_for_disk(whole, &DeviceChoice::named(DISK)?)? + FASTER_LOG2;
     let free = Span::from_nanos((profile.read_us * 2e3) as u64);

@@ -24,14 +24,14 @@ const CLIENTS: u16 = 9;
 const REPLICAS: u16 = 3;
 /// The mean time between two gets of the cluster: a disk is busy with them about a tenth of its time.
 const GAP: Span = Span::from_millis(8);
-/// Another node is noisy every so often, with so many large reads at once: busy for some 150 ms (§6's bursts).
+/// Interval of another node's bursts of concurrent large reads: each keeps it busy for some 150 ms (§6's bursts).
 const BURST_EVERY: Span = Span::from_millis(400);
 const BURST: usize = 8;
 const BURST_BYTES: u64 = 256 << 10;
 /// Shares of wrong answers that are tried, in percent; 0 for none.
 const RATES: [u64; 5] = [20, 40, 60, 80, 100];
 
-/// Wrong answers: of reads that would be refused so many percent are accepted, and of the others so many refused.
+/// Wrong answers, in percent: refusals that are turned into acceptances, and acceptances that are turned into refusals.
 #[derive(Clone, Copy)]
 struct Wrong {
     negative: u64,

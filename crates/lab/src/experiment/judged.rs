@@ -6,8 +6,10 @@
 use crate::experiment::LabError;
 use plimsoll_base::{Completion, LatencyHistogram, Op, Span, Time};
 use plimsoll_replay::{Limits, Pool, open_loop_watched};
+use plimsoll_sched::Cfq;
 use plimsoll_trace::record::{Tables, TraceRecord};
 use plimsoll_trace::stream::Held;
+use std::collections::BTreeMap;
 
 /// A read that ended, as the accounting needs it.
 #[derive(Clone, Copy)]
@@ -15,10 +17,12 @@ pub(crate) struct Read {
     pub arrived_at: Time,
     pub expected_at: Time,
     pub done_at: Time,
+    /// Time of the first flag after it had been accepted, if there was one.
+    pub flagged_at: Option<Time>,
 }
 
 impl Read {
-    /// What was forecast, and what it took, in ms.
+    /// Returns the forecast and the actual time, in ms.
     pub(crate) fn times_ms(&self) -> (f64, f64) {
         let ms = |t: Time| t.since(self.arrived_at).as_millis_f64();
         (ms(self.expected_at), ms(self.done_at))
@@ -30,11 +34,20 @@ pub(crate) fn replay_reads(pool: &mut Pool, records: &[TraceRecord], limits: &Li
     let mut reads = Vec::new();
     let mut watch = |now: Time, c: &Completion| {
         if c.io.op == Op::Read {
-            reads.push(Read { arrived_at: c.io.arrived_at, expected_at: c.io.expected_at, done_at: now });
+            let (arrived_at, expected_at) = (c.io.arrived_at, c.io.expected_at);
+            reads.push((c.io.id, Read { arrived_at, expected_at, done_at: now, flagged_at: None }));
         }
     };
     let mut source = Held::new(records.to_vec(), Tables::new());
     open_loop_watched(pool, &mut source, limits, &mut |_, _| {}, &mut watch)?;
+    let flagged = pool.stack.layer::<Cfq>().map_or(&[][..], Cfq::flagged);
+    let mut flagged_at = BTreeMap::new();
+    // The first time counts.
+    flagged.iter().for_each(|(id, at)| {
+        flagged_at.entry(*id).or_insert(*at);
+    });
+    let mut reads: Vec<Read> =
+        reads.into_iter().map(|(id, r)| Read { flagged_at: flagged_at.get(&id).copied(), ..r }).collect();
     reads.sort_by_key(|r| r.arrived_at);
     Ok(reads)
 }
@@ -44,6 +57,50 @@ pub(crate) fn p95(reads: &[Read], until: Time) -> Span {
     let mut h = LatencyHistogram::new();
     reads.iter().filter(|r| r.arrived_at < until).for_each(|r| h.record(r.done_at.since(r.arrived_at)));
     h.percentile(95.0)
+}
+
+/// Late reads by the time of their flag, in percent of the late ones.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Leads {
+    /// At admission: the whole deadline ahead.
+    pub at_admission: f64,
+    /// Later, with the lead left.
+    pub ahead: f64,
+    /// With less of it left, or after the deadline.
+    pub too_late: f64,
+    /// Never.
+    pub never: f64,
+}
+
+impl Leads {
+    /// Of late reads by `deadline`, where a flag is of use `lead` before it; `None` if none was late.
+    pub(crate) fn of(reads: &[Read], deadline: Span, lead: Span) -> Option<Leads> {
+        let (mut l, mut late) = (Leads::default(), 0.0);
+        for r in reads.iter().filter(|r| r.done_at > r.arrived_at + deadline) {
+            let due = r.arrived_at + deadline;
+            late += 1.0;
+            *match r.flagged_at {
+                _ if r.expected_at <= due => &mut l.never,
+                None => &mut l.at_admission,
+                Some(at) if at + lead <= due => &mut l.ahead,
+                Some(_) => &mut l.too_late,
+            } += 1.0;
+        }
+        let percent = |n: f64| 100.0 * n / late;
+        (late > 0.0).then(|| Leads {
+            at_admission: percent(l.at_admission),
+            ahead: percent(l.ahead),
+            too_late: percent(l.too_late),
+            never: percent(l.never),
+        })
+    }
+}
+
+/// Reads, of which those that were flagged with less than `lead` left count as never flagged: nobody could have gone elsewhere in time.
+pub(crate) fn with_lead(reads: &[Read], deadline: Span, lead: Span) -> Vec<Read> {
+    let in_time = |r: &Read| r.flagged_at.is_none_or(|at| at + lead <= r.arrived_at + deadline);
+    let taken = |r: &Read| if in_time(r) { *r } else { Read { expected_at: r.arrived_at, ..*r } };
+    reads.iter().map(taken).collect()
 }
 
 /// Reads that came from `from` on.
@@ -95,7 +152,7 @@ impl Verdict {
         self.percent(self.late)
     }
 
-    /// How far the wrong ones were off, in ms; `None` if none was.
+    /// Returns the mean error of the wrong ones, in ms; `None` if none was wrong.
     pub(crate) fn wrong_by_ms(&self) -> Option<f64> {
         (self.wrong() > 0).then(|| self.wrong_by_ns as f64 / 1e6 / self.wrong() as f64)
     }
@@ -112,11 +169,11 @@ impl Verdict {
     }
 }
 
-/// Of the reads that are in time, a black box may flag so many percent.
+/// Percent of the reads in time that a black box may flag.
 pub(crate) const NEEDLESS: f64 = 1.0;
 
-/// What a limit on the forecast that is chosen afterwards would give: of the late reads so many percent are missed, if no more
-/// than `needless_percent` of the others are flagged. By what was forecast nobody can tell them better apart.
+/// Returns the result of a limit on the forecast that is chosen afterwards: the percent of the late reads that are missed, if
+/// no more than `needless_percent` of the others are flagged. No rule on the same forecast separates them better.
 pub(crate) fn missed_in_hindsight(reads: &[Read], deadline: Span, needless_percent: f64) -> Option<f64> {
     let late = |r: &Read| r.done_at > r.arrived_at + deadline;
     let all_late = reads.iter().filter(|r| late(r)).count();
@@ -136,7 +193,7 @@ pub(crate) fn missed_in_hindsight(reads: &[Read], deadline: Span, needless_perce
     (all_late > 0).then(|| 100.0 * (all_late - best) as f64 / all_late as f64)
 }
 
-/// Groups that a calibration is told over.
+/// Number of groups that a calibration is reported over.
 const GROUPS: usize = 10;
 
 /// The calibration error of predicted times, in percent: reads in tenths by what was predicted for them; over the tenths, the
@@ -161,7 +218,7 @@ mod tests {
 
     fn read(expected_ms: u64, took_ms: u64) -> Read {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
-        Read { arrived_at: Time::ZERO, expected_at: at(expected_ms), done_at: at(took_ms) }
+        Read { arrived_at: Time::ZERO, expected_at: at(expected_ms), done_at: at(took_ms), flagged_at: None }
     }
 
     #[test]
@@ -173,6 +230,21 @@ mod tests {
         assert_eq!((v.missed_percent(), v.needless_percent()), (Some(100.0 / 3.0), Some(50.0)));
         let none = Verdict::of(&[], Span::ZERO);
         assert_eq!((none.wrong_by_ms(), none.missed_percent(), none.needless_percent()), (None, None, None));
+    }
+
+    #[test]
+    fn a_flag_counts_by_when_it_was_set() {
+        let at = |ms| Some(Time::ZERO + Span::from_millis(ms));
+        let flagged = |r: Read, ms| Read { flagged_at: at(ms), ..r };
+        // Late by a deadline of 10 ms: known at admission, 6 ms ahead, 1 ms ahead, 5 ms after, never; and one in time.
+        let late = read(11, 15);
+        let reads = [late, flagged(late, 4), flagged(late, 9), flagged(late, 15), read(5, 15), read(5, 5)];
+        let (deadline, lead) = (Span::from_millis(10), Span::from_millis(2));
+        let l = Leads::of(&reads, deadline, lead).unwrap();
+        assert_eq!((l.at_admission, l.ahead, l.too_late, l.never), (20.0, 20.0, 40.0, 20.0));
+        let v = Verdict::of(&with_lead(&reads, deadline, lead), deadline);
+        assert_eq!((v.false_negatives, v.false_positives), (3, 0));
+        assert_eq!(Leads::of(&reads[5..], deadline, lead), None);
     }
 
     /// The obvious way: every limit there is.

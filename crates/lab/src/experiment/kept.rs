@@ -1,4 +1,5 @@
-//! KEPT: accepted means kept. Reads with a deadline on modelled disks at loads from half to three times as much as the disk can do.
+//! KEPT, KEPT-HELD-OUT: accepted means kept. Reads with a deadline on modelled disks at loads of 50 to 300 % of what the disk can do.
+//! KEPT-HELD-OUT has drives, deadlines, loads and seeds that KEPT hasn't: nobody may change the admission after its figures.
 
 use crate::experiment::even::Even;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
@@ -15,10 +16,15 @@ use plimsoll_trace::record::{Op as TraceOp, Tables, TraceRecord};
 use plimsoll_trace::stream::Held;
 
 /// See the module's documentation.
-pub struct Kept;
+pub struct Kept {
+    /// Nothing of what it judges was developed with.
+    pub is_held_out: bool,
+}
 
-const DEADLINE: Span = Span::from_millis(20);
 const LOADS: [u64; 4] = [50, 100, 200, 300];
+const OTHER_LOADS: [u64; 3] = [70, 130, 250];
+/// Added to seeds of what is held out.
+const OTHER_SEEDS: u64 = 10_000;
 
 /// A pool and the reads that it gets.
 struct Case {
@@ -33,10 +39,22 @@ struct Case {
     writes: u64,
     /// On a drive whose times follow from distances alone.
     even: bool,
+    deadline: Span,
 }
 
 const fn case(name: &'static str, sched: SchedulerKind, depth: u32, profiled: bool) -> Case {
-    Case { name, device: "constellation-es3-1tb", sched, depth, profiled, span: 1 << 30, writes: 0, even: false }
+    let deadline = Span::from_millis(20);
+    Case {
+        name,
+        device: "constellation-es3-1tb",
+        sched,
+        depth,
+        profiled,
+        span: 1 << 30,
+        writes: 0,
+        even: false,
+        deadline,
+    }
 }
 
 const CASES: [Case; 9] = [
@@ -50,6 +68,42 @@ const CASES: [Case; 9] = [
     Case { span: 1 << 39, ..case("noop, depth 1, whole disk", SchedulerKind::Noop, 1, false) },
     Case { writes: 30, ..case("noop, depth 1, 30 % writes", SchedulerKind::Noop, 1, false) },
 ];
+
+const HELD_OUT: [Case; 4] = [
+    Case {
+        device: "cheetah-15k5",
+        deadline: Span::from_millis(12),
+        ..case("cheetah-15k5, 12 ms, noop, depth 2", SchedulerKind::Noop, 2, false)
+    },
+    Case {
+        device: "hdd-160g-7200",
+        deadline: Span::from_millis(50),
+        span: 1 << 33,
+        ..case("hdd-160g-7200, 50 ms, cfq, depth 2, profile", SchedulerKind::Cfq, 2, true)
+    },
+    Case {
+        device: "hdd-160g-7200",
+        deadline: Span::from_millis(30),
+        writes: 15,
+        ..case("hdd-160g-7200, 30 ms, deadline, depth 2, 15 % writes", SchedulerKind::Deadline, 2, false)
+    },
+    Case {
+        device: "cheetah-15k5",
+        deadline: Span::from_millis(25),
+        span: 1 << 36,
+        ..case("cheetah-15k5, 25 ms, noop, depth 8, half the disk", SchedulerKind::Noop, 8, false)
+    },
+];
+
+impl Kept {
+    fn cases(&self) -> &'static [Case] {
+        if self.is_held_out { &HELD_OUT } else { &CASES }
+    }
+
+    fn loads(&self) -> &'static [u64] {
+        if self.is_held_out { &OTHER_LOADS } else { &LOADS }
+    }
+}
 
 fn arrivals(c: &Case, seed: u64, n: u64, mean: Span) -> Vec<TraceRecord> {
     let mut rng = Rng::new(seed, "arrivals");
@@ -139,7 +193,7 @@ fn replay(c: &Case, records: &[TraceRecord], seed: u64, from: Time, room: bool) 
             t.missed += u64::from(done.outcome.is_done() && now > done.io.deadline);
         }
     };
-    let limits = Limits { deadline: Some(DEADLINE), ..Limits::default() };
+    let limits = Limits { deadline: Some(c.deadline), ..Limits::default() };
     open_loop_watched(&mut pool, &mut Held::new(records.to_vec(), Tables::new()), &limits, &mut |_, _| {}, &mut watch)?;
     t.reads = records.iter().filter(|r| r.op == TraceOp::Read && r.arrived_at >= from).count() as u64;
     t.refused = t.reads - ended;
@@ -169,13 +223,13 @@ fn needed(c: &Case, records: &[TraceRecord], seed: u64, from: Time) -> Result<Ta
         let request = Request { tag: tag as u64, op, offset: r.offset, len: r.len };
         let judged = r.arrived_at >= from && r.op == TraceOp::Read;
         t.reads += u64::from(judged);
-        if r.op == TraceOp::Read && start > r.arrived_at + DEADLINE {
+        if r.op == TraceOp::Read && start > r.arrived_at + c.deadline {
             t.refused += u64::from(judged);
             continue;
         }
         let mut tried = model.clone();
         let end = served(tried.model(), start, request);
-        if r.op == TraceOp::Read && end > r.arrived_at + DEADLINE {
+        if r.op == TraceOp::Read && end > r.arrived_at + c.deadline {
             t.refused += u64::from(judged);
             continue;
         }
@@ -198,21 +252,24 @@ fn mean_service(c: &Case, seed: u64) -> Result<Span, LabError> {
 
 impl Experiment for Kept {
     fn id(&self) -> &'static str {
-        "KEPT"
+        if self.is_held_out { "KEPT-HELD-OUT" } else { "KEPT" }
     }
     fn title(&self) -> &'static str {
-        "Accepted means kept: misses of accepted reads, refusals against the least that is needed"
+        match self.is_held_out {
+            false => "Accepted means kept: misses of accepted reads, refusals against the least that is needed",
+            true => "Accepted means kept, on drives, deadlines, loads and seeds that its development hadn't",
+        }
     }
     fn source(&self) -> &'static str {
         "beyond the papers"
     }
     fn device(&self) -> &'static str {
-        "constellation-es3-1tb"
+        if self.is_held_out { "cheetah-15k5, hdd-160g-7200" } else { "constellation-es3-1tb" }
     }
     fn rows(&self, _: &Inputs) -> Vec<RowSpec> {
         let mut rows = Vec::new();
-        for c in &CASES {
-            for load in LOADS {
+        for c in self.cases() {
+            for load in self.loads() {
                 let row = |what: &str, unit| RowSpec::new(format!("{}, load {load} %: {what}", c.name), unit);
                 rows.push(row("missed, by the forecast alone", "%"));
                 rows.push(row("refused over needed, by the forecast alone", "x"));
@@ -227,10 +284,11 @@ impl Experiment for Kept {
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let n = if inputs.quick { 4_000 } else { 20_000 };
         let mut values = Vec::new();
-        for c in &CASES {
+        let seed = if self.is_held_out { seed + OTHER_SEEDS } else { seed };
+        for c in self.cases() {
             let mean = mean_service(c, seed)?;
-            for load in LOADS {
-                let records = arrivals(c, seed, n, mean * 100 / load);
+            for load in self.loads() {
+                let records = arrivals(c, seed, n, mean * 100 / *load);
                 let from = records[records.len() / 4].arrived_at;
                 let needed = needed(c, &records, seed, from)?;
                 for room in [false, true] {

@@ -105,7 +105,7 @@ impl Experiment for LazyCheckpoint {
                 LogsConfig { clean: CleanConfig { idle_after: None, ..CleanConfig::default() }, ..swapping(256 << 10) };
             let (m, before, mut pool) = replay(&device, Shape::default(), logs, &records, seed)?;
             let logs =
-                |pool: &plimsoll_replay::Pool| pool.stack().layer::<Logs>().expect("it is there").status(Time::ZERO);
+                |pool: &plimsoll_replay::Pool| pool.stack.layer::<Logs>().expect("it is there").status(Time::ZERO);
             let table = logs(&pool).mtl_bytes;
             let begun = Time::ZERO + m.elapsed() + HOUR;
             pool.stack.tell(begun, &Addressed::new(&LogsControl::Checkpoint));

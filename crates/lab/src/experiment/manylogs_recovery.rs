@@ -19,7 +19,7 @@ use std::num::NonZeroU32;
 /// See the module's documentation.
 pub struct RecoveryTime;
 
-/// What the device holds when it's started.
+/// Content of the device at the start.
 struct Left {
     what: &'static str,
     /// Extents in the last image.

@@ -1,7 +1,7 @@
 //! ML-E4 at block level, and the same on one disk: a sequential stream beside small durable writes, with and without logs.
 //!
 //! The paper's Fig 2 and 3 are of its file system; here its workload is played at block level: a batch of 20 scattered 4 KiB
-//! writes, all at once, then one FLUSH, so many batches a second. Counted as there, 20 writes a batch.
+//! writes, all at once, then one FLUSH, at a fixed number of batches a second. Counted as there, 20 writes a batch.
 
 use crate::experiment::manylogs::{one_log, pool_with, swapping};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};

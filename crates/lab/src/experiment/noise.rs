@@ -1,7 +1,8 @@
 //! MT-E2 to E4: how noisy neighbours look from 20 nodes, by our generator and by the published schedule.
 //!
-//! The generator was given figures of MittOS §6 (see [`plimsoll_replay::workload::noise`]); that it has them is no finding, and
-//! such rows say "generator check". What the modelled disk makes of the noise is a finding: there the noise is reads.
+//! The generator was given figures of MittOS §6 (see [`plimsoll_replay::workload::noise`]). Its agreement with them is no
+//! finding, and such rows have the kind "generator check". The modelled disk's response to the noise is a finding: there the
+//! noise is reads.
 
 use crate::experiment::stats::quantile;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
@@ -80,7 +81,7 @@ impl Resource {
     }
 }
 
-/// What one node saw.
+/// Observations at one node.
 struct Seen {
     latency: LatencyHistogram,
     /// Numbers of the windows that were noisy.

@@ -1,9 +1,9 @@
 //! VF-E10: how well a batch's service time is predicted from distances alone.
 //!
-//! VirtualFence §4.5.3: a request costs a piecewise-linear function of its distance from the one before, a batch (in order
-//! of address) the sum. The function is fitted to the service times of many random batches by least squares: between
-//! knots it is linear, so a batch's time is linear in how much of each knot's hat function its distances make up.
-//! On flash distance is nothing: there the time is a line over the numbers of reads and of writes.
+//! VirtualFence §4.5.3: a request costs a piecewise-linear function of its distance from the one before, a batch (in order of
+//! address) the sum. The function is fitted to the service times of many random batches by least squares. Between knots it is
+//! linear, so a batch's time is linear in each knot's part of its distances. On flash distance has no effect: there the time is
+//! a line over the numbers of reads and of writes.
 
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use plimsoll_base::linear::least_squares;
@@ -34,12 +34,12 @@ struct Batch {
     service: Span,
 }
 
-/// How batches are issued.
+/// Method of issuing batches.
 #[derive(Clone, Copy)]
 struct Issue {
     /// Requests outstanding.
     depth: usize,
-    /// Whether writes end on the media, as a benchmark needs that must know when.
+    /// If true, writes end on the media, as a benchmark needs that must know when.
     fua: bool,
     /// Idle time after each batch.
     gap: Span,
@@ -56,7 +56,7 @@ fn draw(blocks: u64, reads_percent: u32, rng: &mut Rng) -> Vec<(u64, bool)> {
     requests
 }
 
-/// How long the drive takes for a batch from `begun` on.
+/// Returns the drive's time for a batch from `begun` on.
 fn serve(drive: &mut impl Model, begun: Time, requests: &[(u64, bool)], issue: Issue) -> Span {
     let mut waiting = requests.iter().zip(0..);
     let (mut now, mut left, mut done) = (begun, requests.len(), Vec::new());
@@ -121,7 +121,7 @@ fn knots(capacity: u64) -> Vec<f64> {
     k
 }
 
-/// How much of each knot a batch's distances make up.
+/// Computes each knot's part of a batch's distances.
 fn features(batch: &Batch, knots: &[f64]) -> Vec<f64> {
     let mut x = vec![0.0; knots.len()];
     for &d in &batch.distances {
@@ -238,7 +238,7 @@ impl Experiment for BatchPredictors {
             |mismatch| Disk::new(spec, DiskOptions { seed, mismatch }).map_err(|e| LabError(format!("{DEVICE}: {e}")));
         let differing = || build(Some(Mismatch { seed, spread: SPREAD }));
         let nominal = build(None)?;
-        let n = if inputs.quick { 400 } else { 2_000 };
+        let n = inputs.length(2_000, 400, 60);
         let knots = knots(nominal.size_bytes());
         let mut rng = Rng::new(seed, "batches");
         let mut batches = |mut drive: Disk, depth: usize, fua: bool| {

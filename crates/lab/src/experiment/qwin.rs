@@ -49,11 +49,11 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
     ]
 }
 
-/// What the drive holds beside the tenants' data.
+/// Other data on the drive beside the tenants'.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Drive {
     name: &'static str,
-    /// The tenants' data are so much of it, %.
+    /// Part of it that the tenants' data take, %.
     used_percent: u64,
 }
 
@@ -72,11 +72,11 @@ const CORES: u32 = 24;
 /// A load of Table 1. The read ratios of B, D, F, G and H can't be recovered from the paper's text (QW-A7).
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Load {
-    /// fio, 4 KiB at random, depth 16, 8 jobs, so many percent reads: A to D.
+    /// fio, 4 KiB at random, depth 16, 8 jobs, with this percent of reads: A to D.
     Small(u64),
     /// The same with depth 32: P.
     Deep(u64),
-    /// fio, 64 KiB in order, depth 16, 2 jobs, so many percent reads: E to H.
+    /// fio, 64 KiB in order, depth 16, 2 jobs, with this percent of reads: E to H.
     Large(u64),
     /// filebench's webserver: K.
     Webserver,
@@ -110,7 +110,7 @@ impl Drive {
     }
 }
 
-/// What a reader must know about all of these.
+/// Returns facts that a reader must know about all of these.
 fn common_notes(drive: Drive) -> Vec<String> {
     vec![
         drive.note(),
@@ -155,7 +155,7 @@ impl Load {
     }
 }
 
-/// `p` of 100 within so many milliseconds.
+/// `p` of 100 within `ms` milliseconds.
 fn objective(percentile_bp: u16, ms: f64) -> Objective {
     Objective { percentile_bp, bound: Span::from_millis_f64(ms) }
 }
@@ -192,14 +192,14 @@ struct Run<'a> {
     policy: PolicyConfig,
     cores: u32,
     drive: Drive,
-    /// What is measured begins here ...
+    /// End of the warm-up and start of the measurement ...
     warm_up: Span,
     /// ... and ends here.
     until: Span,
     seed: u64,
 }
 
-/// What it gave.
+/// Results.
 struct Outcome {
     /// Response times by tenant, after the warm-up.
     response: Vec<LatencyHistogram>,
@@ -211,7 +211,7 @@ struct Outcome {
     history: Vec<CoreChange>,
 }
 
-/// How long one point of a tail's course is.
+/// Length of one point of a tail's course.
 const COURSE: Span = Span::from_secs(10);
 
 impl Run<'_> {

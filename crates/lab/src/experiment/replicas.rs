@@ -1,8 +1,8 @@
-//! What the experiments on replica choice share: the cluster, its gets and its noise, and playing them under a policy.
+//! Common part of the experiments on replica choice: the cluster, its gets and its noise, and playing them under a policy.
 //!
-//! All policies of one seed see the same gets at the same times, the same noise and the same drives. Gets come in an open
-//! loop: a policy that makes users wait doesn't get fewer of them while the noise lasts. What arrives in the first seconds
-//! warms drives and predictors up and isn't counted.
+//! All policies of one seed have the same gets at the same times, the same noise and the same drives. Gets come in an open
+//! loop: a policy that makes users wait doesn't get fewer of them while the noise lasts. Arrivals of the first seconds warm
+//! drives and predictors up and aren't counted.
 
 pub mod adaptive;
 pub mod failover;
@@ -16,10 +16,11 @@ pub mod scale;
 pub mod strategies;
 pub mod tiers;
 pub mod two_levels;
+mod wait_only;
 pub mod writes;
 
 use crate::experiment::stats::quantile;
-use crate::experiment::{Inputs, LabError, RowSpec, Sample};
+use crate::experiment::{Inputs, LabError, RowSpec, Sample, Switch};
 use plimsoll_base::{Rng, Span, Time};
 use plimsoll_client::{Get, PolicyKind, PolicySettings, Preference, ReplicaPolicy};
 use plimsoll_device::HopSpec;
@@ -35,6 +36,8 @@ use std::io::BufReader;
 const DEVICE: &str = "constellation-es3-1tb";
 /// A tenant's share of the disk, as in MT-E2.
 const TENANT_BYTES: u64 = 50 << 30;
+/// Addresses of tenants that are all over the disk: beyond its end they would wrap around.
+const DISK_BYTES: u64 = 900 << 30;
 /// A page of the database, which a get of 1 KB reads.
 const GET_BYTES: u64 = 4096;
 /// The noise's reads: on our disk these keep it busy for the 12 ms that MittOS's of 1 MiB did (§7.2).
@@ -51,7 +54,7 @@ const PAGE_BYTES: u64 = 4096;
 /// Replicas of everything.
 const REPLICAS: u16 = 3;
 
-/// Where noise comes from.
+/// Source of noise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NoiseKind {
     /// Our generator with §6's figures.
@@ -60,7 +63,7 @@ enum NoiseKind {
     Published,
 }
 
-/// What nodes have.
+/// Storage of the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Storage {
     Disk,
@@ -73,7 +76,7 @@ enum Storage {
     Tiers,
 }
 
-/// What a run is made of besides its policy.
+/// Parts of a run besides its policy.
 struct Scene {
     nodes: u16,
     storage: Storage,
@@ -92,10 +95,12 @@ struct Scene {
     watched: Option<u16>,
     /// Gets that arrive before aren't counted.
     warm: Time,
+    /// Assumptions changed.
+    switches: Vec<Switch>,
     seed: u64,
 }
 
-/// What came of it.
+/// Results.
 struct Played {
     /// By the get's number.
     each: Vec<Option<Span>>,
@@ -120,8 +125,13 @@ impl Scene {
             cpu: None,
             watched: None,
             warm: Time::ZERO,
+            switches: Vec::new(),
             seed,
         }
+    }
+
+    fn has(&self, switch: Switch) -> bool {
+        self.switches.contains(&switch)
     }
 
     /// Plays it with `kind` at every client; `limit` is its deadline, time-out or delay.
@@ -180,6 +190,7 @@ impl Scene {
     /// Bytes that gets, and noise beside them, are spread over.
     fn span_bytes(&self) -> u64 {
         match self.storage {
+            Storage::Disk if self.has(Switch::AllWholeDisk) => DISK_BYTES,
             Storage::Disk => TENANT_BYTES,
             Storage::Flash | Storage::FlashPart => FLASH_BYTES / 2,
             Storage::Memory => MEMORY_BYTES,
@@ -262,6 +273,7 @@ fn gets(scene: &Scene, sf: u16, gap: Span, length: Span) -> Vec<Get> {
                 len: GET_BYTES,
                 draw: rng.next_u64(),
                 limit: None,
+                refusable: false,
             });
         }
     }
@@ -270,8 +282,10 @@ fn gets(scene: &Scene, sf: u16, gap: Span, length: Span) -> Vec<Get> {
 /// The noise of `kind` on all nodes for `length`, in order of time; `None`: its data aren't there.
 fn noise(kind: NoiseKind, scene: &Scene, length: Span, inputs: &Inputs) -> Result<Option<Vec<Noise>>, LabError> {
     let mut rng = Rng::new(scene.seed, "noise addresses");
+    let everywhere = scene.has(Switch::NoiseWholeDisk) || scene.has(Switch::AllWholeDisk);
+    let span_bytes = if everywhere { DISK_BYTES } else { TENANT_BYTES };
     let mut read = |at: Time, node: u16| {
-        let mut noise = Noise::read(at, node, rng.below(TENANT_BYTES / NOISE_BYTES) * NOISE_BYTES, NOISE_BYTES);
+        let mut noise = Noise::read(at, node, rng.below(span_bytes / NOISE_BYTES) * NOISE_BYTES, NOISE_BYTES);
         // Another process of the same machine, as MittOS's injector: no group of its own that CFQ would protect gets from.
         noise.tenant = plimsoll_base::TenantId(0);
         noise

@@ -12,24 +12,24 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RunOptions {
     /// Seeds 1 to N at first.
     pub seeds: u64,
     /// While judged rows are undecided, seeds are added up to this one, half of `seeds` at a time.
     pub seeds_max: u64,
-    /// What is run with.
+    /// Inputs of the experiments.
     pub inputs: Inputs,
-    /// Where results are kept by their inputs; `None`: nowhere.
+    /// Folder of results, named by their inputs; `None`: they aren't kept.
     pub cache: Option<PathBuf>,
-    /// What names the running program (a hash of it), as results depend on every line of it.
+    /// Identity of the running program (a hash of it), as results depend on every line of it.
     pub program: String,
     /// The commit of the working directory, for the reader.
     pub commit: String,
 }
 
-/// Seeds of a run that wasn't told otherwise.
+/// Default number of seeds.
 pub const SEEDS_DEFAULT: u64 = 10;
 /// Seeds of a quick run.
 pub const SEEDS_QUICK: u64 = 3;
@@ -39,7 +39,7 @@ pub const SEEDS_MORE: u64 = 2;
 /// One row, filled.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RowReport {
-    /// What is measured.
+    /// Measured quantity.
     pub name: String,
     /// Unit.
     pub unit: String,
@@ -96,11 +96,11 @@ pub struct ExperimentReport {
     pub device: String,
     /// Title.
     pub title: String,
-    /// Where the paper has it.
+    /// Place in the paper.
     pub source: String,
     /// A smaller run?
     pub quick: bool,
-    /// What to know.
+    /// Facts that a reader must know.
     pub notes: Vec<String>,
     /// Hash of every decision of the simulated pools and, unless figures are wall-clock time, of every figure that isn't derived,
     /// over the seeds that the run began with.
@@ -315,7 +315,16 @@ fn cache_name(experiment: &dyn Experiment, options: &RunOptions) -> String {
     let mut h = Xxh3::new();
     h.update(options.program.as_bytes());
     h.update(
-        format!("{} {} {} {}", experiment.version(), options.seeds, options.seeds_max, options.inputs.quick).as_bytes(),
+        format!(
+            "{} {} {} {} {} {:?}",
+            experiment.version(),
+            options.seeds,
+            options.seeds_max,
+            options.inputs.quick,
+            options.inputs.brief,
+            options.inputs.switches
+        )
+        .as_bytes(),
     );
     let files = experiment.files().into_iter().filter_map(|f| options.inputs.file(f));
     for path in files.chain(options.inputs.traces.iter().cloned()) {

@@ -20,7 +20,7 @@ const RANDOM_THREADS: u32 = 16;
 const READ_AHEAD_BYTES: u64 = 128 << 10;
 const RATES: [u64; 2] = [24, 56];
 
-/// What plays beside each other.
+/// Loads that run beside each other.
 #[derive(Clone, Copy)]
 struct Setup {
     op: Op,

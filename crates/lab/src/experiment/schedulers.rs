@@ -121,7 +121,7 @@ fn replay(case: &Case, sched: SchedulerKind, records: &[TraceRecord], seed: u64)
     Ok(open_loop(&mut pool, &mut source, &Limits::default(), &mut |_, _| {})?)
 }
 
-/// What is reported of each scheduler on each trace, in milliseconds; `None` where there is too little to tell.
+/// Reported figure of each scheduler on each trace, in milliseconds; `None` where the data are too few.
 type Metric = (&'static str, fn(&Measured) -> Option<f64>);
 
 const METRICS: [Metric; 3] = [

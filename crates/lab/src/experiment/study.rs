@@ -1,4 +1,4 @@
-//! An experiment that is told by what it shows and two functions: most are.
+//! An experiment that is defined by its subject and two functions: most are.
 
 use super::{Experiment, Inputs, LabError, RowSpec, Sample};
 
@@ -15,6 +15,8 @@ pub struct Study {
     pub notes: &'static [&'static str],
     pub rows: fn() -> Vec<RowSpec>,
     pub sample: fn(u64, &Inputs) -> Result<Sample, LabError>,
+    /// True if the product itself refuses what a seed asks for: that seed's rows are empty, and a note says why.
+    pub refused: fn(&LabError) -> bool,
 }
 
 impl Experiment for Study {
@@ -41,6 +43,12 @@ impl Experiment for Study {
         (self.rows)()
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        (self.sample)(seed, inputs)
+        match (self.sample)(seed, inputs) {
+            Err(e) if (self.refused)(&e) => {
+                let values = vec![None; (self.rows)().len()];
+                Ok(Sample { values, notes: vec![format!("seed {seed} has no figures: {e}")], ..Sample::default() })
+            }
+            other => other,
+        }
     }
 }

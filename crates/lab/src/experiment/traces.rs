@@ -91,7 +91,7 @@ pub(crate) fn speed_for_disk(records: &[TraceRecord], device: &DeviceChoice) -> 
     Ok((BUSY_MOST * lasts / busy.max(1e-9)).log2().floor().clamp(-12.0, 12.0) as i32)
 }
 
-/// How long `records` keep the device busy, one at a time, in seconds.
+/// Returns the time that `records` keep the device busy, one at a time, in seconds.
 pub(crate) fn busy_s(records: &[TraceRecord], device: &DeviceChoice) -> Result<f64, LabError> {
     let mut pool = Pool::new(device, &PoolConfig { depth: 1, ..PoolConfig::default() })?;
     let mut source = Held::new(records.to_vec(), Tables::new());
@@ -107,7 +107,7 @@ pub(crate) fn from_a_start(records: &[TraceRecord], seed: u64) -> Vec<TraceRecor
     records[from..].iter().map(moved).collect()
 }
 
-/// When the second half of the reads begins.
+/// Returns the arrival of the first read of the second half.
 pub(crate) fn middle(records: &[TraceRecord]) -> Time {
     let reads: Vec<Time> = records.iter().filter(|r| r.op == Op::Read).map(|r| r.arrived_at).collect();
     reads.get(reads.len() / 2).copied().unwrap_or(Time::ZERO)

@@ -1,8 +1,8 @@
 //! OT-E1 to OT-E12: what the tuner does with OpTune's three systems, and how its solver compares.
 //!
-//! Each system is profiled as OpTune does it: a warm-up, then one run after the other under the settings that
-//! [`plimsoll_tune::space::Space::to_profile`] names. What is achieved is measured on a fresh system with another stream of
-//! requests: the same files and disk, other arrivals.
+//! Each system is profiled as OpTune does it: a warm-up, then one run after the other under the settings of
+//! [`plimsoll_tune::space::Space::to_profile`]. The result is measured on a fresh system with another stream of requests: the
+//! same files and disk, other arrivals.
 
 pub mod carry;
 pub mod jobs;
@@ -14,7 +14,7 @@ pub mod traced;
 pub mod web;
 pub mod work;
 
-use crate::experiment::LabError;
+use crate::experiment::{Inputs, LabError};
 use plimsoll_base::Span;
 use plimsoll_tune::adapter::{Adapter, Run, record};
 use plimsoll_tune::cdf::Cdf;
@@ -28,6 +28,11 @@ use plimsoll_tune::space::{Setting, Space};
 
 /// Epochs of a period (§5.2.1: ten minutes of two-minute epochs).
 pub(crate) const EPOCHS: Epochs = Epochs::Count(5);
+
+/// Length of a trial for a period: a tenth of the period in a brief run.
+pub(crate) fn tried_for(period: Span, inputs: &Inputs) -> Span {
+    inputs.length(period, period, period.scale(1, 10))
+}
 
 pub(crate) fn told(e: impl std::fmt::Display) -> LabError {
     LabError(e.to_string())
@@ -91,9 +96,9 @@ impl Profiled {
         solve(&self.all, EPOCHS, objective).map_err(told)
     }
 
-    /// What a fresh system achieves over `periods` of `period` under a mix, after a warm-up of six periods: what was profiled had
-    /// served that long, too, and an hour is what a cache of a few thousand out of 60,000 files needs. Jobs may outlast an epoch: they
-    /// count when they end.
+    /// Returns the distribution that a fresh system achieves over `periods` of `period` under a mix, after a warm-up of six
+    /// periods. The profiled system had served that long, too, and a cache of a few thousand out of 60,000 files needs an hour.
+    /// Jobs may outlast an epoch: they count when they end.
     pub fn achieved(&self, system: &mut dyn Adapter, mix: &Mix, period: Span, periods: u32) -> Result<Cdf, LabError> {
         let setting = |i: usize| -> &Setting { &self.all[i].setting };
         system.apply(setting(mix.parts[0].0)).map_err(told)?;

@@ -19,7 +19,7 @@ const BATCH: usize = 256;
 /// The parity of a chunk is taken to be on the next member.
 const CHUNK_BYTES: u64 = 64 << 10;
 
-/// What is behind the NVRAM.
+/// Store behind the NVRAM.
 pub enum Store {
     /// A plain array, addressed as the file system is.
     Plain,
@@ -27,7 +27,7 @@ pub enum Store {
     Dedup(Box<DedupStore>),
 }
 
-/// What a job is for.
+/// Purpose of a job.
 enum For {
     Read(Io),
     /// These leave the NVRAM.
@@ -46,8 +46,10 @@ pub struct Backend {
     store: Store,
     contents: BTreeMap<u64, u128>,
     nvram_extents: usize,
-    /// What leaves the NVRAM costs the disks nothing.
+    /// If true, writes out of the NVRAM cost the disks nothing.
     free_writes: bool,
+    /// Extents of one chunk of a plain array leave the NVRAM together, gaps or not.
+    coalesces: bool,
     /// In NVRAM only; of those, the ones on their way.
     fresh: BTreeSet<u64>,
     leaving: BTreeSet<u64>,
@@ -69,6 +71,7 @@ impl Backend {
             contents,
             nvram_extents: (nvram_bytes / EXTENT_BYTES) as usize,
             free_writes: false,
+            coalesces: false,
             fresh: BTreeSet::new(),
             leaving: BTreeSet::new(),
             cursor: 0,
@@ -85,7 +88,14 @@ impl Backend {
         self
     }
 
-    /// What is behind the NVRAM.
+    /// The same, but what lies in one chunk of a plain array leaves the NVRAM together: an array's controller with an elevator by chunk.
+    #[must_use]
+    pub fn coalescing(mut self, coalesces: bool) -> Backend {
+        self.coalesces = coalesces;
+        self
+    }
+
+    /// Returns the store behind the NVRAM.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -135,7 +145,9 @@ impl Backend {
             // What was written again while it's on its way waits.
             let mut chosen: Vec<u64> = after.copied().filter(|e| !self.leaving.contains(e)).take(most).collect();
             if let Store::Plain = self.store {
-                let run = chosen.windows(2).take_while(|w| w[1] == w[0] + 1).count() + 1;
+                let chunk = |e: u64| e / (CHUNK_BYTES / EXTENT_BYTES);
+                let together = |w: &&[u64]| if self.coalesces { chunk(w[1]) == chunk(w[0]) } else { w[1] == w[0] + 1 };
+                let run = chosen.windows(2).take_while(together).count() + 1;
                 chosen.truncate(run);
             }
             let Some(last) = chosen.last() else { return };
@@ -147,7 +159,8 @@ impl Backend {
             let steps = match &mut self.store {
                 _ if self.free_writes => vec![],
                 Store::Plain => {
-                    let (at, len) = (chosen[0] * EXTENT_BYTES, chosen.len() as u64 * EXTENT_BYTES);
+                    let (at, end) = (chosen[0] * EXTENT_BYTES, (last + 1) * EXTENT_BYTES);
+                    let len = end - at;
                     let both = |op| vec![(op, at, len), (op, at + CHUNK_BYTES, len)];
                     vec![both(Op::Read), both(Op::Write)]
                 }

@@ -1,4 +1,4 @@
-//! What is on a modelled device: bytes where there are bytes (headers, journals), names where contents are names.
+//! Content of a modelled device: bytes where there are bytes (headers, journals), names where contents are names.
 
 use plimsoll_base::{Completion, Data, Io, Op, Outcome, Time};
 use plimsoll_cache::pieces::Pieces;

@@ -6,8 +6,8 @@
 //!  index         fingerprint ──► container; a container's own list is read before duplicates in it are believed
 //! ```
 //! * A read needs its recipe page, then the extent.
-//! * A write that is new is appended; a duplicate needs its container's list. Either changes a recipe page, which must be read
-//!   first if it isn't in memory, and the change goes up the recipe's tree (metadata propagation): changed pages and their
+//! * A write with new content is appended; a duplicate needs its container's list. Either changes a recipe page, which must be
+//!   read first if it isn't in memory. The change goes up the recipe's tree (metadata propagation): changed pages and their
 //!   parents are appended at the end of a batch.
 //!
 //! No ageing yet: nothing is reclaimed, and what lies together was written together.
@@ -31,13 +31,13 @@ pub type Part = (Op, u64, u64);
 
 /// See the module's documentation.
 pub struct DedupStore {
-    /// Where each content is, and its bytes.
+    /// Place of each content, and its bytes.
     places: BTreeMap<u128, (u64, u64)>,
-    /// Where containers begin, and the next byte of them.
+    /// Next free byte of the containers; at first their start.
     log_at: u64,
     recipes: Lru,
     lists: Lru,
-    /// What a container that isn't full yet has, at the end of the log.
+    /// Content of a container that isn't full yet, at the end of the log.
     open_from: u64,
     /// Counted: recipe pages and container lists read.
     metadata_reads: u64,
@@ -48,8 +48,8 @@ fn compressed(content: u128) -> u64 {
 }
 
 impl DedupStore {
-    /// A store whose containers begin at `log_at` (before it are the recipes), which keeps so many recipe pages and container
-    /// lists in memory.
+    /// A store whose containers begin at `log_at` (before it are the recipes). It keeps `pages` recipe pages and `lists`
+    /// container lists in memory.
     pub fn new(log_at: u64, pages: u64, lists: u64) -> DedupStore {
         DedupStore {
             places: BTreeMap::new(),
@@ -94,12 +94,12 @@ impl DedupStore {
         (!there).then_some((Op::Read, page * PAGE_BYTES, PAGE_BYTES))
     }
 
-    /// What must be read of recipes alone, for `count` extents from `extent` on.
+    /// Returns the recipe pages that must be read, for `count` extents from `extent` on.
     pub fn recipes(&mut self, extent: u64, count: u64) -> Vec<Part> {
         (extent / PAGE_EXTENTS..(extent + count).div_ceil(PAGE_EXTENTS)).filter_map(|p| self.recipe(p)).collect()
     }
 
-    /// What a read of extents from `extent` on with these contents needs, one step after the other.
+    /// Returns the steps of a read of extents from `extent` on with these contents, in order.
     pub fn read(&mut self, extent: u64, contents: &[u128]) -> Vec<Vec<Part>> {
         let recipes = self.recipes(extent, contents.len() as u64);
         let mut data: Vec<Part> = Vec::new();
@@ -114,7 +114,7 @@ impl DedupStore {
         [recipes, data].into_iter().filter(|s| !s.is_empty()).collect()
     }
 
-    /// What a batch of writes needs, one step after the other: metadata first, `together` at a time, then one append.
+    /// Returns the steps of a batch of writes, in order: metadata first, `together` at a time, then one append.
     pub fn write(&mut self, batch: &[(u64, u128)], together: usize) -> Vec<Vec<Part>> {
         let mut first: Vec<Part> = Vec::new();
         let mut pages = BTreeSet::new();

@@ -1,5 +1,6 @@
 //! A plain extent cache to compare with: each extent by itself in a slot of its own, least recently used first out,
-//! write-through. Neither deduplicated nor compressed, never packed: every insertion is a small write of the fast device.
+//! write-through. Neither deduplicated nor compressed, never packed: every insertion is a small write of the fast device. As
+//! Nitro's, insertions are dropped while the device is behind with those before, so that reads don't wait for them.
 
 use crate::nitro::EXTENT_BYTES;
 use plimsoll_base::{Completion, Data, Io, IoHead, Op, Origin, OwnKind, TenantId, Time, VolumeKey};
@@ -9,10 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const SLOW: Port = 0;
 const FAST: Port = 1;
+/// Insertions under way at most: the depth of a drive's queue.
+const FILLS_MAX: usize = 32;
 
 struct Entry {
     slot: u64,
-    /// When it was used, in accesses.
+    /// Time of its use, in accesses.
     used: u64,
 }
 
@@ -32,12 +35,13 @@ pub struct ExtentCache {
     /// Read from the slow device, and not written since.
     filling: BTreeSet<u64>,
     pending: Slab<Pending>,
+    fills: usize,
     reads: u64,
     hits: u64,
 }
 
 impl ExtentCache {
-    /// Over so many bytes of a fast device.
+    /// Creates a cache over `cache_bytes` of a fast device.
     pub fn new(cache_bytes: u64) -> ExtentCache {
         ExtentCache {
             entries: BTreeMap::new(),
@@ -46,6 +50,7 @@ impl ExtentCache {
             clock: 0,
             filling: BTreeSet::new(),
             pending: Slab::new(),
+            fills: 0,
             reads: 0,
             hits: 0,
         }
@@ -77,8 +82,16 @@ impl ExtentCache {
         slot
     }
 
-    /// Puts an extent into its slot.
+    /// Puts an extent into its slot, unless the device is behind: then it isn't cached any more.
     fn fill(&mut self, now: Time, extent: u64, data: Data, out: &mut Actions) {
+        if self.fills >= FILLS_MAX {
+            if let Some(e) = self.entries.remove(&extent) {
+                self.by_use.remove(&e.used);
+                self.free.push(e.slot);
+            }
+            return;
+        }
+        self.fills += 1;
         let slot = self.touch(extent).unwrap_or_else(|| self.make_room(extent));
         let (offset, len) = (slot * EXTENT_BYTES, EXTENT_BYTES);
         let mut head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId::default(), offset, len, now);
@@ -123,7 +136,11 @@ impl Layer for ExtentCache {
     }
 
     fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
-        if let Pending::Client { head, fills } = self.pending.remove(c.io.tag as usize) {
+        let pending = self.pending.remove(c.io.tag as usize);
+        if let Pending::Fill = pending {
+            self.fills -= 1;
+        }
+        if let Pending::Client { head, fills } = pending {
             let extent = head.offset / EXTENT_BYTES;
             if fills && self.filling.remove(&extent) {
                 self.fill(now, extent, c.io.data.clone(), out);

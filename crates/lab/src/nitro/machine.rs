@@ -22,11 +22,11 @@ use plimsoll_stack::sim::SimPool;
 use plimsoll_stack::{Addressed, Extent, Layer, LayerState, Offer, Offered, OwnTerms, VolumeTerms};
 
 const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 1 };
-/// Nitro's platform (§3.5.4), data spindles only; both backends get as many.
+/// Nitro's platform (§3.5.4), data spindles only; both backends get the same number.
 const DISK: &str = "constellation-es3-1tb";
 const DISKS: u32 = 10;
 const CHUNK_BYTES: u64 = 64 << 10;
-/// Of a recipe's pages and the containers' lists, so many are in memory: one in eight.
+/// Divisor of a recipe's pages and the containers' lists for the part that is in memory: one in eight.
 const METADATA_IN_MEMORY: u64 = 8;
 
 /// The cache in front.
@@ -51,7 +51,7 @@ pub enum Behind {
     Dedup,
 }
 
-/// What to replay on.
+/// Setup of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The cache.
@@ -62,17 +62,19 @@ pub struct Setup {
     pub behind: Behind,
     /// Bytes of NVRAM there.
     pub nvram_bytes: u64,
-    /// What leaves it costs the disks nothing.
+    /// If true, writes out of it cost the disks nothing.
     pub free_writes: bool,
+    /// A plain array writes together what lies in one chunk.
+    pub coalesces: bool,
     /// Clients, each with one request at a time.
     pub clients: usize,
-    /// When the measured part begins, all that only the cache has is to be written back.
+    /// If true, all dirty data is written back when the measured part begins.
     pub write_back: bool,
     /// Turns the platters.
     pub seed: u64,
 }
 
-/// What was measured after the warm-up.
+/// Measurements after the warm-up.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Measured {
     /// Requests per second, reads and writes.
@@ -91,7 +93,7 @@ pub struct Extents<'a> {
     pub address: &'a dyn Fn(u64) -> u64,
     /// First contents, by extent.
     pub contents: &'a [u128],
-    /// What a request asks for from there on: an extent, unless somebody looks at the drive alone.
+    /// Size of a request from there on: an extent, unless the drive alone is measured.
     pub bytes: u64,
 }
 
@@ -187,7 +189,10 @@ pub(crate) fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabE
             Store::Dedup(Box::new(DedupStore::new(log_at, pages.max(4), lists.max(4))))
         }
     };
-    let backend = || Box::new(Backend::new(store(), setup.nvram_bytes, all()).with_free_writes(setup.free_writes));
+    let backend = || {
+        let plain = Backend::new(store(), setup.nvram_bytes, all());
+        Box::new(plain.with_free_writes(setup.free_writes).coalescing(setup.coalesces))
+    };
     let plan = plan(setup, volume_bytes)?;
     let fast = [of_bytes(setup.cache_bytes), of_bytes(setup.nvram_bytes.max(1 << 20))];
     let offers = vec![UNLIMITED, fast[0], fast[1]];
@@ -323,6 +328,7 @@ mod tests {
             behind,
             nvram_bytes: 256 << 10,
             free_writes: false,
+            coalesces: false,
             clients: 8,
             write_back: false,
             seed: 1,
@@ -347,7 +353,7 @@ mod tests {
     }
 
     /// A flush of everything beside requests: they go on, reads no more than half as long again as without it. The bound that
-    /// docs/cache.md states.
+    /// docs/guides/cache.md states.
     #[test]
     fn a_flush_slows_the_foreground_only_so_much() {
         let n = 2048;
@@ -365,6 +371,7 @@ mod tests {
                 behind: Behind::Plain,
                 nvram_bytes: 1 << 20,
                 free_writes: false,
+                coalesces: false,
                 clients: 4,
                 write_back,
                 seed: 1,

@@ -1,5 +1,5 @@
-//! What Nitro's experiments share: generated traces, the two backends of the paper as models, a plain extent cache to compare
-//! with, and a machine that replays a trace on all of it in virtual time.
+//! Common part of Nitro's experiments: generated traces, the two backends of the paper as models, a plain extent cache to
+//! compare with, and a machine that replays a trace on all of it in virtual time.
 //!
 //! ```text
 //!  clients ──► the flash cache, or a plain one ──► SSD model ──► what it holds

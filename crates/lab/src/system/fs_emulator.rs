@@ -3,7 +3,7 @@
 //! A request of n blocks loops over its m hits (`hit`) and n - m misses (`miss`: asking the disk), then waits for the disk
 //! (`wait`); neighbouring misses are one disk request. Writes go to the cache and are flushed every 30 s, or when a
 //! quarter of the cache is dirty, outside of any request's time. Two parameters: CFQ's `idle_time`, and `eviction_prob`:
-//! the least recently used block is evicted with that probability, otherwise the new block isn't kept.
+//! when the cache is full, the least recently used block is evicted with that probability, otherwise the new block isn't cached.
 
 use crate::experiment::LabError;
 use crate::system::{record, set_each};
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct FsRequest {
     /// Time since the request before.
     pub gap: Span,
-    /// Which process: a CFQ queue.
+    /// Process: a CFQ queue.
     pub process: u16,
     /// Does it write?
     pub is_write: bool,
@@ -32,7 +32,7 @@ pub struct FsRequest {
     pub blocks: u32,
 }
 
-/// How it is built.
+/// Configuration of the system.
 #[derive(Clone, Debug)]
 pub struct FsConfig {
     /// Disk profile.
@@ -58,11 +58,11 @@ const FLUSH_EVERY: Span = Span::from_secs(30);
 /// Requests of the flusher at the disk at once.
 const FLUSH_DEPTH: usize = 8;
 const FLUSHER: u16 = u16::MAX;
-/// Gaps of a trace are cut to so many mean ones: nights.
+/// Limit of a trace's gaps, in mean gaps: nights are cut.
 const GAP_MAX: u64 = 100;
 /// Larger requests of a trace are cut.
 const REQUEST_BLOCKS_MAX: u64 = 1_024;
-/// How long a pace is tried.
+/// Time for which a pace is tried.
 const PILOT: Span = Span::from_secs(120);
 /// Blocks that one disk request reads or writes at most.
 const RUN_BLOCKS_MAX: u64 = 64;
@@ -326,7 +326,7 @@ impl FsEmulator {
         missing.iter().for_each(|&b| self.keep(b, false));
     }
 
-    /// Where a block lies: files apart, over the disk's outer half.
+    /// Returns the place of a block: files apart, over the disk's outer half.
     fn place(&self, block: u64) -> u64 {
         let span = self.storage.size_bytes() / 2 / BLOCK_BYTES - 1_024;
         let (file, at) = (block / 1_024, block % 1_024);

@@ -19,7 +19,7 @@ use std::path::Path;
 /// One job as it is to run.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// When it is submitted.
+    /// Time of submission.
     pub arrives_at: Time,
     /// Each map task's execution time.
     pub maps: Vec<Span>,
@@ -42,8 +42,8 @@ pub const PROB_SJF: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 /// Values of `drop_p_maps`.
 pub const DROP_P_MAPS: [f64; 5] = [0.0, 0.2, 0.5, 0.8, 0.9];
 
-/// The graph of Fig. 5.6: maps in parallel, a barrier, reduces in parallel; a task's time includes its wait for a slot.
-/// Tasks of one job wait together, so a job's maps take one rank each, and likewise its reduces.
+/// Returns the graph of Fig. 5.6: maps in parallel, a barrier, reduces in parallel; a task's time includes its wait for a slot.
+/// Tasks of one job wait together, so a job's maps take one rank each, and its reduces do, too.
 pub fn graph() -> ServiceGraph {
     let text = "root = 'job'\ncomponents = ['start', 'map_phase', 'reduce_phase']\n[node]\n\
         job = { sequence = ['start', 'map_phase', 'reduce_phase'] }\n";
@@ -155,7 +155,7 @@ pub fn halves(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
     (first, last)
 }
 
-/// How long each of [`halves`] lasts.
+/// Length of each of [`halves`].
 pub const HALF: Span = Span::from_secs(HOURS * 1_800);
 
 struct Running {
@@ -171,7 +171,7 @@ struct Running {
     counted: (usize, usize),
 }
 
-/// What is recorded of a job when it ends.
+/// Record of a job at its end.
 #[derive(Clone, Debug)]
 struct Record {
     level: f64,

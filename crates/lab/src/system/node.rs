@@ -1,9 +1,9 @@
-//! A Plimsoll node's pool as a system to tune, in the simulator, by the same orders as a live one's
-//! (`/v1/pools/{name}/settings`) and a load's own deadline: what carries over a change carries over here too.
+//! A Plimsoll node's pool as a system to tune, in the simulator. It is set by the same orders as a live one
+//! (`/v1/pools/{name}/settings`) and by a load's own deadline. State that survives a change of settings there survives it here.
 //!
 //! Two pools: a disk behind cores, logs, time slots and CFQ ([`NodePool::on_disk`]), and a flash cache over an array
 //! ([`NodePool::cached`]). A read that is refused, or given back, for its deadline goes to another replica, which isn't
-//! simulated: it counts with the hop, and what such a replica takes ([`ELSEWHERE`]).
+//! simulated. Its time is the hop and a fixed time of that replica ([`ELSEWHERE`]).
 
 use crate::experiment::LabError;
 use crate::nitro::EXTENT_BYTES;
@@ -37,21 +37,21 @@ use plimsoll_tune::space::{Parameter, Setting, Space};
 /// One request of the load, at a time since the load's beginning.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// When.
+    /// Time.
     pub at: Span,
-    /// Whose.
+    /// Tenant.
     pub tenant: u16,
     /// Does it write?
     pub is_write: bool,
-    /// Where.
+    /// Offset.
     pub offset: u64,
     /// Bytes.
     pub len: u64,
-    /// What is written, where that matters: a name for each extent.
+    /// Written content, where that matters: a name for each extent.
     pub content: Option<u128>,
 }
 
-/// What a refused read costs: the hop to another replica, and a disk's mean random read there.
+/// Cost of a refused read: the hop to another replica, and a disk's mean random read there.
 pub const ELSEWHERE: Span = Span::from_micros(300 + 9_000);
 const DISK: &str = "hdd-160g-7200";
 /// Tenants of the pool on a disk, each with a slot: the first has an objective, the other the rest.
@@ -63,7 +63,7 @@ const CORES: u32 = 8;
 const MEAN_GAP: Span = Span::from_millis(60);
 /// The second tenant's volume begins here.
 const BACKUPS_AT: u64 = 100_000_000_000 >> 12 << 12;
-/// Nitro's Homes, this much smaller, and a cache of so many thousandths of it.
+/// Divisor of Nitro's Homes; the cache is `CACHED_PERMILLE` thousandths of the scaled size.
 const CACHED_SCALE: u64 = 4096;
 const CACHED_PERMILLE: u64 = 10;
 
@@ -71,7 +71,7 @@ const CACHED_PERMILLE: u64 = 10;
 pub struct NodePool {
     pool: SimPool,
     requests: Vec<Request>,
-    /// What one pass over the requests takes.
+    /// Time of one pass over the requests.
     lap: Span,
     next: usize,
     lap_began: Time,
@@ -96,7 +96,7 @@ fn parameter(name: &str, values: &[&str]) -> Parameter {
     Parameter { name: name.into(), values, moves }
 }
 
-/// What can be set of the pool on a disk; each may move everything.
+/// Returns the parameters of the pool on a disk; each may move everything.
 pub fn disk_space() -> Space {
     let parameters = vec![
         parameter("deadline", &["none", "60ms"]),
@@ -108,7 +108,7 @@ pub fn disk_space() -> Space {
     Space::new(parameters).expect("distinct values")
 }
 
-/// What can be set of the cached pool.
+/// Returns the parameters of the cached pool.
 pub fn cached_space() -> Space {
     Space::new(vec![parameter("fingerprints", &["5", "25", "50", "100"])]).expect("distinct values")
 }
@@ -260,6 +260,7 @@ impl NodePool {
             nvram_bytes: 8 << 20,
             clients: 1,
             write_back: false,
+            coalesces: false,
             free_writes: false,
             seed,
         };

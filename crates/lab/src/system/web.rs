@@ -40,7 +40,7 @@ pub struct WebConfig {
     pub threads: u16,
     /// Everything random.
     pub seed: u64,
-    /// Which stream of requests, for the same files and disk.
+    /// Stream of requests, for the same files and disk.
     pub stream: u64,
 }
 
@@ -69,7 +69,7 @@ pub const IDLE_MS: [u64; 5] = [0, 4, 8, 16, 24];
 /// Exponents of `Size(f)`, as OpTune explores them.
 pub const EXPONENTS: [f64; 4] = [0.1, 0.5, 1.0, 2.0];
 
-/// What a timer is for.
+/// Purpose of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Timer {
     Arrival,
@@ -182,7 +182,7 @@ impl WebServer {
         self.hits as f64 / self.served.max(1) as f64
     }
 
-    /// How long the disk has had something to do since time zero.
+    /// Returns the disk's busy time since time zero.
     pub fn disk_busy(&self) -> Span {
         self.storage.busy()
     }

@@ -154,7 +154,9 @@ fn pool_over(disk: SimDisk, config: LogsConfig, shuffle: Option<Shuffle>) -> Sim
     let logs = Logs::new(layout_of(disk.block_bytes()), config);
     let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(front), Box::new(map), Box::new(logs)];
     layers.extend(shuffle.map(|s| Box::new(s) as Box<dyn Layer>));
-    SimPool::chain(StackConfig::default(), layers, vec![disk])
+    let pool = SimPool::chain(StackConfig::default(), layers, vec![disk]);
+    // A planted mistake is the oracle's to find, not the stack's.
+    if config.planted.is_some() { pool.unchecked() } else { pool }
 }
 
 /// A request: volume, first sector, sectors, and the version it brings (0: zeroes).

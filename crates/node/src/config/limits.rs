@@ -2,10 +2,10 @@
 
 use super::text::{ByteSize, SpanText};
 use plimsoll_base::Span;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// `[limits]`
-#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// NBD connections at once.
@@ -18,11 +18,11 @@ pub struct Limits {
     pub handshakes: usize,
     /// The same, of one peer.
     pub handshakes_per_peer: usize,
-    /// A client that sends nothing for this long of a payload that it announced is let go.
+    /// Idle time after which a client that owes a write's payload is disconnected.
     pub payload_idle: SpanText,
-    /// The same for one that sends fewer bytes a second of it, on average.
+    /// Mean bytes a second below which a client that owes a write's payload is disconnected.
     pub payload_rate: ByteSize,
-    /// The same for one that hasn't sent all of it after this long, and could have at `payload_rate`.
+    /// Time limit of a write's payload, or its time at `payload_rate` where that is longer.
     pub payload_time: SpanText,
 }
 

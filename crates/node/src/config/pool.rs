@@ -14,50 +14,50 @@ use toml::Spanned;
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolConfig {
-    /// Its name.
+    /// Name.
     pub name: Spanned<String>,
-    /// What it's made of.
+    /// The device.
     pub device: DeviceConfig,
-    /// Requests at the device at once.
+    /// Requests in flight at the device.
     pub depth: Option<u32>,
-    /// `noop` (the default), `auto`, `deadline`, `cfq`, `blackbox` or `ssd`.
+    /// `noop` (the default), `auto`, `deadline`, `cfq`, `blackbox`, `ssd`; `osds` for an RBD image, where it is the default.
     pub sched: Option<Spanned<String>>,
-    /// For `cfq`: how long the device is kept for a client's next request; 8 ms if not said. Can be changed live.
+    /// For `cfq`: time that the device is kept idle for a client's next request [default: 8ms]. Can be changed live.
     pub idle_time: Option<SpanText>,
-    /// Volumes may have limits of their requests and bytes per second; see docs/throttle.md.
+    /// Allow limits of volumes' requests and bytes per second (docs/guides/throttle.md).
     #[serde(default)]
     pub throttle: bool,
     /// Percent of a tenant's accepted reads that may end after their deadline, by default 0.5: a read is refused if its chance to be late
     /// is too large for that. 0: a read is accepted by its forecast alone.
     pub miss_percent: Option<f64>,
-    /// Memory for pages that were read or written, as a page cache.
+    /// Memory for a page cache.
     pub memory: Option<ByteSize>,
-    /// What `plimsoll profile` measured of the device; without it, waits are learned from nothing.
+    /// Profile of the device, from `plimsoll profile`; without it, forecasts are learned from response times.
     pub profile: Option<PathBuf>,
-    /// Cores that the pool's requests are served by; see docs/cores.md. Without it, all are served as they come.
+    /// Number of cores (docs/guides/cores.md); without it, requests are served as they arrive and objectives are only measured.
     pub cores: Option<u32>,
-    /// Requests that a core has in flight; 1 if not said.
+    /// Requests that a core has in flight [default: 1].
     pub core_depth: Option<u32>,
-    /// Who decides about them: `qwin` (the default), or what it is compared with.
+    /// Policy of the cores: `qwin` (the default), `qwin-window`, `share-everything`, `partial-sharing`, `two-priorities`, `cake`, `shenango`, `static` or `mclock`.
     pub core_policy: Option<Spanned<String>>,
-    /// For `qwin` and `qwin-window`: the slack that objectives are kept with, at least and at most; 300 us and 1 ms if not said.
+    /// For `qwin` and `qwin-window`: least and greatest slack of objectives [default: 300us and 1ms].
     pub core_slack: Option<[SpanText; 2]>,
-    /// For `qwin` and `qwin-window`: windows between two looks at the slack, by default 2000.
+    /// For `qwin` and `qwin-window`: windows between two adjustments of the slack [default: 2000].
     pub core_poll_windows: Option<u64>,
-    /// Best effort's changes in flight are bounded by how many requests with an objective are late; for `qwin` and `qwin-window`, by
+    /// Limit best effort's changes in flight while requests with an objective are late; for `qwin` and `qwin-window`, by
     /// default true.
     pub bound_best_effort_writes: Option<bool>,
-    /// The CPUs of the threads that hash, compress and check, one thread on each; else as many as there are CPUs, up to 8, on any.
+    /// CPUs of the threads that hash, compress and check, one thread on each [default: one thread per CPU, at most 8, unpinned].
     pub worker_cpus: Option<Vec<usize>>,
-    /// Scattered logs for small writes; see docs/logs.md. They are made with the device and can't be added or removed later.
+    /// Scattered logs for small writes; see docs/guides/logs.md. They are made with the device and can't be added or removed later.
     pub logs: Option<LogsConfig>,
-    /// A flash cache in front of the device; see docs/cache.md.
+    /// A flash cache in front of the device; see docs/guides/cache.md.
     pub cache: Option<CacheConfig>,
-    /// Volumes are served in time slots of their own; see docs/fence.md.
+    /// Time slots of volumes (docs/guides/fences.md).
     pub fence: Option<FenceConfig>,
-    /// A file that all that the pool is told and decides is recorded in, anew at each start; `plimsoll tape` replays it.
+    /// File that records all inputs and decisions of the pool since its start; `plimsoll tape` replays it.
     pub tape: Option<PathBuf>,
-    /// Where the tape ends at the latest; 1 GiB if not said.
+    /// Size limit of the tape [default: 1GiB].
     pub tape_max: Option<ByteSize>,
 }
 
@@ -67,7 +67,15 @@ pub struct PoolConfig {
 pub struct DeviceConfig {
     /// A file (made sparse at the first use) or a block device.
     pub file: Option<PathBuf>,
-    /// The size of a file that is made.
+    /// An RBD image of a Ceph cluster, `pool/image`; see docs/guides/ceph.md.
+    pub rbd: Option<String>,
+    /// For `rbd`: configuration file of the cluster [default: /etc/ceph/ceph.conf].
+    pub conf: Option<PathBuf>,
+    /// For `rbd`: user, without `client.` [default: admin].
+    pub user: Option<String>,
+    /// For `rbd`: folder of librbd.so.1 and librados.so.2 [default: the system's].
+    pub libraries: Option<PathBuf>,
+    /// Size of a file to create.
     pub size: Option<ByteSize>,
     /// The device must be this one, as `plimsoll status` and the start tell it: another of the same pool name, or none, is
     /// refused. Without it, any device of a pool of this name will do.
@@ -75,7 +83,7 @@ pub struct DeviceConfig {
     /// A block device that holds nothing of Plimsoll's may be made a Plimsoll device: all of it is zeroed.
     #[serde(default)]
     pub format: bool,
-    /// Nothing: reads are zeroes. For measuring.
+    /// No device: reads are zeroes, writes are discarded. For measuring.
     #[serde(default)]
     pub null: bool,
     /// A modelled device's profile: the file behind it answers no sooner than the model would.
@@ -89,25 +97,25 @@ pub struct DeviceConfig {
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogsConfig {
-    /// One log in every so many bytes. Part of the device's format.
+    /// Distance of two logs, in bytes. Part of the device's format.
     pub group: Option<ByteSize>,
-    /// A log's bytes. Part of the device's format.
+    /// Size of a log. Part of the device's format.
     pub log: Option<ByteSize>,
-    /// Extents that the table holds at most. Part of the device's format.
+    /// Most extents in the table of logged data. Part of the device's format.
     pub extents: Option<u32>,
-    /// Writes up to this go to a log.
+    /// Largest write that is logged.
     pub logged_write: Option<ByteSize>,
-    /// When all that is logged goes home, every day: `01:00-05:00`, UTC.
+    /// Daily window in which all logged data are checkpointed, UTC: `01:00-05:00` [default: none].
     pub off_hours: Option<String>,
-    /// All that is logged goes home every so often.
+    /// Interval of checkpoints of all logged data [default: none].
     pub every: Option<SpanText>,
-    /// Clients that ask nothing for this long are idle.
+    /// Time without requests after which clients are idle.
     pub idle: Option<SpanText>,
-    /// Use idle time to bring logged data home, not only to swap full logs.
+    /// Checkpoint logged data in idle time, besides swapping full logs.
     pub clean_when_idle: bool,
     /// Log smaller writes only, or none, when the logs fill too fast.
     pub adaptive: bool,
-    /// Serve, degraded, although durable records in the logs are lost of which the ranges aren't known.
+    /// Serve, degraded, although durable records of unknown ranges are corrupt. OLDER DATA MAY BE READ.
     pub accept_loss: bool,
 }
 
@@ -134,31 +142,31 @@ impl Default for LogsConfig {
 pub struct FenceConfig {
     /// Slots in a rotation, 1 to 64. Can be changed live.
     pub slots: u32,
-    /// How long each is; 20 ms if not said. Can be changed live.
+    /// Length of a slot [default: 20ms]. Can be changed live.
     pub slot: Option<SpanText>,
-    /// Volumes without slots share the slots that nobody has, and idle time of the others.
+    /// Let volumes without slots share unowned slots and idle time of the others.
     #[serde(default)]
     pub hybrid: bool,
-    /// Lending idle time may lengthen its owner's response times by so many thousandths; 10 if not said.
+    /// Thousandths by which lending idle time may lengthen its owner's response times [default: 10].
     pub lend_permille: Option<u64>,
-    /// Answer as late as if a neighbour had had the arm, also where none had: slower alone, and hardly different beside others.
+    /// Give a slot's first batch the same latency whether or not another volume used the disk before it: slower alone, predictable when shared.
     #[serde(default = "yes")]
     pub steady: bool,
-    /// What the pool's device is predicted as: `disk` or `flash`; as its model is if not said, or else a disk.
+    /// Kind of the pool's device: `disk` or `flash` [default: the model's, else `disk`].
     pub device: Option<String>,
-    /// What `plimsoll profile` measured of the cache's device. The pool's own is in its `profile`.
+    /// Profile of the cache's device, from `plimsoll profile`. The pool device's is `profile` of the pool.
     pub cache_profile: Option<PathBuf>,
 }
 
-/// Whose duplicates a cache finds.
+/// Scope of a cache's deduplication.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheDedup {
-    /// Nobody's.
+    /// No deduplication.
     Off,
-    /// A tenant's own: nobody can tell from how fast a request is what others have.
+    /// Within a tenant: response times reveal nothing of other tenants' data.
     Tenant,
-    /// All of the pool's.
+    /// Within the pool.
     Pool,
 }
 
@@ -168,11 +176,11 @@ pub enum CacheDedup {
 pub struct CacheConfig {
     /// The fast device: a file (made sparse at the first use) or a block device. All of it is the cache's.
     pub file: PathBuf,
-    /// The size of a file that is made.
+    /// Size of a file to create.
     pub device_size: Option<ByteSize>,
-    /// Bytes of the device that are used at most; all of them if not said. Can be changed live.
+    /// Bytes of the device to use [default: all]. Can be changed live.
     pub size: Option<ByteSize>,
-    /// How volumes are cached that don't say it themselves: `off`, `through` or `back`.
+    /// Cache mode of volumes without their own: `off`, `through` or `back`.
     #[serde(default = "default_cache_mode")]
     pub mode: CacheMode,
     /// The unit of caching, 4 to 128 KiB. Part of the device's format.
@@ -182,27 +190,27 @@ pub struct CacheConfig {
     /// `lz4`, `zstd` or `none`.
     #[serde(default = "default_codec")]
     pub codec: Codec,
-    /// Whose duplicates are found: `tenant`, `pool` or `off`.
+    /// Scope of deduplication: `tenant`, `pool` or `off`.
     #[serde(default = "default_dedup")]
     pub dedup: CacheDedup,
     /// Fingerprints kept in memory, in percent of the extents that fit uncompressed.
     #[serde(default = "default_fingerprints")]
     pub fingerprints_percent: u32,
-    /// `shared`, or `pervolume`: each volume has as much as `[[volume]] cache_size` says.
+    /// `shared`, or `pervolume`: each volume has its own part, of `cache_size` of `[[volume]]`.
     #[serde(default = "default_sharing")]
     pub sharing: Sharing,
-    /// Write-back begins when this much is dirty.
+    /// Percent of the cache that is dirty when write-back begins.
     #[serde(default = "default_watermark")]
     pub watermark_percent: u32,
-    /// So much of the cache (of each volume's part) is kept free, in percent, so that writes find room; two units are in any case.
+    /// Percent of the cache (of each volume's part) to keep free for writes, beside two units.
     #[serde(default)]
     pub free_percent: u32,
-    /// Tell the device what isn't needed before it's written again.
+    /// Send TRIM for space that is no longer needed.
     #[serde(default = "yes")]
     pub trim: bool,
-    /// What is read ahead of sequential reads at most.
+    /// Most bytes to read ahead of sequential reads.
     pub prefetch: Option<ByteSize>,
-    /// A small device that keeps what is written to it: flushes in write-back mode wait for nothing else.
+    /// Small device with durable memory; flushes in write-back mode wait only for it.
     pub nvram: Option<NvramConfig>,
     /// A modelled device's profile: the device answers no sooner than the model would.
     pub model: Option<String>,
@@ -217,7 +225,7 @@ pub struct CacheConfig {
 pub struct NvramConfig {
     /// A file on persistent memory, or a block device with a battery.
     pub file: PathBuf,
-    /// The size of a file that is made.
+    /// Size of a file to create.
     pub size: Option<ByteSize>,
 }
 
@@ -244,19 +252,54 @@ fn default_watermark() -> u32 {
 #[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VolatileConfig {
-    /// Decides which sectors go out early.
+    /// Seed of the choice of sectors that are written early.
     pub seed: u64,
-    /// Acknowledge flushes without doing them: what a test must find.
+    /// Acknowledge flushes without doing them, which a test must find.
     pub flush_lies: bool,
-    /// Ignore FUA: likewise.
+    /// Ignore FUA, which a test must find.
     pub fua_lies: bool,
 }
 
 impl DeviceConfig {
+    /// The device for people: its path, its image, or `null`.
+    pub fn label(&self) -> String {
+        match (&self.file, &self.rbd) {
+            (Some(file), _) => file.display().to_string(),
+            (None, Some(image)) => format!("rbd {image}"),
+            (None, None) => "null".into(),
+        }
+    }
+
+    fn check_rbd(&self, image: &str) -> Result<(), String> {
+        let parts: Vec<&str> = image.split('/').collect();
+        if parts.len() != 2 || parts.iter().any(|p| p.is_empty()) {
+            return Err(format!("rbd = \"{image}\" is no `pool/image`"));
+        }
+        let others = [
+            (self.file.is_some(), "`file`"),
+            (self.null, "`null`"),
+            (self.size.is_some(), "`size` (the image has one: `rbd create --size …`)"),
+            (self.model.is_some(), "`model`: modelled devices need a file"),
+            (self.volatile_cache.is_some(), "`volatile_cache`: it needs a file"),
+        ];
+        match others.iter().find(|(is_there, _)| *is_there) {
+            Some((_, what)) => Err(format!("a device with `rbd` can't have {what}")),
+            None => Ok(()),
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
+        if let Some(image) = &self.rbd {
+            return self.check_rbd(image);
+        }
+        let keys =
+            [("conf", self.conf.is_some()), ("user", self.user.is_some()), ("libraries", self.libraries.is_some())];
+        if let Some((key, _)) = keys.iter().find(|(_, is_there)| *is_there) {
+            return Err(format!("`{key}` is for a device with `rbd`"));
+        }
         match (self.null, &self.file) {
             (true, Some(_)) => Err("a device is either null or a file, not both".into()),
-            (false, None) => Err("device needs `file = \"…\"` (or `null = true`)".into()),
+            (false, None) => Err("device needs `file = \"…\"` (or `rbd = \"pool/image\"`, or `null = true`)".into()),
             (true, None) if self.size.is_none() => Err("a null device needs a size".into()),
             (true, None) if self.model.is_some() => Err("a modelled device needs a file for its data".into()),
             (true, None) if self.uuid.is_some() => Err("a null device has no uuid".into()),
@@ -280,10 +323,19 @@ impl PoolConfig {
         Ok(())
     }
 
+    /// Files of modelled devices' profiles that aren't absolute are taken from `base`.
+    pub(super) fn models_from(&mut self, base: &Path) {
+        let fix = |model: &mut String| *model = plimsoll_device::name_from(base, model);
+        self.device.model.as_mut().map(fix);
+        self.cache.as_mut().and_then(|c| c.model.as_mut()).map(fix);
+    }
+
     /// Paths that aren't absolute are taken from `base`.
     pub(super) fn make_absolute(&mut self, base: &Path) {
         let fix = |p: &mut PathBuf| *p = base.join(&*p);
         self.device.file.as_mut().map(fix);
+        self.device.conf.as_mut().map(fix);
+        self.device.libraries.as_mut().map(fix);
         self.tape.as_mut().map(fix);
         self.profile.as_mut().map(fix);
         self.cache.as_mut().map(|c| &mut c.file).map(fix);

@@ -40,7 +40,7 @@ const UNKNOWN: &str = "unknown field";
 /// An error of the parser in words, with a suggestion; `key`: the key whose value it is about.
 fn plain(message: &str, key: Option<&str>) -> String {
     match key {
-        Some(key @ ("pool" | "tenant" | "volume" | "grant" | "subsystem"))
+        Some(key @ ("pool" | "tenant" | "volume" | "grant" | "subsystem" | "nvme_host"))
             if message.starts_with("invalid type: map") =>
         {
             return format!("there may be several of it: write [[{key}]], with two brackets on each side");

@@ -4,7 +4,7 @@ use super::{Config, Place};
 use crate::directory::check_export;
 use plimsoll_nvme::opening::is_nqn;
 use plimsoll_nvme::wire::DISCOVERY_NQN;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 /// Nodes that may serve one subsystem.
@@ -13,7 +13,7 @@ pub const PATHS_MAX: u16 = 16;
 const QUEUES_MAX: u16 = 64;
 
 /// `[[subsystem]]`
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubsystemConfig {
     /// Its NQN. The identifier of its namespace is derived from it, so it is the same on all nodes.

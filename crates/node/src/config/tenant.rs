@@ -8,58 +8,58 @@ use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Objective, OnBusy, Priority, Span};
 use plimsoll_cores::Allotment;
 use plimsoll_nvme::opening::is_nqn;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use toml::Spanned;
 
 /// `[[tenant]]`
-#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TenantConfig {
-    /// Its name.
+    /// Name.
     pub name: Spanned<String>,
     /// `latency-critical`, `best-effort` or `fenced`.
     pub class: Spanned<String>,
-    /// For latency-critical: the bounds.
+    /// Objectives, for latency-critical: percentiles and their bounds.
     #[serde(default)]
     pub objectives: Vec<ObjectiveConfig>,
-    /// Its share relative to others, 1 to 10000: of what is left, or of too few cores if it's latency-critical.
+    /// Share relative to others, 1 to 10000 [default: 100; 1000 if latency-critical].
     pub weight: Option<u32>,
-    /// For fenced: how many slots.
+    /// Number of slots, for fenced [default: 1].
     pub slots: Option<u32>,
-    /// Requests inside the node at once.
+    /// Limit of requests in flight in a pool [default: 1024].
     pub jobs_max: Option<u32>,
-    /// Bytes inside the node at once.
+    /// Limit of bytes in flight in a pool [default: 128MiB].
     pub bytes_max: Option<ByteSize>,
-    /// Deadline of its reads, from their arrival; a volume or a connection may say otherwise.
+    /// Deadline of its reads, from their arrival; a volume's or a connection's comes first.
     pub deadline: Option<SpanText>,
-    /// Answer to a read that would miss the deadline: `wait` (the default) or `error`. A client that negotiated promises is told.
+    /// Answer to a read that would miss the deadline: `wait` (the default) or `error`. Clients that negotiated promises get Busy.
     pub busy: Option<OnBusy>,
-    /// Its deadlines are of this percentile of its reads: the others may be late. Every read's, if not said.
+    /// Percentile of its reads that the deadline is for; the others may be late [default: every read].
     pub deadline_percentile: Option<f64>,
-    /// Instead of `deadline`: one that sets itself by the share of reads that it refuses.
+    /// Automatic deadline, instead of `deadline`: it follows the share of reads that it refuses.
     pub auto_deadline: Option<AutoDeadlineConfig>,
-    /// In pools whose core policy is `static`: cores of its own.
+    /// In pools whose core policy is `static`: cores of its own [default: 1].
     pub cores: Option<u32>,
-    /// In pools whose core policy is `mclock`: requests a second that it has at least.
+    /// In pools whose core policy is `mclock`: reserved requests a second.
     pub reservation_iops: Option<u64>,
-    /// Likewise: requests a second that it has at most.
+    /// In pools whose core policy is `mclock`: limit of requests a second.
     pub limit_iops: Option<u64>,
-    /// For schedulers that know priorities: `rt:0` to `rt:7`, `be:0` to `be:7` or `idle`; a connection may say otherwise.
+    /// Priority for `cfq`: `rt:0` to `rt:7`, `be:0` to `be:7` or `idle`; a connection's comes first.
     pub priority: Option<Spanned<String>>,
 }
 
 /// `{ refuse_percent = 5, least = "1ms", most = "1s" }`
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AutoDeadlineConfig {
-    /// Of all reads, so many may be refused, %.
+    /// Percent of its reads that may be refused, 0.1 to 50.
     pub refuse_percent: f64,
-    /// It's never shorter.
+    /// Shortest deadline.
     #[serde(default = "least_deadline")]
     pub least: SpanText,
-    /// It's never longer, and this at first.
+    /// Longest deadline, and the first one.
     #[serde(default = "most_deadline")]
     pub most: SpanText,
 }
@@ -73,7 +73,7 @@ fn most_deadline() -> SpanText {
 }
 
 /// `{ percentile = 99.9, within = "20ms" }`
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectiveConfig {
     /// Above 0, below 100.
@@ -83,38 +83,38 @@ pub struct ObjectiveConfig {
 }
 
 /// `[[volume]]`
-#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeConfig {
-    /// Its name: what clients ask for.
+    /// Name: the export that clients open.
     pub name: Spanned<String>,
-    /// The pool it lives in.
+    /// Pool that stores it.
     pub pool: Spanned<String>,
-    /// Its size.
+    /// Size.
     pub size: ByteSize,
-    /// Who pays for its requests unless the connection says otherwise.
+    /// Tenant of its requests, unless the connection names another.
     pub tenant: Spanned<String>,
     /// Refuse changes.
     #[serde(default)]
     pub read_only: bool,
-    /// Deadline of its reads, from their arrival; a connection may say otherwise.
+    /// Deadline of its reads, from their arrival; a connection's comes first.
     pub deadline: Option<SpanText>,
     /// Answer to a read that would miss the deadline, as a tenant's.
     pub busy: Option<OnBusy>,
-    /// How its pool's cache treats it when it is made: `off`, `through` or `back`; as the pool says if not said.
+    /// Cache mode at its creation: `off`, `through` or `back` [default: the pool's].
     pub cache: Option<CacheMode>,
-    /// How much of the cache it may have where each volume has its own part.
+    /// Size of its part of a cache with `sharing = "pervolume"` [default: an eighth].
     pub cache_size: Option<ByteSize>,
-    /// What `plimsoll fence baseline --out` wrote of it: metrics say how far it is from that.
+    /// Baseline file of `plimsoll fence baseline`: metrics show the deviation from it.
     pub baseline: Option<PathBuf>,
-    /// Time slots that are its own where its pool is fenced; as many as its tenant has if that is fenced, else none.
+    /// Time slots of its own, in a fenced pool [default: the tenant's slots if it is fenced, else none].
     pub slots: Option<u32>,
     /// Limits of its requests and bytes per second, in a pool with `throttle = true`.
     pub throttle: Option<ThrottleConfig>,
 }
 
 /// `throttle = { … }` of `[[volume]]`: requests and bytes per second, each with a burst, by default a tenth of a second's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ThrottleConfig {
     /// Reads, writes, trims and zeroings per second.
@@ -128,19 +128,19 @@ pub struct ThrottleConfig {
 }
 
 /// `[[grant]]`
-#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
     /// `local` (any peer on the unix socket or from a loopback address), `uid:1000` (a unix peer's), `cert:NAME` (a TLS
-    /// client certificate's common name), `host:NQN` (an NVMe host from a loopback address) or `host:NQN@ADDRESS` (an NVMe host
-    /// from this address).
+    /// client certificate's common name), `host:NQN` (an NVMe host from a loopback address, or one that has proved
+    /// itself: `[[nvme_host]]`) or `host:NQN@ADDRESS` (an NVMe host from this address).
     pub peer: Spanned<String>,
     /// Volume names, or `*`.
     pub volumes: Vec<String>,
     /// Tenants whose promise the peer may use; without any, only the volume's own.
     #[serde(default)]
     pub tenants: Vec<String>,
-    /// May it change anything?
+    /// Allow writes
     #[serde(default = "yes")]
     pub write: bool,
 }
@@ -152,7 +152,7 @@ impl TenantConfig {
         class_of(self.class.get_ref(), &objectives, self.weight, self.slots)
     }
 
-    /// What fixed policies give it.
+    /// Allotment under the policies `static` and `mclock`.
     pub fn allotment(&self) -> Allotment {
         let (reservation, limit) = (self.reservation_iops.unwrap_or(0), self.limit_iops.unwrap_or(0));
         Allotment { cores: self.cores.unwrap_or(0), reservation, limit }
@@ -205,19 +205,19 @@ impl TenantConfig {
     }
 }
 
-/// Requests inside at once that a tenant may be allowed: what a pool holds of all.
+/// Greatest `jobs_max` of a tenant: the requests that a pool holds.
 pub const JOBS_MAX: u32 = 65_536;
 
 /// Can `jobs_max` be meant?
 pub fn check_jobs_max(jobs_max: Option<u32>) -> Result<(), String> {
     match jobs_max {
-        Some(0) => Err("jobs_max 0 would let nothing in".into()),
+        Some(0) => Err("jobs_max = 0 would let no request in: at least 1".into()),
         Some(more) if more > JOBS_MAX => Err(format!("jobs_max {more} is more than the {JOBS_MAX} that a pool holds")),
         _ => Ok(()),
     }
 }
 
-/// A class from its name and what was said of it; `objectives` are percentiles (99.9) and their bounds.
+/// Builds a class from its name and settings; `objectives` are percentiles (99.9) and their bounds.
 pub fn class_of(
     class: &str,
     objectives: &[(f64, Span)],
@@ -246,7 +246,7 @@ pub fn class_of(
         "latency-critical" if objectives.len() > 16 => Err(format!("{} objectives are more than 16", objectives.len())),
         "latency-critical" => {
             if let Some((percentile, _)) = objectives.iter().find(|(_, bound)| *bound == Span::ZERO) {
-                return Err(format!("nothing is done within 0: say how soon {percentile} % must be"));
+                return Err(format!("objective of {percentile} %: within is 0, set a time such as \"20ms\""));
             }
             let objective = |&(percentile, bound): &(f64, Span)| {
                 let bp = (percentile * 100.0).round();
@@ -311,7 +311,7 @@ pub fn check_deadline(deadline: Span) -> Result<(), String> {
     Ok(())
 }
 
-/// Whom a grant is for.
+/// Peer of a grant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Peer {
     /// Any on the unix socket or from a loopback address.
@@ -320,7 +320,7 @@ pub enum Peer {
     Uid(u32),
     /// A TLS client certificate's common name.
     Cert(String),
-    /// An NVMe host's NQN, and its address unless it is a loopback one.
+    /// An NVMe host's NQN, and its address unless it is a loopback one or the host has proved itself.
     Host(String, Option<IpAddr>),
 }
 

@@ -4,6 +4,40 @@ fn error(text: &str) -> String {
     Config::parse(text, Path::new("node.toml")).expect_err(text).to_string()
 }
 
+/// Facts that only the node finds out decide which data a start trusts: no section takes them from a user.
+#[test]
+fn keys_that_only_the_node_may_set_are_refused() {
+    let keys = [
+        "known = [[1, 1, true]]",
+        "given_up = [[1, 1, 2]]",
+        "generation = 1",
+        "nvram_salt = 7",
+        "profile_text = \"\"",
+        "cache_profile_text = \"\"",
+        "budgets = true",
+        "started_s_of_day = 0",
+    ];
+    let sections = [
+        "",
+        "[pool.cache]\nfile = \"c\"\n",
+        "[pool.cache]\nfile = \"c\"\n[pool.cache.nvram]\nfile = \"n\"\n",
+        "[pool.logs]\n",
+        "[pool.fence]\nslots = 2\n",
+    ];
+    let example = include_str!("../../../../plimsoll.example.toml");
+    for key in keys {
+        let name = key.split(' ').next().expect("a name");
+        for section in sections {
+            let text = format!("{POOL}{section}{key}\n");
+            let line = text.lines().count();
+            let said = error(&text);
+            let refusal = format!("node.toml:{line}: unknown field `{name}`");
+            assert!(said.lines().any(|l| l.starts_with(&refusal)), "{said}");
+        }
+        assert!(!example.lines().any(|l| l.trim_start_matches(['#', ' ']).starts_with(&format!("{name} ="))), "{name}");
+    }
+}
+
 const POOL: &str = "[[pool]]\nname = \"p\"\ndevice = { null = true, size = \"1GiB\" }\n";
 
 #[test]

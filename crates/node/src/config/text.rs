@@ -49,7 +49,10 @@ pub struct SpanText(pub Span);
 
 impl Serialize for SpanText {
     fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(&format!("{}us", self.0.as_micros()))
+        match self.0.as_nanos() {
+            ns if ns.is_multiple_of(1000) => s.serialize_str(&format!("{}us", ns / 1000)),
+            ns => s.serialize_str(&format!("{ns}ns")),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ pub struct AutoDeadline {
 pub struct AutoTerms {
     /// Thousandths of reads that may be refused, 1..=500.
     pub refuse_permille: u64,
-    /// It's never shorter.
+    /// Shortest deadline.
     pub least: Span,
     /// It's never longer, and this at first: nothing is refused before something was seen.
     pub most: Span,

@@ -144,10 +144,12 @@ impl Clients {
         all
     }
 
-    /// Begin, reason and volume of each wait outside the stack: for a permit, or for a client's payload ([`CLIENT`]).
+    /// Begin, reason and volume of each wait outside the stack: for a permit, or for the client itself ([`CLIENT`]): for a payload, or
+    /// until it takes the answers that hold its permits.
     pub fn waits(&self, now: Time) -> impl Iterator<Item = (Time, &'static str, VolumeKey)> {
         let patient = self.patience.at(now);
         self.iter().filter_map(move |c| match (c.stalled_since(), c.inbox.transfer(patient)) {
+            (Some(since), _) if c.waits_for_its_own_answers() => Some((since, CLIENT, c.params.volume)),
             (Some(since), _) => Some((since, "permit", c.params.volume)),
             (None, Some(t)) => Some((now - t.silent, CLIENT, c.params.volume)),
             (None, None) => None,
@@ -191,7 +193,12 @@ impl Clients {
                 self.permits.others_wait(tenant, at) && (receives.is_some() || self.permits.holds_shared(tenant, at));
             let takes_slowly = keeps_others && c.outbox.is_slow(patient);
             if sends_slowly || takes_slowly {
-                tracing::info!(tenant = tenant.0, sends_slowly, takes_slowly, "a slow client is let go");
+                tracing::info!(
+                    tenant = tenant.0,
+                    sends_slowly,
+                    takes_slowly,
+                    "disconnected a slow client: it held requests that others of its tenant waited for (docs/reference/limits.md)"
+                );
                 // Its sends and receives end now, as if the client had closed.
                 let _ = rustix::net::shutdown(c.socket(), Shutdown::Both);
             }
@@ -258,7 +265,7 @@ impl Clients {
         gone
     }
 
-    /// Requests and bytes inside, by tenant.
+    /// Requests and bytes in flight, by tenant.
     pub fn inside(&self) -> BTreeMap<TenantId, (u32, u64)> {
         self.permits.inside()
     }

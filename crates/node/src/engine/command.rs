@@ -36,7 +36,7 @@ pub enum Command {
         key: VolumeKey,
         /// Its size and mode.
         front: FrontVolume,
-        /// Where it lives.
+        /// Its pool.
         extents: Vec<Extent>,
         /// What else the layers must know.
         terms: VolumeTerms,
@@ -58,7 +58,7 @@ pub enum Command {
         tenant: TenantId,
         /// The bound.
         limits: PermitLimits,
-        /// What the layers are told.
+        /// Message to the layers.
         terms: Terms,
     },
     /// A tenant was removed: forget what it counted and may have, unless it's still connected.
@@ -104,7 +104,7 @@ pub enum Command {
         /// Where to.
         reply: Reply<Vec<Trace>>,
     },
-    /// Believe flushes again: the operator has looked at what was lost.
+    /// Serve flushes again after a failed one: the operator has checked the loss.
     Recovered {
         /// Answered when done; false if a layer can't without a restart.
         reply: Reply<bool>,
@@ -147,7 +147,7 @@ pub struct Connection {
     pub on_busy: OnBusy,
     /// Does it speak `x-plimsoll:promise`?
     pub promises: bool,
-    /// Requests inside.
+    /// Requests in flight.
     pub in_flight: u32,
     /// Time that its next request has waited for a permit, if it does.
     pub waits: Option<Span>,
@@ -173,7 +173,7 @@ pub struct PoolSnapshot {
     pub devices: Vec<NodeStats>,
     /// Requests and bytes that each tenant has inside.
     pub permits: BTreeMap<TenantId, (u32, u64)>,
-    /// Requests inside.
+    /// Requests in flight.
     pub inflight: usize,
     /// Requests that wait in the front for an overlapping one.
     pub overlap_waiting: usize,
@@ -207,7 +207,7 @@ pub struct PoolHandle {
 pub struct Health {
     /// The worst of its layers; failed once its thread has ended.
     pub state: LayerState,
-    /// A flush has failed and nobody has said since that what was lost is known.
+    /// A flush has failed, and no operator has recovered the pool since.
     pub flush_failed: bool,
 }
 
@@ -233,7 +233,7 @@ impl Drop for Ears {
     }
 }
 
-/// The pool's thread is gone (it said why in the log).
+/// The pool's thread has ended (the log has the reason).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolGone;
 
@@ -278,7 +278,20 @@ impl PoolHandle {
 }
 
 /// Names of a pool's devices, by number: its own first, then those of its layers.
-const DEVICES: [&str; 4] = ["device", "device-2", "device-3", "device-4"];
+const DEVICES: [&str; 12] = [
+    "device",
+    "device-2",
+    "device-3",
+    "device-4",
+    "device-5",
+    "device-6",
+    "device-7",
+    "device-8",
+    "device-9",
+    "device-10",
+    "device-11",
+    "device-12",
+];
 
 impl PoolSnapshot {
     /// Of a pool in which nothing has happened.

@@ -68,7 +68,7 @@ pub struct ExportParams {
     pub peer: Arc<str>,
     /// The volume.
     pub volume: VolumeKey,
-    /// Who pays.
+    /// Tenant of its requests.
     pub tenant: TenantId,
     /// Reads must be done within this of their arrival, and its source; `None` without a promise.
     pub deadline: Option<(Span, DeadlineFrom)>,
@@ -133,9 +133,9 @@ pub struct Conn {
     ending: bool,
     /// Its volume was deleted: what was received and not understood yet never will be.
     volume_gone: bool,
-    /// It said that it ends the session.
+    /// The client announced the end of the session.
     disconnected: bool,
-    /// It writes to all replicas; until it was told of as gone.
+    /// It writes to all replicas; until its loss was recorded.
     writes_replicas: bool,
     /// Until it ends.
     _seat: Option<Arc<Seat>>,
@@ -325,6 +325,11 @@ impl Conn {
     /// Time since when a request waits for a permit.
     pub fn stalled_since(&self) -> Option<Time> {
         self.stalled.as_ref().map(|s| s.since)
+    }
+
+    /// Has it nothing in the stack, and answers that its client doesn't take?
+    pub fn waits_for_its_own_answers(&self) -> bool {
+        self.inflight == 0 && !self.outbox.is_done()
     }
 
     /// Requests in the stack.

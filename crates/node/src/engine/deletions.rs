@@ -9,7 +9,7 @@ struct Deleting {
     key: VolumeKey,
     extents: Vec<Extent>,
     reply: Reply<Result<(), IoError>>,
-    /// The layers were told.
+    /// The layers were notified.
     forgotten: bool,
 }
 

@@ -4,6 +4,7 @@ use super::ring::{Op as RingOp, Ring};
 use super::statuses::{Question, Statuses, status_of};
 use super::volatile::VolatileFile;
 use plimsoll_base::{Buf, BufMut, BufPool, Completion, Data, Io, IoError, IoFlags, Op, Origin, Outcome, Time};
+use plimsoll_rbd::{LockState, Queue};
 use plimsoll_stack::Offer;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 pub enum Device {
     /// Nowhere: reads are zeroes, writes are forgotten. For measuring the node itself.
     Null {
-        /// Its size.
+        /// Size.
         size_bytes: u64,
     },
     /// In a region of a file or block device.
@@ -24,7 +25,22 @@ pub enum Device {
     /// The same behind a volatile cache that loses, tears and reorders what isn't flushed when the process is killed.
     /// For testing only.
     Volatile(VolatileFile),
+    /// In a region of an RBD image.
+    Rbd(RbdDevice),
 }
+
+/// A region of an RBD image.
+pub struct RbdDevice {
+    /// Requests in flight at the image.
+    pub queue: Queue,
+    /// Start of the region in the image.
+    pub start: u64,
+    /// Its length.
+    pub len: u64,
+}
+
+/// Librbd takes any byte; clients' smallest unit is this.
+const RBD_BLOCK_BYTES: u32 = 512;
 
 /// A region of an open file.
 pub struct FileDevice {
@@ -45,6 +61,7 @@ impl Device {
             Device::Null { size_bytes } => (*size_bytes, 512),
             Device::File(f) => (f.len, f.block_bytes),
             Device::Volatile(v) => (v.inner.len, v.inner.block_bytes),
+            Device::Rbd(d) => (d.len, RBD_BLOCK_BYTES),
         };
         Offer { size_bytes, block_bytes, io_bytes_max: 64 << 20, atomic_bytes: 512, queue_max: 4096 }
     }
@@ -108,9 +125,40 @@ impl Devices {
                 Device::Null { .. } => {}
                 Device::File(f) => f.file.sync_data()?,
                 Device::Volatile(v) => v.flush()?,
+                Device::Rbd(d) => d.queue.image().flush().map_err(plimsoll_rbd::Error::io)?,
             }
         }
         Ok(())
+    }
+
+    /// Waits for what devices announce.
+    pub fn listen(&self, ring: &mut Ring) -> io::Result<()> {
+        (0..self.devices.len()).try_for_each(|device| self.listen_to(device, ring))
+    }
+
+    /// Waits for the next announcement of a device, if it makes any.
+    pub fn listen_to(&self, device: usize, ring: &mut Ring) -> io::Result<()> {
+        let Device::Rbd(d) = &self.devices[device] else { return Ok(()) };
+        ring.submit(RingOp::Announced { device, fd: d.queue.event().as_raw_fd(), count: Box::new([0; 8]) })
+    }
+
+    /// The next completion of a device that announced some.
+    pub fn next_announced(&mut self, device: usize, pool: &mut BufPool) -> Option<Completion> {
+        let Device::Rbd(d) = &mut self.devices[device] else { return None };
+        let done = d.queue.next_done()?;
+        let InFlight { mut io, dispatched_at, .. } = self.in_flight.remove(done.tag);
+        if let Some(data) = done.written {
+            pool.give(data);
+        }
+        let outcome = done.result.map_or_else(refused_by_rbd, |()| Outcome::Done);
+        io.data = done.read.map_or(Data::Absent, Data::Bytes);
+        Some(Completion { io, outcome, dispatched_at })
+    }
+
+    /// Has a device been lost to another owner? Then nothing is read or written there any more.
+    pub fn is_lost(&self) -> bool {
+        let lost = |d: &Device| matches!(d, Device::Rbd(d) if d.queue.image().known_lock_state() == LockState::Lost);
+        self.devices.iter().any(lost)
     }
 
     /// A completion that needs no waiting.
@@ -127,7 +175,26 @@ impl Devices {
         ring: &mut Ring,
         pool: &mut BufPool,
     ) -> io::Result<()> {
+        if self.is_lost() {
+            let outcome = Outcome::Failed(IoError::Device);
+            io.data = Data::Absent;
+            self.ready.push_back((device, Completion { io, outcome, dispatched_at: now }));
+            return Ok(());
+        }
         match &mut self.devices[device] {
+            Device::Rbd(d) => {
+                let slot = self.in_flight.vacant_key();
+                match begin_at_image(d, slot, &mut io, pool) {
+                    Begun::InFlight => {
+                        self.in_flight.insert(InFlight { device, io, dispatched_at: now, rest: Rest::Last });
+                    }
+                    Begun::Answered(outcome, data) => {
+                        io.data = data;
+                        self.ready.push_back((device, Completion { io, outcome, dispatched_at: now }));
+                    }
+                }
+                Ok(())
+            }
             Device::Null { size_bytes } => {
                 let outcome = if io.end() > *size_bytes { Outcome::Failed(IoError::Invalid) } else { Outcome::Done };
                 if let Data::Bytes(b) = std::mem::take(&mut io.data) {
@@ -273,7 +340,9 @@ impl Devices {
                 }
                 Err(e) => (slot, failed(&e), Data::Absent),
             },
-            RingOp::Recv { .. } | RingOp::Send { .. } | RingOp::Wakeup { .. } => unreachable!("not a device's"),
+            RingOp::Recv { .. } | RingOp::Send { .. } | RingOp::Wakeup { .. } | RingOp::Announced { .. } => {
+                unreachable!("not a device's")
+            }
         };
         let InFlight { device, mut io, dispatched_at, .. } = self.in_flight.remove(slot);
         io.data = data;
@@ -300,6 +369,41 @@ impl Devices {
             unreachable!("only files are in flight")
         };
         f.file.as_raw_fd()
+    }
+}
+
+/// A request at an image that was begun.
+enum Begun {
+    InFlight,
+    Answered(Outcome, Data),
+}
+
+/// Begins a request at an image. A trim zeroes, since librbd's discard leaves what isn't a whole 64 KiB. Writes are on all replicas when
+/// they end, so that FUA needs nothing more.
+fn begin_at_image(d: &mut RbdDevice, slot: usize, io: &mut Io, pool: &mut BufPool) -> Begun {
+    let (offset, len) = (d.start + io.offset, io.len);
+    assert!(io.op == Op::Flush || io.end() <= d.len, "a request beyond the device: {:?}", io.head);
+    let begun = match io.op {
+        Op::Read => d.queue.read(slot, offset, pool.take(len as usize)),
+        Op::Write => {
+            let data = aligned(std::mem::take(&mut io.data), len as usize, pool);
+            d.queue.write(slot, offset, data)
+        }
+        Op::Flush => d.queue.flush(slot),
+        Op::Trim => d.queue.zero(slot, offset, len, false),
+        Op::WriteZeroes => d.queue.zero(slot, offset, len, io.flags.has(IoFlags::NO_HOLE)),
+        // That all is data may always be said.
+        Op::BlockStatus => return Begun::Answered(Outcome::Done, status_of(len, false)),
+        Op::Cache => return Begun::Answered(Outcome::Done, Data::Absent),
+    };
+    begun.map_or_else(|errno| Begun::Answered(refused_by_rbd(errno), Data::Absent), |()| Begun::InFlight)
+}
+
+/// An image that has become shorter, or was lost, is no fault of the request.
+fn refused_by_rbd(errno: i32) -> Outcome {
+    match failed(&io::Error::from_raw_os_error(errno)) {
+        Outcome::Failed(IoError::Invalid | IoError::ReadOnly) => Outcome::Failed(IoError::Device),
+        other => other,
     }
 }
 

@@ -169,7 +169,7 @@ impl Inbox {
         RecvInto::Buffer(buffer, self.have.end)
     }
 
-    /// A receive has ended: `n` bytes have arrived where [`Inbox::receive`] said.
+    /// A receive has ended: `n` bytes have arrived at the place of [`Inbox::receive`].
     #[inline]
     pub fn received(&mut self, now: Time, into: RecvInto, n: usize) {
         self.receiving = false;

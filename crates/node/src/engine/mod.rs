@@ -39,7 +39,7 @@ mod workers;
 pub use auto_deadline::AutoTerms;
 pub use command::{CONNECTIONS_MAX, Command, Connection, Ears, Health, PoolGone, PoolHandle, PoolSnapshot, Reply};
 pub use conn::{DeadlineFrom, ExportParams, Wire};
-pub use device::{Device, Devices, FileDevice};
+pub use device::{Device, Devices, FileDevice, RbdDevice};
 pub use inject::{Fault, InjectTerms, InjectView, Only};
 pub use nvme::QueueParams;
 pub use permits::PermitLimits;

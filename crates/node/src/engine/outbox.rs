@@ -30,7 +30,7 @@ const UNPERMITTED_BYTES_MAX: usize = 256 << 10;
 const BATCH_BYTES: usize = 1 << 20;
 /// A batch's buffer up to this size is kept for the next; a larger one goes with it.
 const KEPT_BYTES: usize = 64 << 10;
-/// An empty range of a read at least this long is told as a hole instead of sent as zeroes.
+/// Least length of an empty range that is answered as a hole instead of zeroes.
 const HOLE_BYTES_MIN: u64 = 512;
 
 /// A request's answer.

@@ -9,42 +9,33 @@
 //! A round ends because permits that come back while connections are served are given on in the next round only, and because a
 //! connection's turn is bounded by `PARSE_MAX`.
 
+mod orders;
+mod request;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
 use super::clients::{Clients, LetIn};
-use super::command::{Command, Ears, Health};
+use super::command::{Ears, Health};
 use super::conn::Parsed;
-use super::deletions::{Deletions, Step};
+use super::deletions::Deletions;
 use super::device::Devices;
-use super::exports::{Exports, account_of};
-use super::inbox::Ready;
-use super::inject::{Hit, Injections};
-use super::outbox::recycle;
-use super::permits::WaitsFor;
-use super::promise::{Courses, micros};
+use super::exports::Exports;
+use super::inject::Injections;
+use super::promise::Courses;
 use super::refusals::Refusals;
-use super::requests::{Inside, Requests};
+use super::requests::Requests;
 use super::ring::{Op as RingOp, Ring};
 use super::slow::SlowLimits;
 use super::tape::TapeWriter;
-use super::terms;
 use super::trace::Traces;
 use super::withdrawal::{STRETCH_MAX, STRETCH_TIME, Withdrawal};
 use super::workers::Workers;
-use crate::planted::{self, Mistake};
-use plimsoll_base::{
-    BufPool, Completion, Confidence, Data, Io, IoError, IoHead, Op, Outcome, Span, TenantId, Time, VolumeKey,
-};
-use plimsoll_nbd::promise::Note as Said;
-use plimsoll_nbd::request::Request;
-use plimsoll_nbd::wire::{Command as NbdCommand, NoteKind};
+use plimsoll_base::{BufPool, Span, TenantId, Time};
 use plimsoll_stack::tape::Taped;
-use plimsoll_stack::{Addressed, Forecast, Front, LayerState, Offered, Stack};
+use plimsoll_stack::{Addressed, Front, LayerState, Stack};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 /// How a pool's thread behaves.
@@ -57,7 +48,7 @@ pub struct PoolOptions {
     pub trace_every: u32,
     /// How long clients have to take their last answers when the pool ends and has made all of them.
     pub client_end: Duration,
-    /// A client that sends nothing for this long of a payload that it announced is let go.
+    /// Idle time after which a client that owes a write's payload is disconnected.
     pub payload_time: Duration,
     /// The same for one that sends fewer bytes of it a second, on average after [`PoolOptions::payload_time`]; or that is
     /// behind this rate by more than that time in taking its answers, while its tenant's other clients wait for what it
@@ -190,6 +181,7 @@ impl Pool {
 
     fn begin(&mut self) -> io::Result<()> {
         self.listen_for_commands()?;
+        self.devices.listen(&mut self.ring)?;
         self.tick();
         self.stack.start(self.now);
         self.pump()?;
@@ -320,6 +312,14 @@ impl Pool {
                 }
                 self.obey()
             }
+            RingOp::Announced { device, .. } => {
+                // Before completions are taken: one that ends meanwhile announces itself again.
+                self.devices.listen_to(device, &mut self.ring)?;
+                while let Some(c) = self.devices.next_announced(device, &mut self.buffers) {
+                    self.stack.device_done(self.now, device, c);
+                }
+                Ok(())
+            }
             other => {
                 if let Some((device, c)) = self.devices.completed(other, result, &mut self.ring, &mut self.buffers)? {
                     self.stack.device_done(self.now, device, c);
@@ -384,259 +384,6 @@ impl Pool {
         self.pump()
     }
 
-    /// A request wants a permit: it gets one, or is refused if it has a promise and its client wants to hear of it, or waits and
-    /// nothing is read meanwhile.
-    fn ask(&mut self, conn: usize, request: Request) {
-        let c = &mut self.clients[conn];
-        if let Some(why) = c.behind(&request) {
-            c.outbox.refuse_behind(&request, why);
-            return self.clients.touch(conn);
-        }
-        match request.command {
-            NbdCommand::Cancel => return self.cancel(conn, request.cookie),
-            NbdCommand::BlockStatus if c.outbox.is_for_probes() => {
-                let notes = self.probe(conn, &request);
-                self.clients[conn].outbox.reply_probe(&request, &notes);
-                return self.clients.touch(conn);
-            }
-            _ => {}
-        }
-        if !self.stack.is_full() && self.clients.take_permit(conn, &request) {
-            let ready = self.clients[conn].inbox.admit(request, None, &mut self.buffers);
-            self.enter(conn, ready);
-        } else if request.command == NbdCommand::Read && self.head_of(conn, &request, self.now).may_be_refused() {
-            self.refuse_without_permit(conn, &request);
-        } else {
-            let ready = Ready { request, data: Data::Absent, waited_since: None };
-            self.clients.stall(self.now, conn, WaitsFor::Permit, ready);
-        }
-    }
-
-    /// An announced write is complete: it enters if it gets its permit, or waits for that.
-    fn has_come(&mut self, conn: usize, ready: Ready) {
-        let has_room = !self.stack.is_full() || planted::is(Mistake::StackOverfilled);
-        if has_room && self.clients.take_permit_for_payload(conn, &ready.request) {
-            self.enter(conn, ready);
-        } else {
-            self.clients.stall(self.now, conn, WaitsFor::PermitForPayload, ready);
-        }
-    }
-
-    /// Who opted into a promise isn't slowed but told at once. What it would have waited for a permit nobody knows: the
-    /// forecast from there on is the least it would have been, and worth no confidence.
-    fn refuse_without_permit(&mut self, conn: usize, request: &Request) {
-        let head = self.head_of(conn, request, self.now);
-        let forecast = Forecast { confidence: Confidence::NONE, ..self.stack.forecast(self.now, &head) };
-        self.refuse(conn, &head, request, forecast);
-    }
-
-    /// Withdraws a read that has not begun.
-    fn cancel(&mut self, conn: usize, cookie: u64) {
-        if let Some(id) = self.courses.find(conn, cookie) {
-            self.stack.cancel(self.now, id);
-        }
-    }
-
-    /// What a connection's client is told when it asks how a read would fare now.
-    fn probe(&mut self, conn: usize, request: &Request) -> Vec<Said> {
-        let head = self.head_of(conn, &Request { command: NbdCommand::Read, ..*request }, self.now);
-        let wait = self.stack.forecast(self.now, &head).wait;
-        self.courses.probe(wait, self.stack.inflight(), &self.clients[conn].params.replica)
-    }
-
-    /// A device gets a request: its client may want to know.
-    fn begun(&mut self, head: &IoHead) {
-        let Some(at) = self.courses.begun(self.now, head) else { return };
-        let inside = &self.inside[at];
-        let c = &mut self.clients[inside.conn];
-        if c.promise_of(&inside.request).tells {
-            c.outbox.note(&inside.request, &[(NoteKind::Begun, 1)]);
-            self.clients.touch(inside.conn);
-        }
-    }
-
-    fn refuse(&mut self, conn: usize, head: &IoHead, request: &Request, forecast: Forecast) {
-        self.traces.refused(self.now, head, forecast);
-        let export = self.export(conn);
-        self.exports.refused(export, self.now);
-        self.teach_deadline(conn, export, request, None);
-        self.note_refusal(conn, request);
-        let outcome = Outcome::Busy { wait: forecast.wait, confidence: forecast.confidence };
-        let notes = [(NoteKind::InFlight, self.stack.inflight() as u32)];
-        self.clients.refuse(conn, request, outcome, &notes);
-    }
-
-    /// A host that sends refused reads again is served then.
-    fn note_refusal(&mut self, conn: usize, request: &Request) {
-        if let Some(who) = self.clients[conn].sends_again() {
-            self.refusals.note(self.now, who, (request.offset, request.length.into()));
-        }
-    }
-
-    /// A read of a connection took so long, or was refused.
-    fn teach_deadline(&mut self, conn: usize, export: usize, request: &Request, took: Option<Span>) {
-        if terms::teaches(&self.clients[conn], request) {
-            self.exports.teach(export, took);
-        }
-    }
-
-    fn head_of(&self, conn: usize, request: &Request, arrived_at: Time) -> IoHead {
-        terms::head(&self.clients[conn], request, (self.now, arrived_at), &self.exports, &self.refusals)
-    }
-
-    /// Offers a request to the stack.
-    fn enter(&mut self, conn: usize, ready: Ready) {
-        let Ready { request, data, waited_since } = ready;
-        // The time without a permit is part of what the client sees, and of its promise.
-        let arrived_at = waited_since.unwrap_or(self.now);
-        let mut head = self.head_of(conn, &request, arrived_at);
-        let serial = self.clients.serial(conn);
-        let export = self.export(conn);
-        let at = self.inside.next_place();
-        head.tag = at as u64;
-        head.account = account_of(export);
-        let injected = if self.injections.is_empty() { None } else { self.injections.hit(self.now, &head) };
-        let injected = match injected {
-            Some(Hit::Fails) => return self.fail_injected(conn, &head, &request, data),
-            Some(Hit::Holds(number)) => number,
-            None => 0,
-        };
-        // Asked for again only where it's kept: a forecast changes nothing, so the stack's own will be the same.
-        let sampled = self.traces.due().then(|| self.stack.forecast(self.now, &head));
-        match self.stack.offer(self.now, Io::new(head, data)) {
-            Offered::Accepted(id) => {
-                let trace = sampled.map_or(0, |forecast| self.traces.accepted(&head, forecast));
-                let c = &mut self.clients[conn];
-                c.entered();
-                if c.promises() {
-                    self.courses.entered(id, at, (conn, request.cookie), self.stack.inflight() - 1, &c.params.replica);
-                }
-                self.inside.insert(Inside { conn, serial, request, export, id, trace, injected });
-            }
-            Offered::Busy(forecast) => {
-                self.clients.turned_away(conn, &request);
-                self.refuse(conn, &head, &request, forecast);
-            }
-        }
-    }
-
-    /// Fails a request that never enters the stack: an injected error.
-    fn fail_injected(&mut self, conn: usize, head: &IoHead, request: &Request, data: Data) {
-        recycle(data, &mut self.buffers);
-        let outcome = Outcome::Failed(IoError::Device);
-        let export = self.export(conn);
-        self.exports.injected(export, head.op);
-        if changes_or_flushes(head.op) {
-            self.clients[conn].has_changed(request, outcome);
-        }
-        self.clients.turned_away(conn, request);
-        self.clients.refuse(conn, request, outcome, &[]);
-    }
-
-    /// Sends answers that were held back long enough, and ends injections that are over.
-    fn end_injected(&mut self) {
-        if self.injections.next_due() > self.now {
-            return;
-        }
-        while let Some(c) = self.injections.next_released(self.now) {
-            self.answer(c);
-        }
-        while let Some(over) = self.injections.next_over(self.now) {
-            tracing::info!(volume = over.key.id, seen = over.seen, hit = over.hit, "the injection of faults is over");
-        }
-    }
-
-    /// The place where a connection's requests are counted.
-    fn export(&mut self, conn: usize) -> usize {
-        let params = &self.clients[conn].params;
-        self.exports.place(params.volume, params.tenant, params.auto)
-    }
-
-    /// Carries out what the stack ordered until it orders nothing more.
-    fn pump(&mut self) -> io::Result<()> {
-        loop {
-            let mut idle = true;
-            while let Some((device, io)) = self.stack.next_device_io() {
-                idle = false;
-                self.begun(&io.head);
-                self.devices.begin(self.now, device, io, &mut self.ring, &mut self.buffers)?;
-            }
-            while let Some((device, c)) = self.devices.next_ready() {
-                idle = false;
-                self.stack.device_done(self.now, device, c);
-            }
-            while let Some((node, work)) = self.stack.next_work() {
-                idle = false;
-                self.workers.begin(node, work)?;
-            }
-            if let Some(first) = self.stack.next_done() {
-                idle = false;
-                // Once for all that ended together: what a device without delay takes is the node's own time.
-                self.tick();
-                self.answer_unless_held(first);
-                while let Some(c) = self.stack.next_done() {
-                    self.answer_unless_held(c);
-                }
-            }
-            if idle {
-                return if self.deletions.is_empty() { Ok(()) } else { self.go_on_deleting() };
-            }
-        }
-    }
-
-    #[inline]
-    fn answer_unless_held(&mut self, c: Completion) {
-        match self.inside[c.io.tag as usize].injected {
-            0 => self.answer(c),
-            number => {
-                if let Err(c) = self.injections.hold(self.now, number, c) {
-                    self.answer(c);
-                }
-            }
-        }
-    }
-
-    fn answer(&mut self, c: Completion) {
-        let inside = self.inside.remove(c.io.tag as usize);
-        if self.exports.ended(inside.export, self.now, &c) {
-            self.exports.mark(inside.export, self.now, self.stack.waited(account_of(inside.export)));
-        }
-        if inside.trace > 0 {
-            self.traces.ended(inside.trace, self.now, &c);
-        }
-        if c.io.op == Op::Read {
-            match c.outcome {
-                Outcome::Done => {
-                    let took = self.now.since(c.io.arrived_at);
-                    self.teach_deadline(inside.conn, inside.export, &inside.request, Some(took));
-                }
-                Outcome::Busy { .. } => {
-                    self.note_refusal(inside.conn, &inside.request);
-                    self.teach_deadline(inside.conn, inside.export, &inside.request, None);
-                }
-                Outcome::Failed(_) => {} // says nothing of how long reads take
-            }
-        }
-        assert_eq!(self.clients.serial(inside.conn), inside.serial, "a connection stays until its requests have ended");
-        let conn = &mut self.clients[inside.conn];
-        conn.answered();
-        if changes_or_flushes(c.io.op) {
-            conn.has_changed(&inside.request, c.outcome);
-        }
-        let took = (c.io.op == Op::Read && c.outcome.is_done()).then(|| self.now.since(c.io.arrived_at));
-        let inflight = self.stack.inflight();
-        let mut course = self.courses.ended(self.now, inside.id, took, inflight, &conn.params.replica);
-        if took.is_some() && !course.is_empty() && c.io.expected_at.is_set() {
-            course.push((NoteKind::ForecastUs, micros(c.io.expected_at.since(c.io.arrived_at))));
-        }
-        let notes = match inside.request.command {
-            NbdCommand::BlockStatus => self.courses.probe(Span::ZERO, inflight, &conn.params.replica),
-            _ => course,
-        };
-        let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
-        self.clients.answer(inside.conn, &inside.request, (c.outcome, data), &notes, &mut self.buffers);
-    }
-
     /// Passes layers' reports on, and the pool's health where that has changed.
     fn tell_health(&mut self) {
         while let Some(report) = self.stack.next_report() {
@@ -645,7 +392,7 @@ impl Pool {
             }
         }
         let flush_failed = self.stack.layer::<Front>().is_some_and(Front::flush_failed);
-        let health = Health { state: self.stack.state(), flush_failed };
+        let health = Health { state: self.state(), flush_failed };
         if health != self.health {
             if health.flush_failed {
                 // What was acknowledged may be gone, and others have it.
@@ -654,6 +401,11 @@ impl Pool {
             self.health = health;
             self.ears.health.send_replace(health);
         }
+    }
+
+    /// State of the pool. One whose device is lost to another owner has failed, whatever its layers are.
+    fn state(&self) -> LayerState {
+        if self.devices.is_lost() { LayerState::Failed } else { self.stack.state() }
     }
 
     /// Lets stalled connections go on, and every touched one send and receive.
@@ -707,162 +459,6 @@ impl Pool {
         Ok(())
     }
 
-    fn obey(&mut self) -> io::Result<()> {
-        loop {
-            match self.ears.commands.try_recv() {
-                Ok(command) => self.obey_one(command)?,
-                Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => {
-                    self.stop();
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    fn obey_one(&mut self, command: Command) -> io::Result<()> {
-        match command {
-            Command::Attach { fd, params, early, seat } => {
-                if self.stack.layer::<Front>().is_some_and(|f| !f.knows(params.volume)) {
-                    // It was deleted between the look-up and now. Its socket closes.
-                    tracing::debug!("a client of a volume that was just deleted is let go");
-                    return Ok(());
-                }
-                let conn = self.clients.attach(self.now, fd, params, &early, seat);
-                if self.stopping {
-                    self.clients[conn].close(false);
-                }
-                self.parse(conn)?;
-            }
-            Command::SetVolume { key, front, extents, terms, reply } => {
-                self.stack.set_volume(self.now, key, front, &extents);
-                self.stack.set_terms(self.now, key, &terms);
-                self.pump()?;
-                let _ = reply.send(()); // whoever asked may have gone
-            }
-            Command::DeleteVolume { key, extents, reply } => {
-                self.injections.end(key);
-                self.end_injected();
-                self.stack.close_volume(self.now, key);
-                self.clients.close(Some(key), &mut self.buffers);
-                self.deletions.begin(key, extents, reply);
-            }
-            Command::SetTenant { tenant, limits, terms } => {
-                self.clients.set_limits(tenant, limits);
-                self.exports.set_class(tenant, Some(&terms.class));
-                self.stack.set_tenant(self.now, tenant, Some(&terms));
-                self.pump()?;
-            }
-            Command::ForgetTenant { tenant } => {
-                self.forgetting.push(tenant);
-                self.forget_tenants();
-                self.pump()?;
-            }
-            Command::Look(look) => look(&self.stack, self.now),
-            Command::Snapshot { reply } => {
-                let _ = reply.send(Box::new(self.snapshot()));
-            }
-            Command::SnapshotExport { at, reply } => {
-                let _ = reply.send(self.snapshot_export(at));
-            }
-            Command::History { volume, tenant, reply } => {
-                let _ = reply.send(self.exports.history(self.now, volume, tenant));
-            }
-            Command::Connections { volume, tenant, reply } => {
-                let _ = reply.send(self.connections(volume, tenant));
-            }
-            Command::Traces { reply } => {
-                let _ = reply.send(self.traces.newest_first());
-            }
-            Command::Recovered { reply } => {
-                let recovered = self.stack.recovered(self.now);
-                self.tell_health();
-                let _ = reply.send(recovered);
-            }
-            Command::Inject { key, terms, reply } => {
-                let known = self.stack.layer::<Front>().is_some_and(|f| f.knows(key));
-                let had = match terms.filter(|_| known && !self.stopping) {
-                    Some(terms) => {
-                        self.injections.begin(self.now, key, terms);
-                        true
-                    }
-                    None => self.injections.end(key),
-                };
-                self.end_injected();
-                let _ = reply.send(had);
-            }
-            Command::Tell { to, reply } => {
-                let known = self.stack.tell(self.now, to);
-                self.pump()?;
-                let _ = reply.send(known);
-            }
-            Command::Shutdown => {
-                self.stop();
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes the next steps of deletions, and answers for those that are done.
-    fn go_on_deleting(&mut self) -> io::Result<()> {
-        loop {
-            let has_requests = |key| self.stack.layer::<Front>().is_some_and(|f| f.inflight_of(key) > 0);
-            match self.deletions.next(has_requests, |key| self.stack.is_using(key)) {
-                None => break,
-                Some(Step::Forget(key)) => self.stack.forget_volume(self.now, key),
-                Some(Step::Zero { key, job, extents }) => {
-                    self.forget_exports(|k, _| k == key);
-                    self.stack.zero_volume(self.now, key, job, &extents);
-                }
-            }
-            self.pump()?;
-        }
-        while self.deletions.is_zeroing()
-            && let Some((job, result)) = self.stack.next_zeroed(self.now)
-        {
-            self.deletions.zeroed(job, result);
-        }
-        Ok(())
-    }
-
-    /// Tenants that were removed are forgotten when their last connection has gone.
-    fn forget_tenants(&mut self) {
-        for at in (0..self.forgetting.len()).rev() {
-            let tenant = self.forgetting[at];
-            if self.clients.forget_tenant(tenant) {
-                self.forgetting.swap_remove(at);
-                self.forget_exports(|_, t| t == tenant);
-                self.exports.set_class(tenant, None);
-                self.stack.set_tenant(self.now, tenant, None);
-            }
-        }
-    }
-
-    /// Looks for slow clients, after what they did until now has been taken in.
-    fn look_around(&mut self) -> io::Result<()> {
-        self.ring.wait(Some(Duration::ZERO))?;
-        self.reap()?;
-        self.serve_connections()?;
-        self.clients.end_slow(self.now);
-        if !self.injections.is_empty() {
-            // Whose client sends nothing more needn't wait for its answers to go.
-            let (clients, inside) = (&self.clients, &self.inside);
-            self.injections.let_go(|c| clients[inside[c.io.tag as usize].conn].is_ending());
-        }
-        Ok(())
-    }
-
-    /// Counters go with their volume or tenant.
-    ///
-    /// # Panics
-    /// If a request inside needs them.
-    fn forget_exports(&mut self, gone: impl Fn(VolumeKey, TenantId) -> bool) {
-        for place in self.exports.forget(gone) {
-            assert!(self.inside.iter().all(|i| i.export != place), "counters are forgotten while a request needs them");
-            self.stack.forget_account(account_of(place));
-        }
-    }
-
     /// While stopping: true when everything has finished and the last flush is done.
     fn stop_when_idle(&mut self) -> io::Result<bool> {
         self.quiet_since = self.inside.is_empty().then(|| self.quiet_since.unwrap_or(self.now));
@@ -877,8 +473,4 @@ impl Pool {
         self.pump()?;
         Ok(self.stack.is_idle())
     }
-}
-
-fn changes_or_flushes(op: Op) -> bool {
-    op.is_change() || op == Op::Flush
 }

@@ -6,7 +6,7 @@ use plimsoll_nbd::promise::Note;
 use plimsoll_nbd::wire::NoteKind;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A request that is inside, as its client is told of it.
+/// A request in flight, with the notes that its client gets.
 #[derive(Clone, Copy, Debug)]
 pub struct Course {
     /// Its place among those inside.
@@ -48,7 +48,7 @@ impl Courses {
         course.begun_at.replace(now).is_none().then_some(course.at)
     }
 
-    /// A request has ended; what its client is told of it.
+    /// Ends a request; returns the notes for its client.
     pub fn ended(&mut self, now: Time, id: IoId, took: Option<Span>, in_flight: usize, replica: &Replica) -> Vec<Note> {
         let Some(course) = self.by_id.remove(&id) else { return Vec::new() };
         self.by_name.remove(&(course.asked.0, course.asked.1, id));

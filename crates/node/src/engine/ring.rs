@@ -96,6 +96,8 @@ pub enum Op {
     Zero { slot: usize, fd: RawFd, offset: u64, len: u64, keep_allocated: bool },
     /// Wait for another thread's call.
     Wakeup { fd: RawFd, count: Box<[u8; 8]> },
+    /// Wait for a device that announces its completions at an event descriptor.
+    Announced { device: usize, fd: RawFd, count: Box<[u8; 8]> },
 }
 
 struct Pending {
@@ -237,7 +239,9 @@ impl Ring {
                     .mode(how | libc::FALLOC_FL_KEEP_SIZE)
                     .build()
             }
-            Op::Wakeup { fd, count } => opcode::Read::new(types::Fd(*fd), count.as_mut_ptr(), 8).build(),
+            Op::Wakeup { fd, count } | Op::Announced { fd, count, .. } => {
+                opcode::Read::new(types::Fd(*fd), count.as_mut_ptr(), 8).build()
+            }
         }
     }
 

@@ -20,11 +20,11 @@ pub struct Trace {
     pub volume: VolumeKey,
     /// Who paid.
     pub tenant: TenantId,
-    /// What was asked.
+    /// Operation.
     pub op: Op,
     /// First byte within the volume.
     pub offset: u64,
-    /// How many.
+    /// Number.
     pub len: u64,
     /// When it arrived.
     pub arrived_at: Time,

@@ -21,7 +21,7 @@ pub struct VolatileFile {
     rng: Rng,
     /// Acknowledge flushes without making anything durable: a planted bug that a test must find.
     pub flush_lies: bool,
-    /// Ignore FUA: likewise.
+    /// Ignore FUA, which a test must find.
     pub fua_lies: bool,
 }
 

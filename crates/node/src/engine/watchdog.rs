@@ -37,7 +37,7 @@ impl Watchdog {
 
 fn watch(pauses: &Weak<Mutex<LatencyHistogram>>) {
     if let Err(error) = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)) {
-        tracing::warn!(%error, "no fine timers: short pauses of the host aren't told from late timers");
+        tracing::warn!(%error, "could not get fine timers: short pauses of the host can't be distinguished from late timers; lateness figures are less certain");
     }
     while let Some(pauses) = pauses.upgrade() {
         crate::panics::point("watchdog");

@@ -88,7 +88,9 @@ impl Workers {
         self.workers[worker].outstanding -= 1;
         match worked {
             Some(worked) => Ok(Some((node, worked))),
-            None => Err(io::Error::other("a worker's task panicked: please report what it said")),
+            None => Err(io::Error::other(
+                "a worker's task panicked: the request fails; please report the panic message in the log",
+            )),
         }
     }
 }

@@ -1,9 +1,10 @@
-//! Who is let in, and to what.
+//! Access of peers to the control API.
 //!
 //! | peer | reads | changes |
 //! |---|---|---|
 //! | unix socket: root or the node's user | yes | yes |
 //! | TCP from this host | yes; with the token if `control.local_reads` is false | with the token |
+//! | the same, the configuration and backups | with the token | with the token |
 //! | TCP from elsewhere | with the token | with the token |
 //!
 //! The page, its description of the API and `/healthz` are open to all. They tell nothing about tenants: those who may not read hear of
@@ -19,7 +20,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Whom a connection comes from.
+/// Peer of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Peer {
     /// On the unix socket, with this user id.
@@ -28,7 +29,7 @@ pub enum Peer {
     Tcp(SocketAddr),
 }
 
-/// Whether a peer may read what isn't open to all.
+/// Returns whether a peer may read status, metrics and traces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MayRead(pub bool);
 
@@ -90,7 +91,7 @@ fn may(
     path: &str,
     headers: &HeaderMap,
 ) -> Result<(), ApiError> {
-    let reads = matches!(*method, Method::GET | Method::HEAD);
+    let reads = matches!(*method, Method::GET | Method::HEAD) && !is_private(path);
     let from = match peer {
         Peer::Unix(uid) if uid == 0 || uid == rustix::process::geteuid().as_raw() => return Ok(()),
         Peer::Unix(uid) => {
@@ -114,6 +115,11 @@ fn may(
             Err(unauthorized("this isn't the token").todo("send the content of control.token_file as it is now"))
         }
     }
+}
+
+/// Names of peers, paths and maps of devices: for those who may change.
+fn is_private(path: &str) -> bool {
+    path == "/v1/config" || (path.starts_with("/v1/pools/") && path.ends_with("/backup"))
 }
 
 fn unauthorized(what: &str) -> ApiError {

@@ -7,14 +7,15 @@ use super::api::{
 };
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
-use crate::node::{DeadlineChange, Node, NodeError};
+use crate::node::{DeadlineChange, Deletion, Node, NodeError};
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use plimsoll_base::{Class, Span};
 use plimsoll_store::{DeadlineRecord, TenantLimits, TenantRecord};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
@@ -60,6 +61,7 @@ pub async fn change_volume(
 ) -> Result<Json<VolumeStatus>> {
     let wanted: VolumeChange = parse(&uri, &headers, &body)?;
     let owned = name.clone();
+    let renamed = wanted.rename.clone().unwrap_or_else(|| name.clone());
     let changed = change(&control.node, |node| async move {
         if let Some(size_bytes) = wanted.size_bytes {
             node.grow_volume(&owned, size_bytes).await?;
@@ -77,22 +79,42 @@ pub async fn change_volume(
             (Some(us), busy) => node.set_volume_deadline(&owned, deadline_of_us(us), busy).await?,
         }
         match wanted.replica {
-            None => Ok(()),
-            Some(ReplicaChange::CatchUp { attempt }) => node.change_replica(&owned, move |r| r.catch_up(attempt)).await,
+            None => {}
+            Some(ReplicaChange::CatchUp { attempt }) => {
+                node.change_replica(&owned, move |r| r.catch_up(attempt)).await?;
+            }
             Some(ReplicaChange::CaughtUp { attempt, add }) => {
                 let what = "it isn't being caught up by this attempt, or a writer was lost meanwhile: begin anew";
                 let done = node.change_replica(&owned, move |r| r.caught_up(attempt, add)).await?;
-                if done { Ok(()) } else { Err(NodeError::Conflict(what.into())) }
+                if !done {
+                    return Err(NodeError::Conflict(what.into()));
+                }
             }
+        }
+        // Last: the rest is asked of its old name.
+        match wanted.rename {
+            Some(new) if new != owned => node.rename_volume(&owned, &new).await,
+            _ => Ok(()),
         }
     });
     changed.await.map_err(|e| e.at(format!("volume `{name}`")))?;
-    show_volume(State(control), Path(name)).await
+    show_volume(State(control), Path(renamed)).await
 }
 
-pub async fn delete_volume(State(control): Shared, Path(name): Path<String>) -> Result<StatusCode> {
+/// Query of a deletion.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct DeletionQuery {
+    disconnect: bool,
+    declared: bool,
+}
+
+pub async fn delete_volume(State(control): Shared, Path(name): Path<String>, uri: Uri) -> Result<StatusCode> {
+    let query = Query::<DeletionQuery>::try_from_uri(&uri).map_err(|e| ApiError::bad(e.body_text()).at(uri.path()))?;
+    let DeletionQuery { disconnect, declared } = query.0;
+    let deletion = Deletion { disconnect, declared };
     let owned = name.clone();
-    let deleted = change(&control.node, |node| async move { node.delete_volume(&owned).await });
+    let deleted = change(&control.node, |node| async move { node.delete_volume(&owned, deletion).await });
     deleted.await.map_err(|e| e.at(format!("volume `{name}`")))?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -215,7 +237,7 @@ pub async fn recover_pool(State(control): Shared, Path(name): Path<String>) -> R
     let owned = name.clone();
     let recovered = change(&control.node, |node| async move { node.recover_pool(&owned).await });
     recovered.await.map_err(|e| e.at(format!("pool `{name}`")))?;
-    tracing::warn!(pool = name, "flushes are believed again: the operator has seen what was lost");
+    tracing::warn!(pool = name, "the operator recovered the pool after a failed flush: flushes are served again");
     Ok(StatusCode::NO_CONTENT)
 }
 

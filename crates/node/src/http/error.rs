@@ -18,7 +18,7 @@ impl ApiError {
         ApiError { status, text: ErrorText { what: what.into(), at: None, todo: None } }
     }
 
-    /// What was malformed, or named what can't be.
+    /// The request is malformed or can't be satisfied.
     pub fn bad(what: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, what)
     }

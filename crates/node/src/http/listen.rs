@@ -34,9 +34,9 @@ use tower::ServiceExt;
 const HEADER_TIME: Duration = Duration::from_secs(30);
 /// For a request's body, of 64 KiB at most.
 const BODY_TIME: Duration = Duration::from_secs(10);
-/// A peer that takes nothing of an answer for this long is let go.
+/// Time after which a peer that takes nothing of an answer is disconnected.
 const WRITE_TIME: Duration = Duration::from_secs(10);
-/// The same for one that has been waited for this long in all since it last said something.
+/// The same for all waits since the peer last sent something.
 const WRITES_TIME: Duration = Duration::from_secs(60);
 
 /// Serves `router` on TCP until dropped, `connections_max` at once.
@@ -57,7 +57,7 @@ pub async fn serve_unix(listener: UnixListener, router: Router, connections_max:
         match listener.accept().await {
             Ok((stream, _)) => match stream.peer_cred() {
                 Ok(cred) => admit(&crowd, stream, Peer::Unix(cred.uid()), PeerKey::Uid(cred.uid()), &router).await,
-                Err(error) => tracing::warn!(%error, "a control client without credentials is let go"),
+                Err(error) => tracing::warn!(%error, "disconnected a control client: could not read its credentials"),
             },
             Err(e) => accept_failed("a control", &e).await,
         }
@@ -73,7 +73,7 @@ where
     if !crowd.admit(key, serve) {
         static NOTES: Seldom = Seldom::new();
         if NOTES.may() {
-            tracing::warn!(?peer, "a control client is refused: the node works for as many as it takes at once");
+            tracing::warn!(?peer, "refused a control client: the limit of connections is reached; try again later");
         }
     }
 }
@@ -113,7 +113,7 @@ struct Timed<S> {
     pulse: Arc<Pulse>,
     /// While a write waits for the peer: since when, and until when at most.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
-    /// Time that writes have waited since the peer last said something.
+    /// Time that writes have waited since the peer last sent something.
     waited: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What an operator sees and steers: the control API, metrics and the dashboard, over HTTP.
+//! The control API, metrics and the dashboard, over HTTP.
 //!
 //! Reading is free to peers on this host. Changing anything takes the token, or the control unix socket, whose peers
 //! are root and the node's own user. See `auth.rs` for who is let in, [`api`] for the words, `openapi.rs` for the
@@ -7,6 +7,7 @@
 pub mod api;
 mod auth;
 mod change;
+mod config;
 mod connections;
 mod error;
 mod events;
@@ -39,36 +40,37 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Json, Router};
 use error::ApiError;
+use problems::Problem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longer bodies are refused: the longest lawful one, a tenant with 16 objectives, has about 1 KiB.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// What the handlers share.
+/// State that handlers share.
 pub struct Control {
     /// The node.
     pub node: Arc<Node>,
-    /// Where it listens.
+    /// Address to listen on.
     pub bound: Bound,
-    /// What changes over TCP must show; without one they are refused.
+    /// Token that changes over TCP need; without one they are refused.
     pub token: Option<Token>,
     /// Peers on this host read over TCP without it.
     pub local_reads: bool,
-    /// When the node began to serve.
+    /// Instant at which the node began to serve.
     pub started: Instant,
-    /// The health as strangers were last told of it.
+    /// The health that was last found out.
     pub told: Told,
     /// Takes orders that concern the whole process.
     pub orders: Orders,
 }
 
-/// For so long strangers are told of the same health: finding it out takes the pools' time.
+/// Time for which unauthenticated peers get the same health: computing it takes the pools' time.
 const TOLD_FOR: Duration = Duration::from_secs(1);
 
-/// The health as strangers were last told of it, and when it was found out.
+/// The problems that were last found, and when looking for them began.
 #[derive(Debug, Default)]
-pub struct Told(tokio::sync::Mutex<Option<(Instant, StatusCode, api::Health)>>);
+pub struct Told(tokio::sync::Mutex<Option<(Instant, Vec<Problem>)>>);
 
 type Shared = State<Arc<Control>>;
 
@@ -93,6 +95,8 @@ fn routes() -> Vec<(String, MethodRouter<Arc<Control>>)> {
         ("/v1/tenants/{name}/history", get(history::of_tenant)),
         ("/v1/connections", get(connections::list)),
         ("/v1/events", get(events::list)),
+        ("/v1/config", get(config::show)),
+        ("/v1/pools/{name}/backup", get(config::backup)),
         ("/v1/reload", post(orders::reload)),
         ("/v1/drain", post(orders::drain)),
         ("/v1/pools/{name}/recover", post(change::recover_pool)),
@@ -137,31 +141,33 @@ async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi::document().to_string()).into_response()
 }
 
+/// Finding problems out walks all exports on the pools' threads. So one request at a time does, and all that came meanwhile are
+/// answered by the next one's findings.
 async fn healthz(State(control): Shared, Extension(MayRead(may_read)): Extension<MayRead>) -> Response {
-    if may_read {
-        let (code, health) = health(&control, true).await;
-        return (code, Json(health)).into_response();
-    }
+    let came = Instant::now();
     let mut told = control.told.0.lock().await;
-    if told.as_ref().is_none_or(|(at, ..)| at.elapsed() >= TOLD_FOR) {
-        let (code, health) = health(&control, false).await;
-        *told = Some((Instant::now(), code, health));
+    let is_new = |at: &Instant| if may_read { *at >= came } else { at.elapsed() < TOLD_FOR };
+    if !told.as_ref().is_some_and(|(at, _)| is_new(at)) {
+        let at = Instant::now();
+        *told = Some((at, find_problems(&control).await));
     }
-    let (_, code, health) = told.as_ref().expect("just found out");
-    (*code, Json(health)).into_response()
+    let (_, problems) = told.as_ref().expect("just found out");
+    let (code, health) = health(problems, may_read);
+    (code, Json(health)).into_response()
 }
 
-/// The health of the node. Problems that aren't outages are told to those who may read, and counted to others.
-async fn health(control: &Control, may_read: bool) -> (StatusCode, api::Health) {
+async fn find_problems(control: &Control) -> Vec<Problem> {
     let views = control.node.pool_snapshots().await;
-    let problems = {
-        let directory = control.node.directory.read().expect("no panic while held");
-        problems::problems(&control.node, &directory, &views)
-    };
+    let directory = control.node.directory.read().expect("no panic while held");
+    problems::problems(&control.node, &directory, &views)
+}
+
+/// The health of the node. Problems that aren't outages are listed for peers that may read, and counted for others.
+fn health(problems: &[Problem], may_read: bool) -> (StatusCode, api::Health) {
     let is_out = problems.iter().any(|p| p.is_outage);
     let code = if is_out { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
-    let (told, kept_back): (Vec<_>, Vec<_>) = problems.into_iter().partition(|p| p.is_outage || may_read);
-    let mut problems: Vec<String> = told.into_iter().map(|p| p.text).collect();
+    let (told, kept_back): (Vec<_>, Vec<_>) = problems.iter().partition(|p| p.is_outage || may_read);
+    let mut problems: Vec<String> = told.into_iter().map(|p| p.text.clone()).collect();
     if !kept_back.is_empty() {
         problems.push(format!("{} further problems: `/v1/status` names them to those who may read", kept_back.len()));
     }

@@ -29,6 +29,7 @@ pub fn document() -> Value {
     generator.subschema_for::<api::Status>();
     generator.subschema_for::<api::Connections>();
     generator.subschema_for::<api::EventsStatus>();
+    generator.subschema_for::<api::ConfigStatus>();
     generator.subschema_for::<api::Reloaded>();
     generator.subschema_for::<api::Draining>();
     generator.subschema_for::<api::History>();

@@ -18,16 +18,17 @@ use crate::directory::{Directory, Tenant};
 use crate::engine::PoolSnapshot;
 use crate::engine::recent::{Counts, Tally, Within};
 use crate::node::Node;
+use crate::parts::PoolView;
 use crate::view::{ExportPromise, FAILED_MINUTES};
 use plimsoll_base::{IoError, Objective, Span, TenantId};
 use plimsoll_stack::LayerState;
 
-/// With fewer requests in the last minute, whether a promise is kept may be luck: then [`FEW_TIMES`] as many must be late as may be.
+/// Requests in the last minute below which chance may decide: then [`FEW_TIMES`] times the allowed number must be late.
 const REQUESTS_LEAST: u64 = 100;
 /// Fewer requests than this, or fewer late ones, are no evidence at all.
 const FEW_LEAST: u64 = 10;
 const FEW_LATE_LEAST: u64 = 3;
-/// Times as many late requests as may be that are evidence among few: by chance they are less than one in a hundred.
+/// Factor over the allowed late requests that is evidence among few: by chance it has a probability below one in a hundred.
 const FEW_TIMES: u64 = 10;
 /// Accepted reads that may miss their deadlines, in thousandths.
 const MISSED_PERMILLE: u64 = 10;
@@ -68,6 +69,7 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
             rest.extend(missed_deadlines(&volume, pool, e, directory, node));
             rest.extend(failures(&volume, &node.pools[pool].name, e));
         }
+        rest.extend(osds(&node.pools[pool].name, view));
         rest.extend(stuck(&node.pools[pool].name, &view.pool, |key| directory.volume_name(pool, key)));
     }
     let injected = inject::injections(directory, views);
@@ -76,21 +78,35 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
     all
 }
 
-/// Why a pool doesn't serve as it should.
+/// Returns the reason for which a pool doesn't serve.
 pub(super) fn outage(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> {
     let what = match pool {
-        None => "has ended or doesn't answer: the log says why".to_string(),
+        None => "has ended or doesn't answer: its clients get errors; see the log for the reason, then restart the node".to_string(),
         Some(p) if p.flush_failed => format!(
-            "has seen a flush fail, and trusts none since: check the device, then `plimsoll pool recover {name}`"
+            "had a failed flush: every flush and durable write fails since then; check the device, then `plimsoll pool recover {name}`"
         ),
-        Some(p) if p.state == LayerState::Recovering => "is recovering: wait".to_string(),
-        Some(p) if p.state == LayerState::Failed => "has failed: the log says why".to_string(),
+        Some(p) if p.state == LayerState::Recovering => "is recovering: its clients are refused until that ends; wait".to_string(),
+        Some(p) if p.state == LayerState::Failed => "has failed: its clients get errors; the log has the reason and the remedy".to_string(),
         Some(p) if p.state == LayerState::Degraded => {
-            "is degraded: a layer does without what it lost; `plimsoll logs status` and the log say what".to_string()
+            "is degraded: it serves without data that a layer lost; `plimsoll logs status`, `plimsoll cache status` and the log name the loss".to_string()
         }
         Some(_) => return None,
     };
     Some(format!("pool `{name}` {what}"))
+}
+
+/// OSDs of a pool on an RBD image whose reads stall.
+fn osds(pool: &str, view: &PoolView) -> Vec<(String, String)> {
+    let seen = view.layers.of::<crate::parts::osds::Osds>();
+    let all = seen.into_iter().flat_map(|(_, osds)| osds).filter(|o| o.stands_out);
+    let problem = |o: &plimsoll_sched::osds::OsdView| {
+        let what = format!(
+            "pool `{pool}`: osd.{} (host {}) stands out: {} reads stalled there, and {} were steered to replicas",
+            o.number, o.host, o.late, o.steered
+        );
+        (format!("pool `{pool}`: osd.{}", o.number), what)
+    };
+    all.map(problem).collect()
 }
 
 /// Are more of `all` requests late than the share that may be, in hundredths of a percent?
@@ -127,10 +143,10 @@ fn broken_objectives(
             let percentile = f64::from(o.percentile_bp) / 100.0;
             let todo = match without_cores().join(", ") {
                 none if none.is_empty() => {
-                    "`plimsoll cores` shows who has the cores; see \"When a promise is broken\" in docs/promises.md"
+                    "`plimsoll cores` shows how the cores are shared; see \"When a promise is broken\" in docs/guides/promises.md"
                         .into()
                 }
-                pools => format!("nothing enforces it in pool {pools}: set `cores` there (docs/cores.md)"),
+                pools => format!("pool {pools} only measures it: set `cores` there to enforce it (docs/guides/cores.md)"),
             };
             let key = format!("tenant `{name}`: p{percentile} ≤ {}", o.bound);
             let text =
@@ -161,7 +177,7 @@ fn missed_deadlines(
         let place = format!("volume `{volume}`, tenant `{tenant}`");
         let text = format!(
             "{place}: {:.1} % of {accepted} accepted reads missed their deadlines in the last minute, {} \
-             of {late} as forecast (they wait): `plimsoll volume show {volume}` shows where they wait; see \"When a promise is broken\" in docs/promises.md",
+             of {late} as forecast (they waited): `plimsoll volume show {volume}` shows in which layer; see \"When a promise is broken\" in docs/guides/promises.md",
             late as f64 * 100.0 / accepted as f64,
             t.waited,
         );
@@ -193,13 +209,11 @@ fn stuck(
     (age > STUCK).then(|| {
         let todo = match place {
             "device" => "check the device and the kernel's log",
-            "permit" => {
-                "its tenant's other requests hold all of its permits: raise `jobs_max`, or find what holds those"
-            }
+            "permit" => "other requests of its tenant hold all permits: raise `jobs_max`, or find what delays them",
             _ => "`plimsoll top` shows that layer's state",
         };
         let text = format!(
-            "pool `{pool}`: a request of volume `{}` has been inside for {} s, it is at `{place}`: {todo}",
+            "pool `{pool}`: a request of volume `{}` is in flight for {} s, at `{place}`: {todo}",
             volume(key),
             age.as_micros() / 1_000_000
         );
@@ -224,7 +238,7 @@ mod tests {
         assert_eq!(said(40, "cores"), None);
         let text = said(51, "device").expect("stuck");
         assert!(
-            text.starts_with("pool `p`: a request of volume `v` has been inside for 41 s, it is at `device`: check"),
+            text.starts_with("pool `p`: a request of volume `v` is in flight for 41 s, at `device`: check"),
             "{text}"
         );
         assert!(said(51, "permit").expect("stuck").contains("`jobs_max`"));

@@ -1,4 +1,4 @@
-//! `GET /metrics`: Prometheus' text format, version 0.0.4. Every family is described in docs/metrics.md.
+//! `GET /metrics`: Prometheus' text format, version 0.0.4. Every family is described in docs/reference/metrics.md.
 
 use super::Control;
 use super::problems::problems;
@@ -42,9 +42,9 @@ pub fn exposition(control: &Control, views: &Views) -> String {
 }
 
 fn node(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
-    page.family("plimsoll_build_info", "gauge", "Always 1; the label says the version.");
+    page.family("plimsoll_build_info", "gauge", "Always 1; the label has the version.");
     page.sample("plimsoll_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    page.family("plimsoll_uptime_seconds", "gauge", "Since the node began to serve.");
+    page.family("plimsoll_uptime_seconds", "gauge", "Time since the node began to serve.");
     page.sample("plimsoll_uptime_seconds", &[], control.started.elapsed().as_secs_f64());
     page.family("plimsoll_problems", "gauge", "Problems that `plimsoll status` lists.");
     page.sample("plimsoll_problems", &[], problems(&control.node, directory, views).len());
@@ -88,7 +88,7 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
     page.family(
         "plimsoll_queue_depth",
         "gauge",
-        "Requests by where they are: waiting for an overlapping one (front), in the scheduler, at the device.",
+        "Requests in flight by place: waiting for an overlapping one (front), in the scheduler, at the device.",
     );
     for (p, view) in named() {
         let Some(v) = view.as_ref() else { continue };
@@ -101,7 +101,7 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
     page.family(
         "plimsoll_pool_oldest_age_seconds",
         "gauge",
-        "Age of the oldest request inside, by where it is; absent when the pool is idle.",
+        "Age of the oldest request in flight, by layer or device; absent when the pool is idle.",
     );
     for (p, view) in named() {
         let Some(s) = view.as_ref().map(|v| &v.pool) else { continue };
@@ -145,7 +145,7 @@ fn layers(page: &mut Page, control: &Control, views: &Views) {
     page.family(
         "plimsoll_layer_refusals_total",
         "counter",
-        "Requests refused at the top in whose forecast wait a layer had a part.",
+        "Refused requests whose forecast wait included a wait in this layer.",
     );
     for (labels, s) in &all {
         page.sample("plimsoll_layer_refusals_total", labels, s.refused_with_part);
@@ -190,7 +190,7 @@ fn deadlines(page: &mut Page, directory: &Directory, views: &Views) {
     page.family(
         name,
         "gauge",
-        "Deadline of a volume's reads whose connection doesn't ask for one, by its source; absent without.",
+        "Deadline of a volume's reads without a connection's own, by its source; absent without one.",
     );
     for v in directory.volumes.values() {
         if let Some((deadline, from, _)) = volume_promise(directory, v, views) {
@@ -245,7 +245,7 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
     page.family(
         "plimsoll_deadlines_total",
         "counter",
-        "Reads with a deadline that were done by it (met), after it although forecast in time (missed), or after it as forecast (waited).",
+        "Reads with a deadline, by result: met; missed (late, forecast in time); waited (late, as forecast).",
     );
     for (labels, e, _) in all {
         for (result, n) in [("met", e.deadline_met), ("missed", e.deadline_missed), ("waited", e.deadline_waited)] {
@@ -253,18 +253,14 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
         }
     }
     promises(page, all);
-    page.family(
-        "plimsoll_next_read_wait_seconds",
-        "gauge",
-        "What a small read would wait if it arrived now, as the pool forecasts.",
-    );
+    page.family("plimsoll_next_read_wait_seconds", "gauge", "Forecast wait of a small read that arrives now.");
     for (labels, e, _) in all {
         page.sample("plimsoll_next_read_wait_seconds", labels, e.next_read_wait.as_secs_f64());
     }
     page.family(
         "plimsoll_requests_inside",
         "gauge",
-        "Requests inside the node now, by the layer or device that they, or their last parts, came to last.",
+        "Requests in flight, by the layer or device that they, or their last parts, reached last.",
     );
     for (labels, e, _) in all {
         for (place, n) in &e.inside {
@@ -274,7 +270,7 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
     page.family(
         "plimsoll_oldest_age_seconds",
         "gauge",
-        "Age of the oldest request inside, by where it is; absent without one.",
+        "Age of the oldest request in flight, by layer or device; absent without one.",
     );
     for (labels, e, age) in all {
         if let Some((_, place)) = e.oldest {
@@ -284,7 +280,7 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
     page.family(
         "plimsoll_wait_seconds_total",
         "counter",
-        "Time that requests spent in a layer before it passed them on, summed. Of the device, plimsoll_device_seconds tells.",
+        "Sum of the time that requests spent in a layer before it passed them on. For the device see plimsoll_device_seconds.",
     );
     for (labels, e, _) in all {
         for (layer, waited) in e.waited.iter().filter(|(_, waited)| *waited > Span::ZERO) {
@@ -306,7 +302,7 @@ fn promises(page: &mut Page, all: &[Named<'_>]) {
     page.family(
         name,
         "gauge",
-        "Of the reads with a deadline in the last minute, hour and day: the share that was kept, missed, waited, refused; absent without.",
+        "Shares kept, missed, waited and refused of the reads with a deadline in the last minute, hour and day; absent without reads.",
     );
     for (labels, e, _) in all {
         for (window, t) in WINDOWS.iter().zip(&e.recent) {
@@ -324,7 +320,7 @@ fn promises(page: &mut Page, all: &[Named<'_>]) {
     page.family(
         name,
         "gauge",
-        "Actual minus forecast response times of reads accepted with a deadline, by percentile, over the last minute; absent without.",
+        "Actual minus forecast response time of reads accepted with a deadline, by percentile, over the last minute; absent without reads.",
     );
     for (labels, e, _) in all {
         for (percent, percentile) in PERCENTILES.iter().filter(|_| e.deviations.count() > 0) {
@@ -338,7 +334,7 @@ fn latencies(page: &mut Page, all: &[Named<'_>]) {
     page.family(
         "plimsoll_response_seconds",
         "histogram",
-        "From a request's arrival to its completion, of those that ended as asked.",
+        "Response time: from arrival to completion, of successful requests.",
     );
     for (labels, e, _) in all {
         for (op, m) in OP_NAMES.iter().zip(&e.ops) {
@@ -356,16 +352,12 @@ fn latencies(page: &mut Page, all: &[Named<'_>]) {
     page.family(
         "plimsoll_device_seconds",
         "histogram",
-        "From a request's first dispatch to a device to its completion, of those that reached one.",
+        "Time from a request's first dispatch to a device to its completion, of requests that reached one.",
     );
     for (labels, e, _) in all {
         page.histogram("plimsoll_device_seconds", labels, &e.device, 0);
     }
-    page.family(
-        "plimsoll_forecast_error_seconds",
-        "histogram",
-        "How far the forecast at admission was off, either way.",
-    );
+    page.family("plimsoll_forecast_error_seconds", "histogram", "Absolute error of the forecast at admission.");
     for (labels, e, _) in all {
         page.histogram("plimsoll_forecast_error_seconds", labels, &e.forecast_error, 0);
     }
@@ -443,11 +435,7 @@ fn permits(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
             page.sample("plimsoll_permits_max", &[("tenant", name), ("unit", unit)], value);
         }
     }
-    page.family(
-        "plimsoll_permit_waiting",
-        "gauge",
-        "Connections that aren't read from until their tenant has a permit.",
-    );
+    page.family("plimsoll_permit_waiting", "gauge", "Connections that wait for a permit of their tenant.");
     for (name, t) in &directory.tenants {
         for (p, view) in pools() {
             let Some(view) = view else { continue };

@@ -22,7 +22,7 @@ use crate::view::{ExportView, Summary};
 use plimsoll_base::{Class, Objective, OnBusy, Span, TenantId, Time};
 use plimsoll_stack::{LayerState, NodeStats};
 
-/// What pools answered, by number; `None` for one that didn't.
+/// Answers of the pools, by number; `None` for a pool that didn't answer.
 pub type Views = [Option<PoolView>];
 
 /// All of it.
@@ -241,11 +241,9 @@ pub fn pools_without_cores(node: &Node, directory: &Directory, tenant: &str, vie
 fn enforcement(class: &Class, without_cores: &[String]) -> (bool, String) {
     let without = without_cores.join(", ");
     match class {
-        Class::LatencyCritical { .. } if without.is_empty() => (
-            true,
-            "objectives are enforced by cores: requests get as many as the objectives need; permits bound the rest"
-                .into(),
-        ),
+        Class::LatencyCritical { .. } if without.is_empty() => {
+            (true, "objectives are enforced by cores: they get the cores that they need; permits bound the rest".into())
+        }
         Class::BestEffort { .. } if without.is_empty() => {
             (true, "the weight shares the cores that no objective needs".into())
         }
@@ -293,7 +291,7 @@ pub fn is_kept(o: &Objective, w: &Within) -> Option<bool> {
     (w.requests > 0).then(|| u128::from(w.within) * 10_000 >= wanted)
 }
 
-/// How an objective is kept by what was measured.
+/// Computes how an objective is kept.
 fn objective(o: &Objective, measured: &Summary, windows: &[Within; 3]) -> ObjectiveStatus {
     let percentile = f64::from(o.percentile_bp) / 100.0;
     let seen = (measured.count() > 0).then(|| measured.percentile(percentile));
@@ -328,7 +326,7 @@ fn forecast(d: &Deviations) -> ForecastStatus {
     }
 }
 
-/// What a tenant did on all volumes.
+/// Sums of a tenant over all volumes.
 pub fn sum_of_tenant(id: TenantId, views: &Views) -> Sum {
     let mut sum = Sum::default();
     for view in views.iter().flatten() {

@@ -1,5 +1,4 @@
-//! The caches of a node's pools: how volumes are cached, how much of a device is used, what has come home, and what is noted when a
-//! device fails.
+//! The caches of a node's pools: modes of volumes, sizes, the record of which volumes are written back, and of failed devices.
 
 use super::{Node, NodeError, Result, blocking};
 use crate::engine::{Command, PoolHandle, Report};
@@ -12,9 +11,11 @@ use plimsoll_store::{MetaView, VolumeRecord};
 use std::io;
 use std::sync::{Weak, mpsc};
 
-/// How often it's looked whether volumes that aren't write-back any more are written back.
-/// Looked, not waited for: a pool's thread doesn't write metadata, and a cache that may go a moment later hurts nobody.
-const HOMECOMING_TIME: std::time::Duration = std::time::Duration::from_millis(300);
+/// Interval of checks whether volumes that left write-back mode are written back.
+///
+/// The state is polled, not waited for: a pool's thread doesn't write metadata, and no harm is done if a cache is free to go a
+/// moment later.
+const WRITTEN_BACK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(300);
 /// Time between two tries to note that a cache's device failed.
 /// A store that can't be written tells nobody when it can be again; writes wait meanwhile.
 const NOTE_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
@@ -35,20 +36,20 @@ impl Node {
         self.publish(volume.pool, &record).await
     }
 
-    /// Notes of volumes that aren't write-back any more that they have come home, as soon as they have: from then on the cache may
-    /// go. Runs as long as the node.
-    pub async fn note_homecomings(&self) {
+    /// Records of each volume that left mode `back` that it is fully written back, as soon as it is: from then on the cache may be
+    /// removed. Runs as long as the node.
+    pub async fn record_written_back_loop(&self) {
         loop {
-            tokio::time::sleep(HOMECOMING_TIME).await;
+            tokio::time::sleep(WRITTEN_BACK_INTERVAL).await;
             for pool in 0..self.pools.len() {
-                if let Err(error) = self.note_homecoming(pool).await {
-                    tracing::warn!(%error, "that volumes are written back isn't noted yet");
+                if let Err(error) = self.record_written_back(pool).await {
+                    tracing::warn!(%error, "could not record that volumes are fully written back; retrying every second");
                 }
             }
         }
     }
 
-    async fn note_homecoming(&self, pool: usize) -> Result<()> {
+    async fn record_written_back(&self, pool: usize) -> Result<()> {
         let p = &self.pools[pool];
         let (Some(store), Some(section)) = (p.store.clone(), p.cache_section()) else { return Ok(()) };
         let mode = section.mode;
@@ -69,8 +70,8 @@ impl Node {
         blocking(move || store.change().set_behind(&home, false)).await
     }
 
-    /// Gives up what only a pool's cache has of a volume, whose device failed for good: the volume goes on with what the pool's own
-    /// device has.
+    /// Discards a volume's dirty cache data after the cache's device was lost (DATA LOSS). The volume continues with the older data
+    /// of the pool's own device.
     pub async fn give_up(&self, pool: &str, name: &str) -> Result<()> {
         let _one = self.changing.lock().await;
         let (n, volume) = (self.pool_named(pool)?, self.volume_named(name)?);
@@ -117,7 +118,7 @@ pub(super) fn recorder(pool: String, store: Weak<PoolStore>, handle: PoolHandle)
                 match record() {
                     Some(Ok(_)) => break,
                     Some(Err(error)) => {
-                        tracing::error!(pool, %error, "the cache's device failed, and that can't be noted: writes wait");
+                        tracing::error!(pool, %error, "the cache device failed and the failure could not be recorded in the pool's metadata; writes wait, retrying every second");
                         std::thread::sleep(NOTE_AGAIN);
                     }
                     None => return, // the node has ended

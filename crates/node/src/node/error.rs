@@ -53,7 +53,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(f).await.map_err(failed)?.map_err(of_store)
 }
 
-/// Whose fault a refusal of the store is.
+/// Converts a refusal of the store, by whose fault it is.
 fn of_store(e: MetaError) -> NodeError {
     let text = e.to_string();
     match e {

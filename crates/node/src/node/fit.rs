@@ -1,5 +1,5 @@
-//! May a promise be given? Only pools in which the tenant has a volume, or may use one, are asked: one that it doesn't use is
-//! no reason to refuse. Who uses none yet might use any.
+//! Checks whether a promise can be given. Only pools in which the tenant has a volume, or may use one, are asked: a pool that
+//! it doesn't use is no reason to refuse. A tenant without volumes might use any pool.
 
 use super::{Node, NodeError, Result};
 use crate::engine::PermitLimits;

@@ -6,14 +6,15 @@ use crate::config::{Limits, PoolConfig};
 use crate::directory::{Directory, Volume};
 use crate::engine::tape::TapeWriter;
 use crate::engine::{Command, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Report};
-use crate::open::{CacheLocks, open_pool};
+use crate::open::{CacheLocks, Held, open_pool};
 use crate::parts::settings::{Changed, Live};
 use crate::parts::{self, Layers, PoolView};
 use crate::plan::Facts;
+use crate::rbd::maps::{self, Layout};
 use crate::store::PoolStore;
 use plimsoll_base::{IoError, Time, VolumeKey};
 use plimsoll_stack::{Addressed, Extent, Stack};
-use plimsoll_store::{DeviceFile, NewVolume, Uuid, VolumeRecord};
+use plimsoll_store::{Backup, NewVolume, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
@@ -29,11 +30,11 @@ const COPY_REST: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// A pool that runs, or couldn't be opened.
 pub struct RunningPool {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Its device, for people.
     pub device: String,
-    /// Why it couldn't be opened, if it couldn't: the node serves the others.
+    /// Reason why it couldn't be opened, if it couldn't: the node serves the others.
     pub failed: Option<String>,
     /// The device's UUID; a null device has none.
     pub device_uuid: Option<Uuid>,
@@ -56,7 +57,7 @@ pub struct RunningPool {
     volatile: Mutex<VolatileSpace>,
     thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
     /// Keeps the device locked against another node as long as the pool is there.
-    _lock: Option<DeviceFile>,
+    lock: Option<Held>,
 }
 
 /// Space of a pool that forgets its volumes when the node ends. Nothing is freed.
@@ -138,6 +139,16 @@ impl RunningPool {
         let noted = store.as_ref().filter(|_| config.cache.is_some());
         let caching = noted.map(|store| caching::recorder(name.clone(), Arc::downgrade(store), handle.clone()));
         let caching = caching.transpose().map_err(|e| in_pool(&e))?;
+        let sees_osds = stack.layer::<plimsoll_sched::osds::Osds>().is_some();
+        if let Some(Held::Image(_, image)) = &opened.lock {
+            crate::rbd::watch(name.clone(), &image.image, handle.clone()).map_err(|e| in_pool(&e))?;
+            let place = image.image.layout().map_err(|e| in_pool(&e))?;
+            if let (Some((prefix, pool, object_bytes)), true) = (place, sees_osds) {
+                let layout = Layout { prefix, pool, object_bytes, start: opened.home_start };
+                let at = (image.cluster.clone(), Arc::downgrade(&image.image));
+                maps::follow(name.clone(), at, layout, image.hosts.clone(), handle.clone()).map_err(|e| in_pool(&e))?;
+            }
+        }
         let log = config.cores.map(|_| parts::cores::logger(name.clone(), directory)).transpose();
         let log = log.map_err(|e| in_pool(&e))?;
         let report: Report = Box::new(move |report| match (report.get(), &log, &caching) {
@@ -164,7 +175,7 @@ impl RunningPool {
             name: name.clone(),
             failed: None,
             device: opened.device,
-            device_uuid: opened.lock.as_ref().map(|d| d.superblock().device_uuid),
+            device_uuid: opened.lock.as_ref().map(Held::uuid),
             handle,
             store,
             _cache_locks: opened.cache_locks,
@@ -175,7 +186,7 @@ impl RunningPool {
             rotational: opened.rotational,
             volatile: Mutex::new(VolatileSpace::new(volatile_bytes)),
             thread: Mutex::new(Some(thread)),
-            _lock: opened.lock,
+            lock: opened.lock,
         })
     }
 
@@ -185,7 +196,7 @@ impl RunningPool {
         tracing::error!(error = why, "a pool isn't served");
         Ok(RunningPool {
             name: config.name.get_ref().clone(),
-            device: config.device.file.as_ref().map_or("null".into(), |f| f.display().to_string()),
+            device: config.device.label(),
             failed: Some(why),
             device_uuid: None,
             handle: PoolHandle::new().map_err(failed)?.0,
@@ -198,7 +209,7 @@ impl RunningPool {
             configured: BTreeMap::new(),
             volatile: Mutex::default(),
             thread: Mutex::new(None),
-            _lock: None,
+            lock: None,
         })
     }
 
@@ -265,6 +276,12 @@ impl RunningPool {
         self.live.lock().expect("no panic while held").clone()
     }
 
+    /// A backup of its metadata as they are.
+    pub(super) fn backup(&self) -> Option<Backup> {
+        let (store, held) = (self.store.as_ref()?, self.lock.as_ref()?);
+        Some(Backup::of(held.superblock(), &store.view()))
+    }
+
     /// The section of its cache, as it is served.
     pub(super) fn cache_section(&self) -> Option<crate::config::CacheConfig> {
         self.live.lock().expect("no panic while held").as_ref()?.config.cache.clone()
@@ -310,6 +327,15 @@ impl RunningPool {
         Ok(())
     }
 
+    /// Ends the pool in order. Blocks until done.
+    ///
+    /// # Errors
+    /// As of [`RunningPool::join`].
+    pub(super) fn shut_down(&self) -> std::result::Result<(), String> {
+        let _ = self.handle.send(Command::Shutdown); // a pool that is gone has ended already
+        self.join()
+    }
+
     /// Waits until the pool's thread has ended.
     ///
     /// # Errors
@@ -319,7 +345,10 @@ impl RunningPool {
         match thread.map(std::thread::JoinHandle::join) {
             None | Some(Ok(Ok(()))) => Ok(()),
             Some(Ok(Err(e))) => Err(format!("pool `{}` ended with an error: {e}", self.name)),
-            Some(Err(_)) => Err(format!("pool `{}` ended in a panic: please report what it said", self.name)),
+            Some(Err(_)) => Err(format!(
+                "pool `{}` ended in a panic: the node stops and its supervisor restarts it; please report the panic message in the log",
+                self.name
+            )),
         }
     }
 }

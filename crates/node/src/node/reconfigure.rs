@@ -2,6 +2,7 @@
 
 use super::{Configured, Node, NodeError, Result, permits_of};
 use crate::config::{Config, VolumeConfig};
+use crate::directory::Directory;
 use std::sync::Arc;
 
 impl Node {
@@ -12,6 +13,7 @@ impl Node {
     /// If tenants have no room: then nothing was changed.
     pub async fn reconfigure(&self, config: &Config) -> Result<Vec<String>> {
         let changing = self.changing.lock().await;
+        let secrets = crate::secrets::load(&config.nvme_host).map_err(NodeError::Refused)?;
         let new = Arc::new(Configured::of(config).map_err(NodeError::Refused)?);
         let was = std::mem::replace(&mut *self.configured.write().expect("no panic while held"), new.clone());
         if let Err(e) = self.check_tenants(config).await {
@@ -20,6 +22,7 @@ impl Node {
         }
         self.directory_mut(|d| {
             d.grants = config.grant.clone();
+            d.secrets = secrets;
             // Promises of volumes and tenants that the configuration doesn't name are live ones.
             for (name, promise) in &new.promised.tenants {
                 d.promises.tenants.insert(name.clone(), *promise);
@@ -53,7 +56,7 @@ impl Node {
         drop(changing);
         let mut failed = Vec::new();
         for v in &config.volume {
-            let differs = was.volumes.iter().find(|o| o.name == v.name) != Some(v);
+            let differs = was.config.volume.iter().find(|o| o.name == v.name) != Some(v);
             if differs && self.is_served_pool(v) {
                 failed.extend(self.ensure_volume(v).await.err().map(|e| e.to_string()));
             }
@@ -68,8 +71,13 @@ impl Node {
 
     async fn check_tenants(&self, config: &Config) -> Result<()> {
         for t in &config.tenant {
-            let (name, class) = (t.name.get_ref(), t.class().map_err(NodeError::Refused)?);
-            self.must_fit(name, &class, permits_of(t)).await?;
+            let (name, class, permits) = (t.name.get_ref(), t.class().map_err(NodeError::Refused)?, permits_of(t));
+            // A promise that stands isn't in another change's way, though requests may have turned out to take longer than it has room for.
+            let stands = |d: &Directory| d.tenants.get(name).is_some_and(|t| t.class == class && t.permits == permits);
+            if self.directory_ref(stands) {
+                continue;
+            }
+            self.must_fit(name, &class, permits).await?;
             self.check_class(name, &class)?;
         }
         Ok(())

@@ -18,20 +18,19 @@ impl Node {
         Ok(settings::views(&live))
     }
 
-    /// A layer's settings that were changed live may not fit the volumes that are there by now: then its configured ones hold. Refuses
+    /// A layer's settings that were changed live may not fit a pool's volumes as they are by now: then its configured ones hold. Refuses
     /// volumes, stored or configured, that don't fit those either.
-    pub(super) async fn settle_settings(&self) -> Result<()> {
-        for (pool, p) in self.pools.iter().enumerate() {
-            let volumes = self.stored_parts(pool);
-            for part in PARTS.iter().copied() {
-                let Some(live) = p.live() else { continue };
-                let Err(what) = settings::check(part, &live, &volumes) else { continue };
-                let back = settings::as_configured(part, &live);
-                settings::check(part, &back.live, &volumes)
-                    .map_err(|what| NodeError::Refused(format!("pool `{}`: {what}", p.name)))?;
-                crate::open::warn_of_settings(&live.config, &what);
-                p.apply(back).await?;
-            }
+    pub(super) async fn settle_settings(&self, pool: usize) -> Result<()> {
+        let p = &self.pools[pool];
+        let volumes = self.stored_parts(pool);
+        for part in PARTS.iter().copied() {
+            let Some(live) = p.live() else { continue };
+            let Err(what) = settings::check(part, &live, &volumes) else { continue };
+            let back = settings::as_configured(part, &live);
+            settings::check(part, &back.live, &volumes)
+                .map_err(|what| NodeError::Refused(format!("pool `{}`: {what}", p.name)))?;
+            crate::open::warn_of_settings(&live.config, &what);
+            p.apply(back).await?;
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ impl Node {
             tenants.extend(store.view().volumes().map(|v| (v.name.clone(), v.tenant.clone())));
         }
         let configured = self.configured();
-        let mine = configured.volumes.iter().filter(|v| *v.pool.get_ref() == p.name);
+        let mine = configured.config.volume.iter().filter(|v| *v.pool.get_ref() == p.name);
         tenants.extend(mine.map(|v| (v.name.get_ref().clone(), v.tenant.get_ref().clone())));
         let part = |d: &Directory, name: &str, tenant: &str| self.part_of(name, class_of(d, tenant).as_ref());
         self.directory_ref(|d| tenants.iter().map(|(name, tenant)| part(d, name, tenant)).collect())

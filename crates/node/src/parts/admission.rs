@@ -58,7 +58,7 @@ pub struct BudgetView {
 /// Errors of forecasts of about one size.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorView {
-    /// The forecasts' size, µs: at least this, less than half as much more.
+    /// Lower bound of the forecasts' size, µs; the upper one is less than 1.5 times it.
     pub forecast_us: u64,
     /// Reads that the errors are of; older ones weigh less.
     pub reads: u64,
@@ -168,19 +168,23 @@ impl Part for Admission {
 
 /// Metrics of a tenant's budget.
 const BUDGETS: &[Family<BudgetView>] = &[
-    ("plimsoll_budget_reads", "Reads that a percentile's budget is counted over.", |b| b.reads as f64),
-    ("plimsoll_budget_slow", "Those of them that were slow.", |b| b.slow as f64),
-    ("plimsoll_budget_let_in_total", "Reads accepted on the budget though they were expected late.", |b| {
-        b.let_in as f64
-    }),
+    ("plimsoll_budget_reads", "Reads in the window of a percentile's budget.", |b| b.reads as f64),
+    ("plimsoll_budget_slow", "Late reads in the window of a percentile's budget.", |b| b.slow as f64),
+    (
+        "plimsoll_budget_admitted_late_total",
+        "Reads forecast late that were accepted within the percentile's budget.",
+        |b| b.let_in as f64,
+    ),
 ];
 
 /// Metrics of a tenant's reads with a deadline.
 const PROMISES: &[Family<PromiseView>] = &[
-    ("plimsoll_admission_chance", "Largest chance to be late with which a read is accepted, 0 to 1.", |p| {
+    ("plimsoll_admission_chance", "Largest probability of being late with which a read is accepted, 0 to 1.", |p| {
         p.chance_percent / 100.0
     }),
-    ("plimsoll_admission_refused_total", "Reads refused though forecast in time: too likely late.", |p| {
-        p.refused as f64
-    }),
+    (
+        "plimsoll_admission_refused_total",
+        "Reads forecast in time that were refused for their probability of being late.",
+        |p| p.refused as f64,
+    ),
 ];

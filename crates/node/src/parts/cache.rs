@@ -119,7 +119,7 @@ pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, String> {
     })
 }
 
-/// Whose duplicates are found: the tenant's own, or everybody's.
+/// Scope of deduplication: the tenant's extents, or the pool's.
 fn domain(c: &Section, tenant: &str) -> u64 {
     match c.dedup {
         CacheDedup::Pool => 0,
@@ -328,25 +328,27 @@ const POOLS: &[Family<CacheView>] = &[
     ("plimsoll_cache_up", "1 while the cache serves, 0 if its device failed.", |s| {
         f64::from(u8::from(s.state == "ready"))
     }),
-    ("plimsoll_cache_used_bytes", "WEUs in use.", |s| (u64::from(s.weus_used) * u64::from(s.weu_bytes)) as f64),
-    ("plimsoll_cache_size_bytes", "WEUs that may be used.", |s| {
+    ("plimsoll_cache_used_bytes", "Bytes of write-evict units (WEUs) in use.", |s| {
+        (u64::from(s.weus_used) * u64::from(s.weu_bytes)) as f64
+    }),
+    ("plimsoll_cache_size_bytes", "Bytes of WEUs that may be used.", |s| {
         (u64::from(s.weus_max) * u64::from(s.weu_bytes)) as f64
     }),
     ("plimsoll_cache_extents", "Entries of the file index.", |s| s.extents as f64),
-    ("plimsoll_cache_dirty_extents", "Extents that only the cache has.", |s| s.dirty_extents as f64),
+    ("plimsoll_cache_dirty_extents", "Dirty extents.", |s| s.dirty_extents as f64),
     ("plimsoll_cache_memory_bytes", "Memory of all indexes.", |s| s.memory_bytes as f64),
     ("plimsoll_cache_reads_total", "Reads.", |s| s.reads as f64),
-    ("plimsoll_cache_read_hits_total", "Reads that needed nothing from the slow device.", |s| s.read_hits as f64),
-    ("plimsoll_cache_inserted_total", "Extents put in.", |s| s.inserted as f64),
-    ("plimsoll_cache_duplicates_total", "Extents put in whose content was there.", |s| s.duplicates as f64),
+    ("plimsoll_cache_read_hits_total", "Reads answered by the cache alone.", |s| s.read_hits as f64),
+    ("plimsoll_cache_inserted_total", "Extents inserted.", |s| s.inserted as f64),
+    ("plimsoll_cache_duplicates_total", "Extents inserted whose content was cached already.", |s| s.duplicates as f64),
     ("plimsoll_cache_packed_bytes_total", "Bytes packed, before compression.", |s| s.packed_bytes as f64),
     ("plimsoll_cache_payload_bytes_total", "Bytes packed, after compression.", |s| s.payload_bytes as f64),
     ("plimsoll_cache_written_bytes_total", "Bytes written to the fast device.", |s| s.written_bytes as f64),
     ("plimsoll_cache_evicted_total", "WEUs evicted.", |s| s.evicted as f64),
     ("plimsoll_cache_written_back_total", "Extents written back.", |s| s.written_back as f64),
-    ("plimsoll_cache_corrupt_total", "Extents read back that weren't what they should be.", |s| s.corrupt as f64),
+    ("plimsoll_cache_corrupt_total", "Extents whose checksum was wrong when they were read.", |s| s.corrupt as f64),
     ("plimsoll_cache_unreadable_total", "Reads of the fast device that failed.", |s| s.unreadable as f64),
-    ("plimsoll_cache_lost_total", "Of both, extents that only the cache had.", |s| s.lost as f64),
+    ("plimsoll_cache_lost_total", "Dirty extents lost to corrupt or failed reads.", |s| s.lost as f64),
 ];
 
 /// `GET /v1/pools/{name}/cache`: a pool's flash cache.
@@ -431,12 +433,12 @@ pub struct CacheView {
 /// A volume in a cache.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CachedVolume {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// `off`, `through`, `back`.
     #[schemars(with = "String")]
     pub mode: CacheMode,
-    /// Only the cache may have the latest of it, as the pool has noted: the cache must not go.
+    /// The pool has recorded that the cache may have data of it that the device lacks: the cache must stay.
     pub behind: bool,
     /// Extents that only the cache has.
     pub dirty_extents: u64,

@@ -386,22 +386,26 @@ const QUEUES: [Family<CoreQueueView>; 15] = [
     ("plimsoll_cores_grown_total", "Cores that a queue took.", |q| q.grown as f64),
     ("plimsoll_cores_yielded_total", "Cores that a queue gave back.", |q| q.yielded as f64),
     ("plimsoll_cores_windows_total", "Windows of a queue.", |q| q.windows as f64),
-    ("plimsoll_cores_temp_windows_total", "Temp windows that were looked at.", |q| q.temp_windows as f64),
-    ("plimsoll_cores_late_windows_total", "Windows in which a request was later than an objective.", |q| {
-        q.late_windows as f64
-    }),
+    ("plimsoll_cores_temp_windows_total", "Temporary windows that were evaluated.", |q| q.temp_windows as f64),
+    ("plimsoll_cores_late_windows_total", "Windows in which a request missed an objective.", |q| q.late_windows as f64),
     ("plimsoll_cores_policy_changes_total", "Changes of a queue's core policy.", |q| q.policy_changes as f64),
-    ("plimsoll_cores_service_mean_seconds", "What a queue's requests take below.", |q| q.service_mean_us as f64 / 1e6),
-    ("plimsoll_cores_service_tail_seconds", "The tail of that at the objectives' highest percentile.", |q| {
-        q.service_tail_us as f64 / 1e6
+    ("plimsoll_cores_service_mean_seconds", "Mean service time of a queue's requests below the cores.", |q| {
+        q.service_mean_us as f64 / 1e6
     }),
-    ("plimsoll_cores_predicted_tail_seconds", "What the newest that waits will have taken, as predicted.", |q| {
+    (
+        "plimsoll_cores_service_tail_seconds",
+        "Service time below the cores at the objectives' highest percentile.",
+        |q| q.service_tail_us as f64 / 1e6,
+    ),
+    ("plimsoll_cores_predicted_tail_seconds", "Predicted response time of the request at the end of the queue.", |q| {
         q.predicted_tail_us as f64 / 1e6
     }),
-    ("plimsoll_cores_measured_tail_seconds", "The tail measured since the last poll of a queue.", |q| {
-        q.measured_tail_us as f64 / 1e6
-    }),
-    ("plimsoll_cores_hopeless", "1 if the device alone breaks an objective of the queue.", |q| {
+    (
+        "plimsoll_cores_measured_tail_seconds",
+        "Response time at the objectives' highest percentile since the last poll of the queue.",
+        |q| q.measured_tail_us as f64 / 1e6,
+    ),
+    ("plimsoll_cores_objective_unreachable", "1 if the device alone misses an objective of the queue, else 0.", |q| {
         f64::from(u8::from(q.hopeless))
     }),
 ];

@@ -62,10 +62,12 @@ pub fn config(pool: &PoolConfig, facts: &Facts, size_bytes: u64) -> Result<Optio
 
 /// The same without looking at whether it can be.
 fn unchecked(pool: &PoolConfig, facts: &Facts, size_bytes: u64) -> Result<Option<FenceConfig>, String> {
-    let Some(f) = &pool.fence else { return Ok(None) };
+    let Some(section) = &pool.fence else { return Ok(None) };
+    // Every field is named, so that a new one can't be forgotten here.
+    let Section { slots, slot, hybrid, lend_permille, steady, device, cache_profile: _ } = section;
     let model = pool.device.model.as_deref().map(DeviceSpec::named).transpose().map_err(|e| e.to_string())?;
     let slow = facts.profile.as_ref();
-    let is_flash = match f.device.as_deref() {
+    let is_flash = match device.as_deref() {
         Some("flash") => true,
         Some("disk") => false,
         Some(other) => return Err(format!("fence: device = \"{other}\": write `disk` or `flash`")),
@@ -76,16 +78,16 @@ fn unchecked(pool: &PoolConfig, facts: &Facts, size_bytes: u64) -> Result<Option
         devices.push(flash(facts.cache_profile.as_ref()));
     }
     let config = FenceConfig {
-        slot: f.slot.map_or(SLOT_DEFAULT, |s| s.0),
-        hybrid: f.hybrid,
-        lend_permille: f.lend_permille.unwrap_or(10),
-        steady: f.steady,
-        ..FenceConfig::new(f.slots, devices)
+        slot: slot.map_or(SLOT_DEFAULT, |s| s.0),
+        hybrid: *hybrid,
+        lend_permille: lend_permille.unwrap_or(10),
+        steady: *steady,
+        ..FenceConfig::new(*slots, devices)
     };
     Ok(Some(config))
 }
 
-/// Slots of a volume: its own, or as many as its tenant has if it's fenced.
+/// Slots of a volume: its own, or its tenant's if that is fenced.
 pub fn slots_of(own: Option<u32>, class: Option<&Class>) -> u32 {
     match (own, class) {
         (Some(slots), _) => slots,
@@ -338,7 +340,7 @@ pub struct FenceView {
 /// One slot.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FenceSlotView {
-    /// Whose it is; absent if nobody's.
+    /// Owner; absent without one.
     pub volume: Option<String>,
     /// Time by which its next turn is longer (below zero: shorter).
     pub balance_us: i64,
@@ -359,7 +361,7 @@ pub struct FenceSlotView {
 /// One volume.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FenceVolumeView {
-    /// Its name.
+    /// Name.
     pub volume: String,
     /// Its slots.
     pub slots: u32,
@@ -515,11 +517,19 @@ const VOLUMES: &[Family<FenceVolumeView>] = &[
     ("plimsoll_fence_slots", "Slots of a volume.", |v| f64::from(v.slots)),
     ("plimsoll_fence_waiting", "Requests of a volume that wait for a slot.", |v| v.waiting as f64),
     ("plimsoll_fence_requests_total", "Requests of a volume that ended.", |v| v.requests as f64),
-    ("plimsoll_fence_response_seconds_total", "Their time at the fence and below.", |v| v.response_us as f64 / 1e6),
-    ("plimsoll_fence_wait_seconds_total", "What of that they waited for a slot.", |v| v.waited_us as f64 / 1e6),
-    ("plimsoll_fence_imposed_seconds_total", "What they waited for requests that were lent idle time.", |v| {
-        v.imposed_us as f64 / 1e6
+    (
+        "plimsoll_fence_response_seconds_total",
+        "Sum of response times of a volume's requests, from the fence to their end.",
+        |v| v.response_us as f64 / 1e6,
+    ),
+    ("plimsoll_fence_wait_seconds_total", "Sum of a volume's requests' waits for a slot.", |v| {
+        v.waited_us as f64 / 1e6
     }),
+    (
+        "plimsoll_fence_lending_delay_seconds_total",
+        "Sum of a volume's requests' waits for requests that were lent idle time.",
+        |v| v.imposed_us as f64 / 1e6,
+    ),
     ("plimsoll_fence_held_seconds_total", "Time that a volume's batches had the first device.", |v| {
         v.held_us as f64 / 1e6
     }),
@@ -530,8 +540,8 @@ const DEVICES: &[Family<FenceDeviceView>] = &[
     ("plimsoll_fence_batches_within_total", "Batches predicted to 5 ms (a disk) or 250 us (flash).", |d| {
         d.within as f64
     }),
-    ("plimsoll_fence_batch_seconds_total", "What batches took.", |d| d.took_us as f64 / 1e6),
-    ("plimsoll_fence_batch_error_seconds_total", "By how much their predictions were wrong.", |d| {
+    ("plimsoll_fence_batch_seconds_total", "Sum of batches' times.", |d| d.took_us as f64 / 1e6),
+    ("plimsoll_fence_batch_error_seconds_total", "Sum of absolute errors of batches' predictions.", |d| {
         d.error_us as f64 / 1e6
     }),
 ];
@@ -541,7 +551,7 @@ const POOLS: &[Family<FenceView>] = &[
     ("plimsoll_fence_idle_seconds_total", "Idle time that volumes without slots could have used.", |v| {
         v.idle_us as f64 / 1e6
     }),
-    ("plimsoll_fence_lent_seconds_total", "What of it they used.", |v| v.lent_us as f64 / 1e6),
+    ("plimsoll_fence_lent_seconds_total", "Idle time that volumes without slots used.", |v| v.lent_us as f64 / 1e6),
 ];
 
 fn metrics(page: &mut Page, pools: &[(&str, FenceView)]) {

@@ -96,6 +96,19 @@ pub fn logged_write(c: &Section) -> (u64, u64) {
 /// # Errors
 /// Names the invalid setting and its limit.
 pub fn plan(c: &Section, started_s_of_day: u64) -> Result<LogsPlan, String> {
+    // Every field is named, so that a new one can't be forgotten here.
+    let Section {
+        group: _,
+        log: _,
+        extents: _,
+        logged_write: _,
+        off_hours: _,
+        every: _,
+        idle: _,
+        clean_when_idle: _,
+        adaptive: _,
+        accept_loss: _,
+    } = c;
     Ok(LogsPlan { shape: shape(c), config: behaviour(c, started_s_of_day)? })
 }
 
@@ -249,9 +262,15 @@ impl Part for Logs {
     fn check(pool: &PoolConfig) -> Result<(), (Place, String)> {
         let Some(logs) = &pool.logs else { return Ok(()) };
         check(logs).map_err(|what| (None, what))?;
-        match pool.device.null {
-            true => Err((None, "a null device forgets what it logs: take out `logs`".into())),
-            false => Ok(()),
+        match (pool.device.null, pool.device.rbd.is_some()) {
+            (true, _) => Err((None, "a null device forgets what it logs: take out `logs`".into())),
+            (_, true) => Err((
+                None,
+                "logs spare a disk's arm its way to small writes, and an RBD image has none: its OSDs have journals of their own. Take out \
+                 `logs`"
+                    .into(),
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -304,11 +323,11 @@ pub struct LogsView {
     pub valid_bytes: u64,
     /// Extents in the MTL table.
     pub extents: u64,
-    /// As many as it may have.
+    /// Most extents that it may have.
     pub extents_max: u64,
     /// Bytes of the table.
     pub mtl_bytes: u64,
-    /// Why logs are being emptied now: `full`, `asked`, `off-hours`, `periodic`, `idle`, `swap`.
+    /// Reason of the current checkpoint: `full`, `asked`, `off-hours`, `periodic`, `idle`, `swap`.
     pub cleaning: Option<String>,
     /// Bytes that still have to move.
     pub cleaning_left_bytes: u64,
@@ -320,7 +339,7 @@ pub struct LogsView {
     pub logged_bytes: u64,
     /// Records written for them.
     pub records: u64,
-    /// Small writes that went home because no log had room.
+    /// Small writes that were written in place because no log had room.
     pub spilled: u64,
     /// Reads that found something in a log.
     pub reads_from_logs: u64,
@@ -398,40 +417,44 @@ impl From<&plimsoll_logs::LogsStatus> for LogsView {
 
 /// Metrics of a pool's logs.
 const POOLS: &[Family<LogsView>] = &[
-    ("plimsoll_logs_logged_write_bytes", "Writes up to this are logged now.", |l| l.logged_write_bytes as f64),
-    ("plimsoll_logs_valid_bytes", "Logged bytes that a checkpoint would bring home.", |l| l.valid_bytes as f64),
-    ("plimsoll_logs_used_bytes", "Bytes of logs that are taken, valid or not.", |l| {
+    ("plimsoll_logs_logged_write_bytes", "Largest write that is logged at present.", |l| l.logged_write_bytes as f64),
+    ("plimsoll_logs_valid_bytes", "Valid logged bytes, which a checkpoint writes to their place.", |l| {
+        l.valid_bytes as f64
+    }),
+    ("plimsoll_logs_used_bytes", "Bytes of logs in use, valid or not.", |l| {
         let percent: u64 = l.occupancy_percent.iter().filter(|p| **p <= 100).map(|p| u64::from(*p)).sum();
         (percent * (l.log_bytes / 100)) as f64
     }),
     ("plimsoll_logs_size_bytes", "Bytes of all logs.", |l| (u64::from(l.logs) * l.log_bytes) as f64),
     ("plimsoll_logs_mtl_extents", "Extents in the MTL table.", |l| l.extents as f64),
-    ("plimsoll_logs_mtl_extents_max", "As many as it may have.", |l| l.extents_max as f64),
+    ("plimsoll_logs_mtl_extents_max", "Extents that the MTL table may have.", |l| l.extents_max as f64),
     ("plimsoll_logs_retired", "Logs retired after an error.", |l| l.logs_retired as f64),
     ("plimsoll_logs_cleaning", "1 while logs are being emptied.", |l| f64::from(u8::from(l.cleaning.is_some()))),
     ("plimsoll_logs_writes_total", "Writes logged.", |l| l.logged as f64),
-    ("plimsoll_logs_written_bytes_total", "Bytes of those.", |l| l.logged_bytes as f64),
-    ("plimsoll_logs_records_total", "Records written for them.", |l| l.records as f64),
-    ("plimsoll_logs_spilled_total", "Small writes sent home as no log had room.", |l| l.spilled as f64),
-    ("plimsoll_logs_reads_total", "Reads that found something in a log.", |l| l.reads_from_logs as f64),
+    ("plimsoll_logs_written_bytes_total", "Bytes of logged writes.", |l| l.logged_bytes as f64),
+    ("plimsoll_logs_records_total", "Records written for logged writes.", |l| l.records as f64),
+    ("plimsoll_logs_spilled_total", "Small writes that were written in place because no log had room.", |l| {
+        l.spilled as f64
+    }),
+    ("plimsoll_logs_reads_total", "Reads that were answered from a log, in whole or in part.", |l| {
+        l.reads_from_logs as f64
+    }),
     ("plimsoll_logs_images_total", "Images of the MTL table written.", |l| l.images as f64),
     ("plimsoll_logs_swaps_total", "Logs swapped.", |l| l.swaps as f64),
     ("plimsoll_logs_checkpoints_total", "Checkpoints, whole or in idle time.", |l| l.checkpoints as f64),
-    ("plimsoll_logs_cleaned_bytes_total", "Bytes brought home or swapped.", |l| l.cleaned_bytes as f64),
-    ("plimsoll_logs_reads_corrupt_total", "Reads that found other bytes in a log than were written there.", |l| {
-        l.reads_corrupt as f64
-    }),
-    ("plimsoll_logs_reads_lost_total", "Reads of logged data that are known lost.", |l| l.reads_lost as f64),
+    ("plimsoll_logs_cleaned_bytes_total", "Bytes checkpointed or swapped.", |l| l.cleaned_bytes as f64),
+    ("plimsoll_logs_reads_corrupt_total", "Reads of logged data whose checksum was wrong.", |l| l.reads_corrupt as f64),
+    ("plimsoll_logs_reads_lost_total", "Reads of logged data that are recorded as lost.", |l| l.reads_lost as f64),
     ("plimsoll_logs_lost_bytes", "Bytes whose reads fail until they are written again.", |l| l.lost_bytes as f64),
-    ("plimsoll_logs_witness_records_total", "Records written only to say what was durable before them.", |l| {
-        l.witness_records as f64
-    }),
+    (
+        "plimsoll_logs_witness_records_total",
+        "Empty records, which only confirm that earlier records are durable.",
+        |l| l.witness_records as f64,
+    ),
     ("plimsoll_logs_table_errors_total", "Writes of the MTL table and its notes that failed.", |l| {
         l.table_errors as f64
     }),
-    ("plimsoll_logs_recovery_seconds", "How long the logs took to recover at the start.", |l| {
-        l.recovery_us as f64 / 1e6
-    }),
+    ("plimsoll_logs_recovery_seconds", "Time of the logs' recovery at the start.", |l| l.recovery_us as f64 / 1e6),
 ];
 
 /// Cells of a line of the picture.

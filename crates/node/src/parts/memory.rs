@@ -69,10 +69,12 @@ const POOLS: &[Family<MemoryView>] = &[
     ("plimsoll_memory_bytes", "Pages in the page cache.", |v| v.bytes as f64),
     ("plimsoll_memory_hits_total", "Reads answered from the page cache.", |v| v.hits as f64),
     ("plimsoll_memory_misses_total", "Reads that went below it.", |v| v.misses as f64),
-    ("plimsoll_memory_fills_total", "Reads of its own that bring in what was asked for and refused.", |v| {
+    ("plimsoll_memory_fills_total", "Reads by the page cache itself, of pages whose read was refused.", |v| {
         v.fills as f64
     }),
-    ("plimsoll_memory_fills_dropped_total", "Refused reads whose pages weren't brought in for too many others.", |v| {
-        v.fills_dropped as f64
-    }),
+    (
+        "plimsoll_memory_fills_dropped_total",
+        "Refused reads whose pages weren't read because too many such reads were in flight.",
+        |v| v.fills_dropped as f64,
+    ),
 ];

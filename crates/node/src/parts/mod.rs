@@ -1,8 +1,8 @@
 //! One part a layer: all that the node knows of a layer outside its crate.
 //!
-//! A part checks the layer's configuration, looks at the layer on the pool's thread, shows it (as JSON, as metrics, as text for people), and
-//! has its live settings and its actions. HTTP, metrics, `plimsoll top`, the dashboard and the command line loop over [`PARTS`] and name no
-//! layer. The order of layers is not here: `plimsoll_pool::build` alone knows it.
+//! A part checks the layer's configuration, reads the layer's state on the pool's thread, shows it (as JSON, as metrics, as
+//! text for people), and has its live settings and its actions. HTTP, metrics, `plimsoll top`, the dashboard and the command
+//! line loop over [`PARTS`] and name no layer. The order of layers is not here: `plimsoll_pool::build` alone knows it.
 
 pub mod admission;
 pub mod cache;
@@ -11,6 +11,7 @@ pub mod fence;
 pub mod logs;
 pub mod memory;
 pub mod model;
+pub mod osds;
 pub mod page;
 pub mod scheduler;
 pub mod settings;
@@ -44,6 +45,7 @@ pub static PARTS: &[&dyn AnyPart] = &[
     &logs::Logs,
     &fence::Fence,
     &scheduler::Scheduler,
+    &osds::Osds,
     &model::Model,
 ];
 

@@ -87,7 +87,8 @@ impl Part for Model {
 }
 
 /// Metrics of a pool's modelled device.
-const POOLS: &[Family<ModelStatus>] =
-    &[("plimsoll_model_data_late_total", "Completions that the real bytes weren't there for in time.", |v| {
-        v.data_late as f64
-    })];
+const POOLS: &[Family<ModelStatus>] = &[(
+    "plimsoll_model_data_late_total",
+    "Completions whose data came from the file later than the model's due time.",
+    |v| v.data_late as f64,
+)];

@@ -4,10 +4,10 @@ use super::page::{Family, Page};
 use super::settings::{Setting, Unit};
 use super::{About, Part, Shown};
 use crate::config::{Place, PoolConfig, SpanText};
+use crate::plan::kind;
 use plimsoll_base::{Span, Time};
 use plimsoll_device::{AnyModel, ModelLayer};
 use plimsoll_sched::cfq::CfqControl;
-use plimsoll_sched::choice::UnknownScheduler;
 use plimsoll_sched::{SchedulerKind, SchedulerOptions};
 use plimsoll_stack::inside::Knowledge;
 use plimsoll_stack::{Addressed, Stack};
@@ -33,7 +33,7 @@ pub struct Queue {
 /// `GET /v1/pools/{name}/scheduler`: the queue of a pool's device, and the predictor of its waits.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SchedulerView {
-    /// `noop`, `auto`, `deadline`, `cfq`, `blackbox` or `ssd`.
+    /// `noop`, `auto`, `deadline`, `cfq`, `blackbox`, `ssd` or `osds`.
     pub name: String,
     /// Requests that wait in it.
     pub waiting: u64,
@@ -52,10 +52,6 @@ pub struct PredictorView {
     pub learned: u64,
     /// Confidence of the predictions, 0 to 1.
     pub confidence: f64,
-}
-
-fn kind(pool: &PoolConfig) -> Result<SchedulerKind, UnknownScheduler> {
-    pool.sched.as_ref().map_or(Ok(SchedulerKind::default()), |s| s.get_ref().parse())
 }
 
 fn idle(pool: &PoolConfig) -> Option<Span> {
@@ -113,7 +109,10 @@ impl Part for Scheduler {
 
     fn check(pool: &PoolConfig) -> Result<(), (Place, String)> {
         let place = pool.sched.as_ref().map(|s| s.span().start);
-        kind(pool).map_err(|e| (place, e.to_string()))?;
+        let kind = kind(pool).map_err(|e| (place, e))?;
+        if kind == SchedulerKind::Osds && pool.device.rbd.is_none() {
+            return Err((place, "sched `osds` is for an RBD image's OSDs: this device has none".into()));
+        }
         match pool.depth {
             Some(0) => Err((None, "depth 0 would serve nothing".into())),
             _ => Ok(()),
@@ -139,5 +138,5 @@ const PREDICTORS: &[Family<PredictorView>] = &[
         |p| f64::from(u8::from(p.profiled)),
     ),
     ("plimsoll_predictor_learned_total", "Completions that the predictor has learned from.", |p| p.learned as f64),
-    ("plimsoll_predictor_confidence", "How sure predictions are, 0 to 1.", |p| p.confidence),
+    ("plimsoll_predictor_confidence", "Confidence of predictions, 0 to 1.", |p| p.confidence),
 ];

@@ -101,7 +101,7 @@ pub struct CacheDevice {
 /// A volume's parts of its pool's layers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VolumePart {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Time slots.
     pub slots: u32,
@@ -169,6 +169,16 @@ pub fn views(live: &Live) -> Vec<SettingView> {
         })
     };
     all().filter_map(view).collect()
+}
+
+/// Puts the settings that differ from the configured ones into a configuration of the pool.
+pub fn put_live(config: &mut PoolConfig, live: &Live) {
+    for (_, s) in all() {
+        let now = (s.get)(&live.config);
+        if let Some(value) = now.filter(|_| now != (s.get)(&live.configured)) {
+            (s.put)(config, value);
+        }
+    }
 }
 
 /// The record of a change: `wanted` beside what was changed before and holds in `now`, with the `configured` values of all.

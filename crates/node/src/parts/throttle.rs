@@ -21,7 +21,7 @@ pub struct ThrottleView {
 /// A volume's limits.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ThrottledVolume {
-    /// Its name.
+    /// Name.
     pub volume: String,
     /// Requests per second; absent: no limit.
     pub iops: Option<u64>,
@@ -148,7 +148,9 @@ impl Part for Throttle {
 const VOLUMES: &[Family<ThrottledVolume>] = &[
     ("plimsoll_throttle_waiting", "Requests of a volume that wait for its limits.", |v| v.waiting as f64),
     ("plimsoll_throttle_held_total", "Requests of a volume that had to wait for its limits.", |v| v.held as f64),
-    ("plimsoll_throttle_wait_seconds_total", "Time that they waited.", |v| v.waited_us as f64 / 1e6),
+    ("plimsoll_throttle_wait_seconds_total", "Sum of requests' waits for their volume's limits.", |v| {
+        v.waited_us as f64 / 1e6
+    }),
 ];
 
 #[cfg(test)]

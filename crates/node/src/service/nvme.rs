@@ -7,14 +7,17 @@ use super::{Guest, Service, keep_alive};
 use crate::crowd::Standing;
 use crate::directory::{Identity, NvmeName};
 use crate::engine::{Health, QueueParams, Wire};
+use crate::events::{Kind, Severity};
 use crate::replica::{Behind, Replica, ReplicaUse};
 use crate::seats::Seat;
+use crate::secrets::{HostSecrets, random};
 use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
 use plimsoll_nbd::wire::TransmissionFlags;
+use plimsoll_nvme::auth::{Parties, Proof};
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::controller::{Controller, Role, Subsystem, Target};
-use plimsoll_nvme::opening::{Connect, Opening, Parameter};
-use plimsoll_nvme::queue::Namespace;
+use plimsoll_nvme::opening::{Asked, Connect, Opening, Parameter, Terms};
+use plimsoll_nvme::queue::{Namespace, Replies};
 use plimsoll_nvme::wire::{AnaState, BLOCK_BYTES, DISCOVERY_NQN};
 use plimsoll_stack::LayerState;
 use plimsoll_store::Uuid;
@@ -34,7 +37,7 @@ use tokio::task::JoinSet;
 
 /// Controllers of one node, whose numbers differ from those of other nodes with the same subsystem.
 const CONTROLLERS_MAX: u16 = 4000;
-/// A host that doesn't take an answer on its admin queue for this long is let go.
+/// Time after which a host that doesn't take an answer on its admin queue is disconnected.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// Interval between two looks whether a replica lacks writes.
 const REPLICA_LOOK: Duration = Duration::from_secs(1);
@@ -195,42 +198,80 @@ async fn send(stream: &mut TcpStream, output: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-impl Service {
-    /// Takes an NVMe host's connection in.
-    pub(super) async fn nvme_client(self: Arc<Self>, mut stream: TcpStream, mut guest: Guest) -> io::Result<()> {
-        stream.set_nodelay(true)?;
-        keep_alive(&stream)?;
-        let mut opening = Opening::default();
-        let mut received = Received { buffer: vec![0; RECEIVE_BYTES], have: 0..0 };
-        let connect = loop {
-            let taken = received.take(|input| opening.take(input));
-            send(&mut stream, opening.output()).await?;
+/// A connection in its opening.
+struct Door {
+    stream: TcpStream,
+    opening: Opening,
+    received: Received,
+}
+
+impl Door {
+    /// The next thing that its driver is asked; `None` if the connection is over.
+    async fn asked(&mut self, guest: &Guest) -> io::Result<Option<Asked>> {
+        loop {
+            let taken = self.received.take(|input| self.opening.take(input));
+            send(&mut self.stream, self.opening.output()).await?;
             match taken {
-                Ok(Some(connect)) => break connect,
+                Ok(Some(asked)) => return Ok(Some(asked)),
                 Err(fault) => return Err(io::Error::other(fault.to_string())),
-                Ok(None) if opening.is_over() || !received.more(&mut stream).await? => return Ok(()),
+                Ok(None) if self.opening.is_over() || !self.received.more(&mut self.stream).await? => return Ok(None),
                 Ok(None) => guest.pulse.beat(Standing::Speaking),
             }
-        };
+        }
+    }
+
+    /// Accepts a host that has no secret, or lets one that has prove itself first. `None` if it doesn't.
+    async fn admit(
+        &mut self,
+        controller: u16,
+        proof: Option<Proof>,
+        guest: &Guest,
+    ) -> io::Result<Option<(Terms, Replies)>> {
+        let Some(proof) = proof else { return Ok(Some(self.opening.accept(controller))) };
+        self.opening.demand_proof(controller, proof);
+        let is_proved = matches!(self.asked(guest).await?, Some(Asked::Proved));
+        Ok(is_proved.then(|| self.opening.accept_proved()))
+    }
+}
+
+impl Service {
+    /// Takes an NVMe host's connection in.
+    pub(super) async fn nvme_client(self: Arc<Self>, stream: TcpStream, mut guest: Guest) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        keep_alive(&stream)?;
+        let received = Received { buffer: vec![0; RECEIVE_BYTES], have: 0..0 };
+        let mut door = Door { stream, opening: Opening::default(), received };
+        let Some(Asked::Connect(connect)) = door.asked(&guest).await? else { return Ok(()) };
+        let secrets = self.directory.read().expect("no panic while held").secrets.get(&connect.host).cloned();
         guest.who.host = Some(connect.host.clone());
-        let connected = match connect.queue {
-            0 => self.make_controller(&mut stream, &mut opening, &connect, &mut guest).await?,
-            _ => self.check_queue(&connect, &guest.who).map(Connected::Queue),
+        guest.who.proves = secrets.is_some();
+        let proof = secrets.map(|s| proof(&s, &connect)).transpose()?;
+        let done = match connect.queue {
+            0 => self.make_controller(&mut door, &connect, proof, &mut guest).await?,
+            _ => self.connect_queue(&mut door, &connect, proof, &guest).await?,
         };
-        let connected = match connected {
+        let connected = match done {
             Ok(connected) => connected,
             Err((status, parameter)) => {
                 let (host, subsystem) = (&connect.host, &connect.subsystem);
                 tracing::debug!(host, subsystem, ?status, ?parameter, "an NVMe host may not connect");
-                opening.refuse(status, parameter);
-                return send(&mut stream, opening.output()).await;
+                door.opening.refuse(status, parameter);
+                return send(&mut door.stream, door.opening.output()).await;
             }
         };
+        send(&mut door.stream, door.opening.output()).await?;
         match connected {
+            Connected::Not => {
+                if let Some(reason) = door.opening.failure() {
+                    let what =
+                        format!("NVMe host refused: its authentication for `{}` failed: {reason}", connect.subsystem);
+                    self.events.add(Kind::Refusal, Severity::Warning, Some(guest.who.to_string()), what);
+                }
+                Ok(())
+            }
             Connected::Controller(controller, place, watched) => {
                 let Guest { seat, .. } = guest;
-                send(&mut stream, opening.output()).await?;
-                let session = attend(stream, received, *controller, place, watched, seat);
+                let session = attend(door.stream, door.received, *controller, place, watched, seat);
                 let mut sessions = self.nvme.sessions.lock().expect("no panic while held");
                 while sessions.try_join_next().is_some() {} // those that have ended meanwhile
                 sessions.spawn(async {
@@ -240,17 +281,15 @@ impl Service {
                 });
                 Ok(())
             }
-            Connected::Queue((name, namespace)) => {
-                let (terms, replies) = opening.accept(connect.controller);
-                send(&mut stream, opening.output()).await?;
-                let std = stream.into_std()?;
+            Connected::Queue(name, namespace, (terms, replies)) => {
+                let std = door.stream.into_std()?;
                 std.set_nonblocking(false)?;
                 let socket = Arc::new(OwnedFd::from(std));
                 if !self.nvme.join(&connect, &socket) {
                     return Ok(());
                 }
                 let wire = Wire::Nvme(QueueParams { host: connect.host_id, terms, namespace, replies });
-                let early = received.buffer[received.have].to_vec();
+                let early = door.received.buffer[door.received.have].to_vec();
                 self.attach(socket, (&name.export, wire), guest, early).map(drop)
             }
         }
@@ -261,34 +300,38 @@ impl Service {
         directory.subsystems.get(nqn).cloned().ok_or((Status::CONNECT_PARAMETER, Some(Parameter::Subsystem)))
     }
 
-    /// The terms of an I/O queue.
-    fn check_queue(&self, connect: &Connect, who: &Identity) -> Result<(NvmeName, Namespace), No> {
-        self.nvme.check(connect)?;
-        let name = self.nvme_name(&connect.subsystem)?;
-        let export = self.look_up(who, &name.export, true).map_err(no)?;
-        Ok((name, namespace_of(&export)))
+    /// Connects an I/O queue.
+    async fn connect_queue(
+        &self,
+        door: &mut Door,
+        connect: &Connect,
+        proof: Option<Proof>,
+        guest: &Guest,
+    ) -> io::Result<Result<Connected, No>> {
+        let checked = self.nvme.check(connect).and_then(|()| self.nvme_export(connect, &guest.who));
+        let (name, export) = match checked {
+            Ok(checked) => checked,
+            Err(no) => return Ok(Err(no)),
+        };
+        let Some(admitted) = door.admit(connect.controller, proof, guest).await? else { return Ok(Ok(Connected::Not)) };
+        Ok(Ok(Connected::Queue(name, namespace_of(&export), admitted)))
     }
 
     async fn make_controller(
         self: &Arc<Self>,
-        stream: &mut TcpStream,
-        opening: &mut Opening,
+        door: &mut Door,
         connect: &Connect,
+        proof: Option<Proof>,
         guest: &mut Guest,
     ) -> io::Result<Result<Connected, No>> {
-        let local = stream.local_addr()?;
-        let (role, path, watched) = if connect.subsystem == DISCOVERY_NQN {
-            (Role::Discovery(self.nvme_targets(&guest.who, local)), 1, None)
-        } else {
-            match self.nvme_subsystem(connect, guest).await {
-                Ok((subsystem, path, watched)) => (Role::Io(subsystem), path, Some(watched)),
+        let known = match connect.subsystem == DISCOVERY_NQN {
+            true => None,
+            false => match self.nvme_export(connect, &guest.who) {
+                Ok(known) => Some(known),
                 Err(no) => return Ok(Err(no)),
-            }
+            },
         };
-        let queues_max = match &role {
-            Role::Io(subsystem) => subsystem.queues_max,
-            Role::Discovery(_) => 0,
-        };
+        let (path, queues_max) = known.as_ref().map_or((1, 0), |(name, _)| (name.path, name.queues_max));
         let (host, subsystem) = (connect.host_id, connect.subsystem.clone());
         let association = Association { host, subsystem, queues_max, is_ready: false, queues: BTreeMap::new() };
         let id = match self.nvme.add(path, association) {
@@ -296,16 +339,44 @@ impl Service {
             Err(no) => return Ok(Err(no)),
         };
         let place = Place { service: self.clone(), id };
+        let proves = proof.is_some();
+        // A host that has a secret opens nothing before it has proved itself.
+        let proved = match proof {
+            Some(proof) => match door.admit(id, Some(proof), guest).await? {
+                Some(admitted) => Some(admitted),
+                None => return Ok(Ok(Connected::Not)),
+            },
+            None => None,
+        };
+        let (role, watched) = match known {
+            None => (Role::Discovery(self.nvme_targets(&guest.who, door.stream.local_addr()?)), None),
+            Some((name, export)) => match self.nvme_subsystem(connect, (name, export), guest).await {
+                Ok((subsystem, watched)) => (Role::Io(subsystem), Some(watched)),
+                // Its Connect has succeeded already: the connection closes, and the host tries again.
+                Err(_) if proves => return Ok(Ok(Connected::Not)),
+                Err(no) => return Ok(Err(no)),
+            },
+        };
         let ana = watched.as_ref().map_or(AnaState::Optimized, Watched::ana);
-        let accepted = opening.accept(id);
-        let controller = Controller::new(role, id, accepted, connect.keep_alive_ms, 0, ana);
+        let admitted = proved.unwrap_or_else(|| door.opening.accept(id));
+        let controller = Controller::new(role, id, admitted, connect.keep_alive_ms, 0, ana);
         Ok(Ok(Connected::Controller(Box::new(controller), place, watched)))
     }
 
-    /// The subsystem that a host asks for, if it may use it.
-    async fn nvme_subsystem(&self, connect: &Connect, guest: &mut Guest) -> Result<(Subsystem, u16, Watched), No> {
+    /// The export of the subsystem that a host asks for, if it may use it. Changes nothing.
+    fn nvme_export(&self, connect: &Connect, who: &Identity) -> Result<(NvmeName, ExportInfo), No> {
         let name = self.nvme_name(&connect.subsystem)?;
-        let export = self.look_up(&guest.who, &name.export, true).map_err(no)?;
+        let export = self.look_up(who, &name.export, true).map_err(no)?;
+        Ok((name, export))
+    }
+
+    /// Opens a subsystem for a host that may use it.
+    async fn nvme_subsystem(
+        &self,
+        connect: &Connect,
+        (name, export): (NvmeName, ExportInfo),
+        guest: &mut Guest,
+    ) -> Result<(Subsystem, Watched), No> {
         let namespace = namespace_of(&export);
         if !namespace.read_only {
             self.mark_open(&guest.who, &name.export).await.map_err(no)?;
@@ -322,7 +393,7 @@ impl Service {
         let uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, nqn.as_bytes());
         let serial = uuid.simple().to_string()[..20].to_string();
         let queues_max = name.queues_max;
-        Ok((Subsystem { nqn, serial, uuid: uuid.into_bytes(), namespace, queues_max }, name.path, watched))
+        Ok((Subsystem { nqn, serial, uuid: uuid.into_bytes(), namespace, queues_max }, watched))
     }
 
     /// Subsystems that a host may use.
@@ -334,10 +405,23 @@ impl Service {
     }
 }
 
-/// A host that was accepted.
+/// The result of a Connect that wasn't refused.
 enum Connected {
+    /// The host didn't prove itself, or its subsystem closed meanwhile.
+    Not,
     Controller(Box<Controller>, Place, Option<Watched>),
-    Queue((NvmeName, Namespace)),
+    Queue(NvmeName, Namespace, (Terms, Replies)),
+}
+
+/// The authentication of a host that has a secret.
+fn proof(secrets: &HostSecrets, connect: &Connect) -> io::Result<Proof> {
+    let parties = Parties {
+        host: connect.host.clone(),
+        subsystem: connect.subsystem.clone(),
+        host_secret: secrets.host.clone(),
+        subsystem_secret: secrets.subsystem.clone(),
+    };
+    Ok(Proof::new(parties, random()?))
 }
 
 fn namespace_of(export: &ExportInfo) -> Namespace {

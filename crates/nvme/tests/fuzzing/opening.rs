@@ -1,6 +1,6 @@
 //! Arbitrary bytes at the opening of a connection: no panic, bounded answers, the same result however the bytes are cut.
 
-use plimsoll_nvme::opening::{Connect, Opening};
+use plimsoll_nvme::opening::{Asked, Opening};
 use plimsoll_nvme::pdu::Fault;
 
 /// The first byte says how the rest is cut.
@@ -10,7 +10,7 @@ pub fn fuzz_one(data: &[u8]) {
     assert_eq!(open(bytes, usize::from(*cut % 37) + 1), whole, "the cut changed the result");
 }
 
-fn open(bytes: &[u8], piece: usize) -> (Result<Option<Connect>, Fault>, Vec<u8>) {
+fn open(bytes: &[u8], piece: usize) -> (Result<Option<Asked>, Fault>, Vec<u8>) {
     let mut opening = Opening::default();
     let mut asked = Ok(None);
     'pieces: for piece in bytes.chunks(piece) {
@@ -22,7 +22,7 @@ fn open(bytes: &[u8], piece: usize) -> (Result<Option<Connect>, Fault>, Vec<u8>)
             }
         }
     }
-    if let Ok(Some(connect)) = &asked {
+    if let Ok(Some(Asked::Connect(connect))) = &asked {
         assert!(connect.entries >= 2 && connect.host.starts_with("nqn.") && connect.subsystem.starts_with("nqn."));
         assert_eq!(connect.queue == 0, connect.controller == 0xffff);
         opening.accept(1);

@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(200);
 pub struct Load {
     /// Of addresses, arrivals and bursts.
     pub seed: u64,
-    /// When it began, and when it ends.
+    /// Begin and end.
     pub began: Instant,
     pub ends: Instant,
     /// Ends it earlier.
@@ -234,7 +234,7 @@ impl Stream {
     }
 }
 
-/// When the next burst at `node` begins; `None` during one.
+/// Begin of the next burst at `node`; `None` during one.
 fn next_burst(began: Instant, node: usize, now: Instant) -> Option<Instant> {
     let each = BURST + PAUSE;
     let round = each * NODES as u32;

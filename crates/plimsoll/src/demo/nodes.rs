@@ -174,7 +174,7 @@ impl Starting {
             std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
         let mut command = Command::new(std::env::current_exe().context("cannot find this program's file")?);
-        command.args(["serve", "--config"]).arg(&file);
+        command.args(["serve", "--exit-with-parent", "--config"]).arg(&file);
         let process = spawn(&mut command, folder).context("cannot start a node")?;
         Ok(Starting { process, folder: folder.to_path_buf() })
     }
@@ -214,7 +214,7 @@ impl Starting {
 /// nbdkit in front of a node: exports of the same names, all together limited to some bytes a second.
 fn nbdkit(node: &Path, front: &Path, folder: &Path, bytes_per_s: Option<u64>) -> Result<Process> {
     let mut command = Command::new("nbdkit");
-    command.args(["--foreground", "--unix"]).arg(front);
+    command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(front);
     if bytes_per_s.is_some() {
         command.arg("--filter=rate");
     }

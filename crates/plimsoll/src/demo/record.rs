@@ -30,7 +30,7 @@ impl<T> Side<T> {
     }
 }
 
-/// Whose requests.
+/// Tenant of the requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tenant {
     Database,

@@ -12,9 +12,9 @@ use std::time::Duration;
     after_help = "Example:\n  plimsoll shape drive tpcc-like --port 3306 --account bench --database t --clients 64 --prepare"
 )]
 pub struct Drive {
-    /// Which load.
+    /// Load to generate.
     load: Load,
-    /// What is spoken.
+    /// Protocol of the server.
     #[arg(long, value_enum, default_value_t = Speaks::Mysql)]
     speaks: Speaks,
     /// The server's port on this host.

@@ -1,4 +1,4 @@
-//! `plimsoll shape metrics`: Prometheus' text format. Every family is described in docs/metrics.md.
+//! `plimsoll shape metrics`: Prometheus' text format. Every family is described in docs/reference/metrics.md.
 
 use super::Which;
 use super::top::{View, view};
@@ -110,7 +110,12 @@ fn metrics(v: &View) -> String {
         "99th percentile of times from arrival to end, since the start.",
         users(&|u| quantile(u, 990)),
     );
-    one("user_p999_seconds", "gauge", "99.9th percentile, likewise.", users(&|u| quantile(u, 999)));
+    one(
+        "user_p999_seconds",
+        "gauge",
+        "99.9th percentile of response times of the last seconds, by user.",
+        users(&|u| quantile(u, 999)),
+    );
     out
 }
 
@@ -137,8 +142,9 @@ mod tests {
 
     #[test]
     fn every_family_is_documented() {
-        let rows =
-            include_str!("../../../../docs/metrics.md").lines().filter_map(|l| l.strip_prefix("| `plimsoll_shape_"));
+        let rows = include_str!("../../../../docs/reference/metrics.md")
+            .lines()
+            .filter_map(|l| l.strip_prefix("| `plimsoll_shape_"));
         let cells = |l: &str| {
             let mut cells = l.split(" | ");
             [cells.next().unwrap().trim_end_matches('`').to_string(), cells.next().unwrap().to_string()]
@@ -152,6 +158,6 @@ mod tests {
             types.iter().map(|l| l.split_once(' ').unwrap()).map(|(n, t)| [n.into(), t.into()]).collect();
         documented.sort();
         said.sort();
-        assert_eq!(documented, said, "docs/metrics.md");
+        assert_eq!(documented, said, "docs/reference/metrics.md");
     }
 }

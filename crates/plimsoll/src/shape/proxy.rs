@@ -17,18 +17,18 @@ use std::sync::atomic::Ordering;
     after_help = "Example:\n  plimsoll shape proxy --profile postgres --listen 127.0.0.1:6432 --server 127.0.0.1:5432 --p 16"
 )]
 pub struct Proxy {
-    /// What is spoken: mysql-thread, postgres, mongo, redis, generic.
+    /// Protocol: mysql-thread, postgres, mongo, redis, generic.
     #[arg(long)]
     profile: Profile,
-    /// Where clients come.
+    /// Address to listen on.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: SocketAddr,
-    /// Where the server is.
+    /// Address of the server.
     #[arg(long, value_name = "ADDR:PORT")]
     server: SocketAddr,
     #[command(flatten)]
     tuning: Tuning,
-    /// Whose a connection is where no rule matches: account, database, peer, connection.
+    /// User of a connection that no rule matches: account, database, peer, connection.
     #[arg(long, default_value = "account", value_parser = group_by)]
     group_by: GroupBy,
     /// Rules: users, their weights and objectives.

@@ -15,15 +15,15 @@ use std::process::{Child, Command};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How a server is started.
+/// Start of a server under the shim.
 #[derive(Args)]
 pub struct Run {
-    /// How the server reads: mysql-thread, mysql-pool, postgres, redis, mongo, generic.
+    /// Server's kind: mysql-thread, mysql-pool, postgres, redis, mongo, generic.
     #[arg(long, required = true)]
     profile: Option<Profile>,
     #[command(flatten)]
     tuning: Tuning,
-    /// Whose a connection is where no rule matches: account, database, peer, connection.
+    /// User of a connection that no rule matches: account, database, peer, connection.
     #[arg(long, default_value = "account", value_parser = group_by)]
     group_by: GroupBy,
     /// Rules: users, their weights and objectives.
@@ -161,7 +161,7 @@ pub mod signals {
     use tokio::signal::unix::{SignalKind, signal};
     use tokio::sync::mpsc;
 
-    /// What was asked for.
+    /// Options of the command line.
     pub struct Stop {
         runtime: Runtime,
         asked: Cell<bool>,

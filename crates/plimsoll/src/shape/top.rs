@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = "Examples:\n  plimsoll shape top\n  plimsoll shape top --once --json | jq '.users[].rate'")]
 pub struct Top {
-    /// Print one second's figures and end.
+    /// Print the figures of one second and exit.
     #[arg(long)]
     once: bool,
     /// Print as JSON.

@@ -1,4 +1,4 @@
-//! What a controller is to do: the same options wherever one is started.
+//! Options of a controller: the same for every command that starts one.
 
 use super::lock;
 use anyhow::{Result, bail};
@@ -10,7 +10,7 @@ use plimsoll_shape::tend::{Tender, p_wanted, zeta_wanted};
 use plimsoll_shape::tune::parallelism::TunerConfig;
 use std::sync::atomic::Ordering;
 
-/// How P and ζ are found.
+/// Method that finds P and ζ.
 #[derive(Args, Clone)]
 pub struct Tuning {
     /// Transactions inside at a time: a number, `auto`, or `unlimited` [default: auto].
@@ -48,7 +48,7 @@ impl Tuning {
         Knobs { hold_max_ns: self.hold_max_ms.map_or(usual.hold_max_ns, |ms| ms * 1_000_000), ..usual }
     }
 
-    /// What was asked for goes into the segment, from which the controller takes it; the rest stays as it is there.
+    /// Writes the options that were given into the segment, from which the controller reads them; others stay.
     ///
     /// # Errors
     /// If it contradicts itself, or what is there, or whoever has the gate's lock was stopped.
@@ -88,7 +88,7 @@ impl Tuning {
     }
 }
 
-/// What looks after a segment's gate, as that asks for.
+/// Builds the controller that the segment's settings ask for.
 ///
 /// # Errors
 /// If whoever has the gate's lock was stopped.

@@ -113,7 +113,7 @@ fn mismatch(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|m| (0.0..=0.5).contains(m)).ok_or_else(|| "a share between 0 and 0.5".into())
 }
 
-/// What came of a run.
+/// Result of a run.
 struct Run {
     source: String,
     measured: Measured,
@@ -264,7 +264,7 @@ fn show(bar: &ProgressBar, requests: u64, at: Time) {
     bar.set_message(at.since(Time::ZERO).to_string());
 }
 
-/// What varies between equal runs goes to stderr, never into the result.
+/// Prints to standard error what varies between equal runs; it never enters the result.
 fn report_speed(m: &Measured, started: Instant) {
     let seconds = started.elapsed().as_secs_f64();
     eprintln!(

@@ -113,7 +113,7 @@ struct MixArgs {
     /// The file to write; its name says the format.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// How many times as fast: once for all, or once per trace in their order.
+    /// Factor of the pace: one for all traces, or one for each in their order.
     #[arg(long, value_name = "X", value_parser = speed)]
     rate: Vec<Speed>,
     /// Put all onto one device, each trace in a region of this many bytes; else each keeps devices of its own.
@@ -130,7 +130,7 @@ struct RerateArgs {
     input: PathBuf,
     /// The file to write; its name says the format.
     output: PathBuf,
-    /// How many times as fast: 2, 0.5, 1/8.
+    /// Factor of the pace: 2, 0.5, 1/8.
     #[arg(long, value_name = "X", value_parser = speed)]
     rate: Option<Speed>,
     /// The mean rate to reach, requests a second (reads the trace twice).

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 #[derive(Args)]
 #[command(
     after_help = "A tune file says what can be set, how a request runs, what is wanted and how the system is set and \
-    measured: docs/tuner.md.\n\nExample:\n  plimsoll tune profile web.toml --out web.parquet\n  plimsoll tune solve web.toml \
+    measured: docs/guides/tuner.md.\n\nExample:\n  plimsoll tune profile web.toml --out web.parquet\n  plimsoll tune solve web.toml \
     --profile web.parquet --minimise p99 --bound 'p50 <= 10ms'\n  plimsoll tune run web.toml --profile web.parquet"
 )]
 pub struct Tune {
@@ -32,11 +32,11 @@ pub struct Tune {
 enum TuneCommand {
     /// Check a tune file and say file and line of what is wrong
     Check(CheckFile),
-    /// Record how long each part takes under each setting
+    /// Record the time of each part under each setting
     Profile(profile::Record),
     /// Find the settings, and prove that nothing is better
     Solve(solve::Solve),
-    /// Apply what was found, watch it, and tune anew when the system changes
+    /// Apply the solution, watch it, and tune again when the system changes
     Run(watch::Run),
     Load(load::Load),
     WebServer(web::WebServer),

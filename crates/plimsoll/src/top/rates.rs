@@ -17,7 +17,7 @@ pub struct View {
 /// One tenant's or volume's rates.
 #[derive(Serialize)]
 pub struct Rates {
-    /// Whose.
+    /// Tenant or volume.
     pub name: String,
     /// Requests done a second.
     pub iops: f64,
@@ -32,7 +32,7 @@ pub struct Rates {
 }
 
 impl View {
-    /// What happened between `before` and `now`.
+    /// Computes rates between `before` and `now`.
     pub fn between(before: &Status, now: Status) -> View {
         // A node that was restarted in between counts from 0 again: its own uptime is then the time to divide by.
         let restarted = before.node.pid != now.node.pid;

@@ -41,7 +41,7 @@ const VOLUMES: Head = &[
     ("P99", 2),
     ("BUSY/S", 4),
     ("FAILED", 3),
-    ("INSIDE", 4),
+    ("INFLIGHT", 4),
     ("OLDEST", 3),
     ("RATE", 5),
     ("SIZE", 6),
@@ -53,7 +53,7 @@ const POOLS: Head = &[
     (READS, 1),
     ("ACTUAL-FORECAST P50", 2),
     ("P99", 2),
-    ("INSIDE", 3),
+    ("INFLIGHT", 3),
     ("OLDEST", 3),
     ("FREE", 4),
 ];

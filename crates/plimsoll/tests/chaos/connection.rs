@@ -1,6 +1,7 @@
 //! A connection whose answers are taken when they have come, so that one thread drives many.
 
 use plimsoll_base::Op;
+use plimsoll_chaos::{Asked, Flag};
 use plimsoll_nbd::client::{ClientEvent, ClientHandshake, Wishes};
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::transactions::{Reply, Transactions};
@@ -24,6 +25,12 @@ pub struct Answer {
     pub extents: Vec<(u64, bool)>,
 }
 
+/// A flag that the command doesn't have: one of another command's, or one that no command has.
+fn foreign(op: Op, n: u64) -> CommandFlags {
+    let known = if op == Op::Read { CommandFlags::REQ_ONE } else { CommandFlags::DF };
+    [known, CommandFlags::from_wire(1 << 5), CommandFlags::from_wire(1 << 15)][n as usize % 3]
+}
+
 struct Partial {
     op: Op,
     offset: u64,
@@ -38,14 +45,17 @@ pub struct Connection {
     partial: BTreeMap<u64, Partial>,
     /// Reads are answered with an error if they would be late.
     pub may_be_refused: bool,
+    /// Its replies are structured; without, it has neither DF nor block status.
+    pub structured: bool,
 }
 
 impl Connection {
-    pub fn open(socket: &Path, export: &str) -> io::Result<Connection> {
+    /// Opens `export` with structured replies or without.
+    pub fn open(socket: &Path, export: &str, structured: bool) -> io::Result<Connection> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(TIME_MAX))?;
         stream.set_write_timeout(Some(TIME_MAX))?;
-        let mut handshake = ClientHandshake::new(Wishes::open(export));
+        let mut handshake = ClientHandshake::new(Wishes { structured_replies: structured, ..Wishes::open(export) });
         let mut received = Vec::new();
         loop {
             stream.write_all(handshake.output())?;
@@ -54,8 +64,17 @@ impl Connection {
                 Some(ClientEvent::Transmission(opened)) => {
                     let ids = opened.meta_contexts.iter().map(|c| c.0).collect();
                     let transactions = Transactions::new(opened.structured_replies, ids);
-                    let may_be_refused = export.contains("busy=error");
-                    return Ok(Connection { stream, transactions, received, partial: BTreeMap::new(), may_be_refused });
+                    if opened.structured_replies != structured {
+                        return Err(io::Error::other("structured replies weren't negotiated as asked"));
+                    }
+                    return Ok(Connection {
+                        stream,
+                        transactions,
+                        received,
+                        partial: BTreeMap::new(),
+                        may_be_refused: export.contains("busy=error"),
+                        structured,
+                    });
                 }
                 Some(other) => return Err(io::Error::other(format!("{other:?}"))),
                 None => {}
@@ -73,8 +92,15 @@ impl Connection {
         }
     }
 
+    /// Returns true if the server must refuse this on this connection.
+    pub fn refuses(&self, asked: &Asked) -> bool {
+        let foreign = asked.flag == Flag::Foreign;
+        foreign || (!self.structured && (asked.flag == Flag::OneChunk || asked.op == Op::BlockStatus))
+    }
+
     /// Sends a request under the number `n`.
-    pub fn send(&mut self, n: u64, op: Op, (offset, length): (u64, u64), fua: bool, payload: &[u8]) -> io::Result<()> {
+    pub fn send(&mut self, n: u64, asked: &Asked, payload: &[u8]) -> io::Result<()> {
+        let Asked { op, offset, len: length, fua, flag, .. } = *asked;
         let command = match op {
             Op::Read => Command::Read,
             Op::Write => Command::Write,
@@ -85,6 +111,15 @@ impl Connection {
             Op::BlockStatus => Command::BlockStatus,
         };
         let flags = if fua { CommandFlags::FUA } else { CommandFlags::EMPTY };
+        let flags = flags.with(match flag {
+            Flag::None => CommandFlags::EMPTY,
+            Flag::NoHole => CommandFlags::NO_HOLE,
+            Flag::FastZero => CommandFlags::FAST_ZERO,
+            Flag::FastNoHole => CommandFlags::NO_HOLE.with(CommandFlags::FAST_ZERO),
+            Flag::OneChunk => CommandFlags::DF,
+            Flag::OneExtent => CommandFlags::REQ_ONE,
+            Flag::Foreign => foreign(op, n),
+        });
         let mut out = Vec::new();
         let request = Request { command, flags, cookie: n, offset, length: length as u32 };
         self.transactions.submit(&mut out, request).map_err(|e| io::Error::other(format!("{e:?}")))?;

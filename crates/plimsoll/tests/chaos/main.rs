@@ -1,18 +1,23 @@
 //! The built node under drawn plans: every combination of layers, modes, schedulers, policies and devices, several connections and
 //! tenants, an operator who changes things meanwhile, SIGTERM, SIGKILL and restarts. The generator and the oracle are those of
-//! `plimsoll-chaos`, which also runs them in the simulator. See docs/chaos.md.
+//! `plimsoll-chaos`, which also runs them in the simulator. See docs/contributing/chaos.md.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod connection;
+mod nvme;
 
 use common::{Server, http};
 use connection::{Answer, Connection};
+use nvme::Host;
 use plimsoll_base::{Op, Rng};
 use plimsoll_chaos::plan::{POOL, TENANTS};
-use plimsoll_chaos::{Asked, End, Lies, Operation, Oracle, Plan, Step, Work};
+use plimsoll_chaos::{Asked, End, Fault, Flag, Lies, Operation, Oracle, Plan, Step, Work};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -28,23 +33,85 @@ const HANG: Duration = Duration::from_secs(30);
 /// Nor does a whole run.
 const RUN_MAX: Duration = Duration::from_secs(240);
 
+/// A client, by one of the two protocols.
+enum Client {
+    Nbd(Connection),
+    Nvme(Host),
+}
+
+impl Client {
+    fn has(&self, asked: &Asked) -> bool {
+        let host = |asked: &Asked| Host::has(asked.op, (asked.offset, asked.len), asked.fua);
+        matches!(self, Client::Nbd(_)) || (asked.flag == Flag::None && host(asked))
+    }
+
+    /// Must the server refuse this?
+    fn refuses(&self, asked: &Asked) -> bool {
+        matches!(self, Client::Nbd(c) if c.refuses(asked))
+    }
+
+    fn send(&mut self, n: u64, asked: &Asked, payload: &[u8]) -> io::Result<()> {
+        let range = (asked.offset, asked.len);
+        match self {
+            Client::Nbd(c) => c.send(n, asked, payload),
+            Client::Nvme(h) => h.send(n, asked.op, range, asked.fua, payload),
+        }
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        match self {
+            Client::Nbd(c) => c.receive(),
+            Client::Nvme(h) => h.receive(),
+        }
+    }
+
+    fn next_answer(&mut self) -> io::Result<Option<Answer>> {
+        match self {
+            Client::Nbd(c) => c.next_answer(),
+            Client::Nvme(h) => h.next_answer(),
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Client::Nbd(c) => c.fd(),
+            Client::Nvme(h) => h.fd(),
+        }
+    }
+
+    fn may_be_refused(&self) -> bool {
+        matches!(self, Client::Nbd(c) if c.may_be_refused)
+    }
+}
+
 struct Run<'a> {
     seed: u64,
     plan: Plan,
     dir: &'a Path,
     server: Option<Server>,
     /// By volume.
-    connections: Vec<Vec<Connection>>,
+    connections: Vec<Vec<Client>>,
+    /// Errors are injected into the requests of a volume.
+    failing: Vec<bool>,
+    /// Requests that an injected error may have hit.
+    may_fail: BTreeSet<u64>,
+    /// Requests that the server must refuse.
+    must_fail: BTreeSet<u64>,
+    /// Requests that are refused where zeroes aren't fast.
+    fast: BTreeSet<u64>,
     oracle: Oracle,
     sizes: Vec<u64>,
     rng: Rng,
     answers: u64,
     refused: u64,
+    /// Requests with a flag that they can't have, which were refused.
+    foreign: u64,
     operations: u64,
 }
 
-/// Runs the plan of `seed` through several lives; answers, operations and compared units.
-fn run(seed: u64, lies: Lies) -> Result<[u64; 4], String> {
+/// Runs the plan of `seed` through several lives; answers, those that were refused for a deadline and for a flag, operations and compared
+/// units.
+fn run(seed: u64, lies: Lies) -> Result<[u64; 5], String> {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let plan = Plan::draw(seed, true);
     let plan = if lies == Lies::default() { plan } else { plan.lying(lies) };
@@ -55,11 +122,16 @@ fn run(seed: u64, lies: Lies) -> Result<[u64; 4], String> {
         dir: dir.path(),
         server: None,
         connections: Vec::new(),
+        failing: vec![false; sizes.len()],
+        may_fail: BTreeSet::new(),
+        must_fail: BTreeSet::new(),
+        fast: BTreeSet::new(),
         oracle: Oracle::new(seed, &sizes),
         sizes,
         rng: Rng::new(seed, "chaos live"),
         answers: 0,
         refused: 0,
+        foreign: 0,
         operations: 0,
     };
     // A client that waits where no bound of its own ends that: the run is a hang.
@@ -74,7 +146,7 @@ fn run(seed: u64, lies: Lies) -> Result<[u64; 4], String> {
     drop(ended);
     watchdog.join().expect("it only waits");
     lived.map_err(|e| format!("{e}\n  {}", run.plan.summary()))?;
-    Ok([run.answers, run.refused, run.operations, run.oracle.compared()])
+    Ok([run.answers, run.refused, run.foreign, run.operations, run.oracle.compared()])
 }
 
 impl Run<'_> {
@@ -100,13 +172,11 @@ impl Run<'_> {
 
     fn start(&mut self) -> Result<(), String> {
         let server = Server::try_start(self.dir, &self.plan.toml())?;
-        // Volumes that are smaller than configured grow at the start.
-        for (n, v) in self.plan.volumes.iter().enumerate() {
-            if v.size_bytes > self.sizes[n] {
-                self.sizes[n] = v.size_bytes;
-                self.oracle.grown(n, v.size_bytes);
-            }
-        }
+        (0..self.sizes.len()).for_each(|n| self.grown_to_configured(n));
+        self.failing.fill(false);
+        self.may_fail.clear();
+        self.must_fail.clear();
+        self.fast.clear();
         let begun = Instant::now();
         loop {
             let status = server.control("GET", "/v1/status").expect(200);
@@ -123,6 +193,15 @@ impl Run<'_> {
             self.connect(volume)?;
         }
         Ok(())
+    }
+
+    /// Volumes that are smaller than configured grow when the configuration is read.
+    fn grown_to_configured(&mut self, n: usize) {
+        let configured = self.plan.volumes[n].size_bytes;
+        if configured > self.sizes[n] {
+            self.sizes[n] = configured;
+            self.oracle.grown(n, configured);
+        }
     }
 
     fn server(&self) -> &Server {
@@ -144,8 +223,16 @@ impl Run<'_> {
                     format!("{name}?tenant={tenant}&deadline=50ms&busy={busy}")
                 }
             };
-            let opened = Connection::open(&socket, &export).map_err(|e| format!("{export}: {e}"))?;
-            self.connections[volume].push(opened);
+            // The second of them has simple replies in every other seed.
+            let structured = c != 1 || self.seed.is_multiple_of(2);
+            let opened = Connection::open(&socket, &export, structured).map_err(|e| format!("{export}: {e}"))?;
+            self.connections[volume].push(Client::Nbd(opened));
+        }
+        if self.plan.nvme {
+            let status = self.server().control("GET", "/v1/status").expect(200);
+            let address = status["node"]["listens"]["nvme_tcp"].as_str().ok_or("it doesn't listen for NVMe/TCP")?;
+            let opened = Host::open(address, &self.plan.nqn(volume));
+            self.connections[volume].push(Client::Nvme(opened.map_err(|e| format!("{}: {e}", self.plan.nqn(volume)))?));
         }
         Ok(())
     }
@@ -175,7 +262,7 @@ impl Run<'_> {
             while c.receive().is_ok() {}
             while let Ok(Some(answer)) = c.next_answer() {
                 if answer.ended.is_ok() {
-                    self.judge(answer, c.may_be_refused)?;
+                    self.judge(answer, c.may_be_refused())?;
                 }
             }
         }
@@ -202,9 +289,19 @@ impl Run<'_> {
 
     fn ask(&mut self, asked: Asked) -> Result<(), String> {
         let (n, payload) = self.oracle.ask(asked, self.plan.block_bytes());
-        let c = self.rng.below(CONNECTIONS as u64) as usize;
-        let connection = &mut self.connections[asked.volume][c];
-        let sent = connection.send(n, asked.op, (asked.offset, asked.len), asked.fua, &payload);
+        if self.failing[asked.volume] {
+            self.may_fail.insert(n);
+        }
+        let clients = &mut self.connections[asked.volume];
+        let c = self.rng.below(clients.len() as u64) as usize;
+        let c = if clients[c].has(&asked) { c } else { c % CONNECTIONS };
+        if clients[c].refuses(&asked) {
+            self.must_fail.insert(n);
+        }
+        if matches!(asked.flag, Flag::FastZero | Flag::FastNoHole) {
+            self.fast.insert(n);
+        }
+        let sent = clients[c].send(n, &asked, &payload);
         sent.map_err(|e| format!("{asked:?} can't be sent: {e}"))?;
         self.receive(Duration::ZERO).map(drop)
     }
@@ -227,7 +324,7 @@ impl Run<'_> {
     /// Receives what comes within this time; false if nothing did.
     fn receive(&mut self, within: Duration) -> Result<bool, String> {
         let mut connections = std::mem::take(&mut self.connections);
-        let mut all: Vec<&mut Connection> = connections.iter_mut().flatten().collect();
+        let mut all: Vec<&mut Client> = connections.iter_mut().flatten().collect();
         let mut fds: Vec<PollFd<'_>> = all.iter().map(|c| PollFd::from_borrowed_fd(c.fd(), PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: 0, tv_nsec: within.subsec_nanos().into() };
         poll(&mut fds, Some(&timeout)).map_err(|e| format!("poll: {e}"))?;
@@ -237,7 +334,7 @@ impl Run<'_> {
             let c = &mut *all[i];
             c.receive().map_err(|e| format!("a connection was lost: {e}"))?;
             while let Some(answer) = c.next_answer().map_err(|e| format!("an answer makes no sense: {e}"))? {
-                self.judge(answer, c.may_be_refused)?;
+                self.judge(answer, c.may_be_refused())?;
             }
         }
         self.connections = connections;
@@ -247,7 +344,23 @@ impl Run<'_> {
     fn judge(&mut self, answer: Answer, may_be_refused: bool) -> Result<(), String> {
         let Answer { request, op, ended, extents } = answer;
         self.answers += 1;
+        let (may_fail, fast) = (self.may_fail.remove(&request), self.fast.remove(&request));
+        let must_fail = self.must_fail.remove(&request);
         match (ended, op) {
+            (Err(e), _) if must_fail && e.starts_with("EINVAL") => {
+                self.foreign += 1;
+                self.oracle.refused(request);
+                Ok(())
+            }
+            (ended, _) if must_fail => Err(format!("{op:?} with what it can't have ended {:?}", ended.map(|_| ()))),
+            (Err(e), Op::WriteZeroes) if fast && e.starts_with("ENOTSUP") => {
+                self.oracle.failed(request);
+                Ok(())
+            }
+            (Err(_), _) if may_fail => {
+                self.oracle.failed(request);
+                Ok(())
+            }
             (Err(_), Op::Read) if may_be_refused => {
                 self.refused += 1;
                 self.oracle.failed(request);
@@ -271,10 +384,10 @@ impl Run<'_> {
                 while at < self.sizes[volume] {
                     let len = (96 << 10).min(self.sizes[volume] - at);
                     self.until(|r| r.oracle.in_flight() < IN_FLIGHT_MAX)?;
-                    let asked = Asked { op, volume, offset: at, len, fua: false };
+                    let asked = Asked { op, volume, offset: at, len, fua: false, flag: Flag::None };
                     let (n, _) = self.oracle.ask(asked, self.plan.block_bytes());
                     // Not by the one that has a deadline.
-                    let sent = self.connections[volume][0].send(n, op, (at, len), false, &[]);
+                    let sent = self.connections[volume][0].send(n, &asked, &[]);
                     sent.map_err(|e| format!("{asked:?} can't be sent: {e}"))?;
                     at += len;
                 }
@@ -324,6 +437,31 @@ impl Run<'_> {
             Operation::Fingerprints(percent) => set(json!({ "fingerprints_percent": percent })),
             Operation::Slack(low, high) => set(json!({ "core_slack_low_us": low, "core_slack_high_us": high })),
             Operation::Slots(slots, ms) => set(json!({ "slots": slots, "slot_us": ms * 1000 })),
+            Operation::Limit(iops) => {
+                let last = self.sizes.len() - 1;
+                self.until(|r| r.oracle.in_flight_of(last) == 0)?;
+                // A reload applies what differs from the configuration before; a volume that was made anew smaller keeps its size otherwise.
+                let differs = std::mem::replace(&mut self.plan.limit_iops, iops) != iops;
+                std::fs::write(self.dir.join("node.toml"), self.plan.toml()).map_err(|e| e.to_string())?;
+                self.must("POST", "/v1/reload", json!({}))?;
+                if differs {
+                    self.grown_to_configured(last);
+                }
+                self.connect(last)
+            }
+            Operation::Inject(n, what) => {
+                let path = format!("{}/inject", volume(n));
+                // Those before it can't be hit, those after its end neither.
+                self.until(|r| r.oracle.in_flight_of(n) == 0)?;
+                self.failing[n] = matches!(what, Some((Fault::Errors, _)));
+                let Some((fault, permille)) = what else { return self.control("DELETE", &path, None).map(drop) };
+                let mut body = json!({ "share_permille": permille, "for_us": 60_000_000, "seed": self.seed });
+                match fault {
+                    Fault::Errors => body["fault"] = "errors".into(),
+                    Fault::LatencyUs(us) => (body["fault"], body["latency_us"]) = ("latency".into(), us.into()),
+                }
+                self.must("PUT", &path, body)
+            }
             Operation::Grow(n, bytes) => {
                 let path = volume(n);
                 self.until(|r| r.oracle.in_flight_of(n) == 0)?;
@@ -336,13 +474,14 @@ impl Run<'_> {
                 let path = volume(n);
                 self.until(|r| r.oracle.in_flight_of(n) == 0)?;
                 self.connections[n].clear();
-                if self.control("DELETE", &path, None)? {
+                if self.control("DELETE", &format!("{path}?disconnect=true&declared=true"), None)? {
                     // Of best effort: an objective may be refused, as it may not fit beside the others.
                     let (name, tenant) = (self.plan.volumes[n].name, TENANTS[1]);
                     let body = json!({ "name": name, "pool": POOL, "size_bytes": bytes, "tenant": tenant });
                     self.must("POST", "/v1/volumes", body)?;
                     self.oracle.remade(n, bytes);
                     self.sizes[n] = bytes;
+                    self.failing[n] = false;
                 }
                 self.connect(n)
             }
@@ -366,7 +505,7 @@ fn every_composition_keeps_what_it_acknowledged() {
         (None, Some(seconds)) => begun.elapsed() < Duration::from_secs(seconds),
         (None, None) => seed < from + 6,
     };
-    let (mut seed, mut tally) = (only.unwrap_or(from), [0; 4]);
+    let (mut seed, mut tally) = (only.unwrap_or(from), [0; 5]);
     let mut wrong = Vec::new();
     while goes_on(seed) {
         println!(
@@ -381,9 +520,9 @@ fn every_composition_keeps_what_it_acknowledged() {
         }
         seed += 1;
     }
-    let [answers, refused, operations, compared] = tally;
+    let [answers, refused, foreign, operations, compared] = tally;
     println!(
-        "{} seeds: {answers} answers, {refused} refused, {operations} operations, {compared} units compared, in {:?}",
+        "{} seeds: {answers} answers, {refused} refused, {foreign} for a flag, {operations} operations, {compared} units compared, in {:?}",
         seed - only.unwrap_or(from),
         begun.elapsed()
     );

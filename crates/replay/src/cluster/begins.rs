@@ -1,6 +1,6 @@
-//! When a node begins to execute a request: it leaves the scheduler for the device.
+//! Start of a request's execution at a node: it leaves the scheduler for the device.
 //!
-//! From then on no cancel reaches it, so this is what a tied request's node tells (MittOS §7.8.2). The drive may still have
+//! From then on no cancel reaches it, so a node reports this moment of a tied request (MittOS §7.8.2). The drive may still have
 //! others in its own queue; no host knows.
 
 use plimsoll_base::{Io, IoHead, Time};

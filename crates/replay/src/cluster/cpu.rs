@@ -2,7 +2,7 @@
 
 use plimsoll_base::{Span, Time};
 
-/// What a machine computes with, and how long a try needs it.
+/// Processor of a machine, and the time that a try needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostCpu {
     /// Hardware threads; each has one try at a time.
@@ -11,12 +11,12 @@ pub struct HostCpu {
     pub each: Span,
 }
 
-/// When each hardware thread is free again: tries get one in the order of their coming.
+/// Times at which the hardware threads are free again: tries get one in order of arrival.
 #[derive(Debug)]
 pub(super) struct Threads {
     each: Span,
     free_at: Vec<Time>,
-    /// What all tries have waited for one so far.
+    /// Sum of all tries' waits for one so far.
     pub waited: Span,
 }
 
@@ -28,7 +28,7 @@ impl Threads {
         Threads { each: cpu.each, free_at: vec![Time::ZERO; usize::from(cpu.threads)], waited: Span::ZERO }
     }
 
-    /// When the work for a try that comes now is done.
+    /// Returns the time at which the work for a try that arrives now is done.
     pub fn run(&mut self, now: Time) -> Time {
         let first = self.free_at.iter_mut().min().expect("there is one");
         let begins = now.max(*first);

@@ -7,17 +7,17 @@ use plimsoll_trace::record::Op;
 /// A thread of another process. It asks anew when it has been answered.
 #[derive(Clone, Debug)]
 pub struct Hog {
-    /// Where it is: at the first for a period, then at the next, and so on.
+    /// Nodes: it is at the first for a period, then at the next, and so on.
     pub nodes: Vec<u16>,
-    /// How long it stays at each.
+    /// Length of its stay at each.
     pub period: Span,
-    /// What it does, at random addresses.
+    /// Operation, at random addresses.
     pub op: Op,
     /// Bytes of each request.
     pub len: u64,
     /// Addresses lie below this.
     pub span_bytes: u64,
-    /// Whose it is.
+    /// Tenant.
     pub tenant: TenantId,
     /// Its priority.
     pub priority: Priority,

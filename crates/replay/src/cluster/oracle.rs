@@ -1,11 +1,10 @@
 //! The clairvoyant oracle of replica choice, and how much of what it could gain a policy gains.
 //!
 //! An oracle knows what every replica would have answered. As gets, noise, devices and hops are the same in all runs of a seed,
-//! that can be found out by running. The first choices that are tried: all gets at their first replica, at their second, and so
-//! on; by turns; and each where it was answered soonest in those runs, which is good where gets are few. The best of them
-//! is improved: a quarter of the gets, drawn anew each round, is tried elsewhere, those that gained stay there, and the whole stays if it gained
-//! together. What comes out is a run that did happen, of a policy that sends each get once; not a proof that no other choice
-//! is better.
+//! runs can find that out. The first choices are: all gets at their first replica, at their second, and so on; by turns; and
+//! each where it was answered soonest in those runs, which is good where gets are few. The best of them is improved in rounds.
+//! A quarter of the gets, drawn anew each round, is tried elsewhere. Those that gained stay there, if the whole gained, too.
+//! The result is a run that did happen, of a policy that sends each get once. It is no proof that no other choice is better.
 
 use plimsoll_base::{Rng, Span, Time};
 use plimsoll_client::{Course, Orders, ReplicaPolicy};
@@ -26,7 +25,7 @@ impl ReplicaPolicy for Foretold {
     fn refused(&mut self, _: Time, _: &Course, _: u32, _: &mut Orders) {}
 }
 
-/// What the oracle's run gave.
+/// Result of the oracle's run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Clairvoyant {
     /// By the get's number, its response; `None`: it failed.
@@ -40,7 +39,7 @@ fn nanos(response: Option<Span>) -> u64 {
     response.map_or(u64::MAX, Span::as_nanos)
 }
 
-/// Gets that are moved together are one in so many: with more at once they get into each other's way.
+/// Divisor of the gets that are moved together: with more at once they get into each other's way.
 const PARTS: u64 = 4;
 
 impl Clairvoyant {
@@ -86,7 +85,7 @@ impl Clairvoyant {
     }
 }
 
-/// How much of what the oracle gains over `base` is gained by `ours`: 1 is all, 0 none, less than 0 a loss. All three are the
+/// Returns the part of the oracle's gain over `base` that `ours` gains: 1 is all, 0 none, less than 0 a loss. All three are the
 /// same figure of runs under one seed, smaller is better; `None` where the oracle gains nothing.
 pub fn gap_closed(base: f64, ours: f64, oracle: f64) -> Option<f64> {
     (base > oracle).then(|| (base - ours) / (base - oracle))

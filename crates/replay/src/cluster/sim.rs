@@ -19,7 +19,7 @@ use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What lies between clients and nodes.
+/// Configuration of clients, nodes and the network between them.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ClusterConfig {
     /// Each direction of each client's path to each node.
@@ -30,22 +30,22 @@ pub struct ClusterConfig {
     pub seed: u64,
     /// Gets under way at most; more is a mistake of the experiment's.
     pub gets_max: usize,
-    /// All nodes are servers of one machine with this processor; `None`: each has as much as it needs.
+    /// All nodes are servers of one machine with this processor; `None`: each has all the processor time that it needs.
     pub cpu: Option<HostCpu>,
-    /// A node whose tries are noted one by one.
+    /// A node whose tries are recorded one by one.
     pub watched: Option<u16>,
 }
 
 /// A try as its node saw it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asking {
-    /// When it came to the node.
+    /// Time of arrival at the node.
     pub came_at: Time,
     /// Requests that were there.
     pub others: u32,
     /// From then until it was answered.
     pub took: Span,
-    /// Was it refused?
+    /// True if it was refused.
     pub busy: bool,
 }
 
@@ -56,7 +56,7 @@ impl Default for ClusterConfig {
     }
 }
 
-/// What a run of a cluster measured.
+/// Measurements of a cluster's run.
 #[derive(Clone, Debug)]
 pub struct ClusterMeasured {
     /// From the user's asking until the first answer was back.
@@ -79,7 +79,7 @@ pub struct ClusterMeasured {
     pub lost: u64,
     /// Requests of the noise that ended.
     pub noise: u64,
-    /// What all tries waited for the machine's processor, where servers share one.
+    /// Sum of all tries' waits for the machine's processor, where servers share one.
     pub cpu_waited: Span,
     /// The tries of the watched node, in the order of their answers.
     pub watched: Vec<Asking>,
@@ -87,7 +87,7 @@ pub struct ClusterMeasured {
     pub events: u64,
     /// A hash of all of them in their order.
     pub event_hash: u64,
-    /// When the last one happened.
+    /// Time of the last event.
     pub clock: Time,
 }
 
@@ -142,7 +142,7 @@ struct Node {
     placer: Placer,
     /// The wake-up that is in the queue; older ones in it are void.
     wake_at: Time,
-    /// What gets took here.
+    /// Response times of gets here.
     latency: LatencyByLoad,
 }
 
@@ -162,7 +162,7 @@ struct Try {
     deadline: Option<Span>,
     tells: bool,
     id: Option<IoId>,
-    /// When it came to its node, and how many requests were there.
+    /// Time of arrival at its node, and the number of requests in flight there.
     came: (Time, u32),
 }
 
@@ -186,7 +186,7 @@ pub struct Cluster<P> {
     m: ClusterMeasured,
 }
 
-/// Who hears of gets that end.
+/// Observers of gets that end.
 struct Ends<'a> {
     source: &'a mut dyn GetSource,
     watch: &'a mut dyn FnMut(&Get, Option<Span>),
@@ -203,7 +203,7 @@ impl Ends<'_> {
 const NOISE_TAG: u64 = u64::MAX;
 /// All tags from here on are noise's.
 const NOISE_TAGS: u64 = u64::MAX - (1 << 16);
-/// How long a hog waits when a node has no room.
+/// Wait of a hog when a node has no room.
 const HOG_WAITS: Span = Span::from_millis(1);
 /// Noise comes from another process than gets, and each hog is one of its own.
 const NOISE_VOLUME: VolumeKey = VolumeKey { id: VOLUME.id + 1, generation: 0 };
@@ -448,13 +448,13 @@ impl<P: ReplicaPolicy> Cluster<P> {
         self.forget(at);
     }
 
-    /// When a message of a try arrives.
+    /// Returns the arrival of a try's message.
     fn travel_try(&mut self, a_try: usize, way: u64, bytes: u64) -> Option<Time> {
         let t = &self.tries[a_try];
         self.travel(t.get, t.node, u64::from(t.number), way, bytes)
     }
 
-    /// When a message of a get arrives that goes to a node, or comes from it.
+    /// Returns the arrival of a get's message to a node, or from it.
     fn travel(&mut self, get: usize, node: u16, number: u64, way: u64, bytes: u64) -> Option<Time> {
         let get = self.gets[get].course.get();
         let pair = usize::from(get.client) * self.nodes.len() + usize::from(node);
@@ -467,7 +467,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
         arrival
     }
 
-    /// Nothing will come of a try, and its policy isn't told.
+    /// Ends a try without a result; its policy isn't notified.
     fn lose(&mut self, a_try: usize, ends: &mut Ends<'_>) {
         let t = self.tries.remove(a_try);
         let asked = &mut self.gets[t.get];

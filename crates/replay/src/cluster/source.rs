@@ -1,20 +1,20 @@
-//! What comes at a cluster: gets and noise, the same whatever the policies do.
+//! Load of a cluster: gets and noise, the same whatever the policies do.
 //!
-//! Open loop ([`Gets`]): gets arrive when they do. Closed loop ([`Users`]): each of some users waits for its answer, thinks, and
-//! asks again; each get, and each thought, is drawn from its user's own stream, so that a user's n-th get is the same one
-//! under every policy, only at another time.
+//! Open loop ([`Gets`]): gets arrive at their own times. Closed loop ([`Users`]): each user waits for its answer, thinks, and
+//! asks again. Each get, and each thought, is drawn from its user's own stream. So a user's n-th get is the same under every
+//! policy, only at another time.
 
 use plimsoll_base::{Priority, Rng, Span, TenantId, Time};
 use plimsoll_client::Get;
 use plimsoll_trace::record::Op;
 use std::collections::VecDeque;
 
-/// Where a cluster's gets come from.
+/// Source of a cluster's gets.
 pub trait GetSource {
     /// A get of which is known when it arrives and that wasn't given yet; `None`: there is none before another one ends.
     fn next_get(&mut self) -> Option<Get>;
 
-    /// How many are to be asked for beforehand: one where they come in order of their arrivals.
+    /// Returns the number of gets to be drawn beforehand: one where they come in order of their arrivals.
     fn ahead(&self) -> usize {
         1
     }
@@ -34,7 +34,7 @@ impl<I: Iterator<Item = Get>> GetSource for InOrder<I> {
     }
 }
 
-/// What gets there are: clients and objects evenly at random.
+/// Configuration of gets: clients and objects evenly at random.
 #[derive(Clone, Copy, Debug)]
 pub struct GetsConfig {
     /// Nodes of the cluster.
@@ -50,7 +50,7 @@ pub struct GetsConfig {
     /// Exponential with this mean: the time between two gets of the whole cluster in an open loop, a user's thought in a
     /// closed one.
     pub gap: Span,
-    /// How many in all; in a closed loop each user has an equal part, rounded up.
+    /// Number in all; in a closed loop each user has an equal part, rounded up.
     pub count: u64,
 }
 
@@ -82,6 +82,7 @@ impl GetsConfig {
             len: self.object_bytes,
             draw: rng.next_u64(),
             limit: None,
+            refusable: false,
         }
     }
 }
@@ -177,17 +178,17 @@ impl GetSource for Users {
 /// A request at one node that isn't a get's: another tenant's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Noise {
-    /// When it arrives at the node.
+    /// Time of arrival at the node.
     pub at: Time,
-    /// Which node.
+    /// Node.
     pub node: u16,
-    /// What it does.
+    /// Operation.
     pub op: Op,
-    /// Where.
+    /// Offset.
     pub offset: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Whose; gets are tenant 0's.
+    /// Tenant; gets are tenant 0's.
     pub tenant: TenantId,
     /// For schedulers that know priorities.
     pub priority: Priority,

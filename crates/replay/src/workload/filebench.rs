@@ -100,7 +100,7 @@ const WEBSERVER: Flow = &[
     (FlowOp::AppendLog, "appendlog"),
 ];
 
-/// Which flow.
+/// Flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Personality {
     /// Create and write, append, read whole, delete, stat.

@@ -5,7 +5,7 @@ use crate::workload::{BadWorkload, ClosedLoop, RateCap, Request, Requests, Step}
 use plimsoll_base::{Rng, Span, Time};
 use plimsoll_trace::record::Op;
 
-/// Where requests go.
+/// Pattern of requests' addresses.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Pattern {
     /// One after the other, wrapping at the end of the region (`rw=read`, `write`, `rw`).
@@ -23,7 +23,7 @@ pub enum Pattern {
 /// A job. Defaults are fio's where it has one.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FioJob {
-    /// Where.
+    /// Pattern of addresses.
     pub pattern: Pattern,
     /// Share of reads in percent, 0 to 100 (`rwmixread`).
     pub read_percent: u64,
@@ -33,7 +33,7 @@ pub struct FioJob {
     pub start: u64,
     /// Bytes of the region, at least one request of the largest size (`size`).
     pub bytes: u64,
-    /// How much later in the region each next thread begins (`offset_increment`); sequential jobs only.
+    /// Distance of successive threads' starts in the region (`offset_increment`); sequential jobs only.
     pub stride: u64,
     /// Requests outstanding per thread (`iodepth`).
     pub depth: u32,

@@ -41,7 +41,7 @@ impl ClosedLoop for Box<dyn ClosedLoop> {
     }
 }
 
-/// What a name stands for, with its parameters.
+/// Workload that a name stands for, with its parameters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedWorkload {
     text: String,

@@ -1,10 +1,10 @@
-//! Noisy neighbours: when other tenants keep a node busy, and for how long.
+//! Noisy neighbours: times and lengths of other tenants' load on a node.
 //!
 //! Two sources, both open loop:
 //! * [`NoiseSchedule`]: a time series from a file, such as the one MittOS's authors derived from EC2
-//!   (`latency/mittos_ec2_noise_schedule.csv`): so many concurrent 1 MiB random reads in each 10 ms slot, per node.
-//! * [`SlowPeriods`]: **a generator that was given MittOS §6's figures.** What it reproduces of them is no finding; a
-//!   report of it says "generator check".
+//!   (`latency/mittos_ec2_noise_schedule.csv`): the number of concurrent 1 MiB random reads in each 10 ms slot, per node.
+//! * [`SlowPeriods`]: **a generator that was given MittOS §6's figures.** Its agreement with them is no finding; a report of it
+//!   says "generator check".
 
 use crate::workload::BadWorkload;
 use crate::workload::open::exponential;
@@ -18,7 +18,7 @@ use std::io::BufRead;
 
 /// Bytes of one of the noise's reads (MittOS §7.2: concurrent 1 MB reads).
 pub const NOISE_READ_BYTES: u64 = 1 << 20;
-/// How long one of them keeps MittOS's disk busy (§7.2: two add 24 ms).
+/// Time that one of them keeps MittOS's disk busy (§7.2: two add 24 ms).
 pub const NOISE_READ_BUSY: Span = Span::from_millis(12);
 
 /// Most slots of a schedule: a day of 10 ms.
@@ -26,7 +26,7 @@ const SLOTS_MAX: usize = 8_640_000;
 /// Most reads in one slot: a slip in the file must not become a billion requests.
 const READS_MAX: u64 = 10_000;
 
-/// How many reads start in each slot on each node; repeats after its last slot.
+/// Number of reads that start in each slot on each node; repeats after its last slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoiseSchedule {
     slot: Span,
@@ -57,7 +57,7 @@ impl NoiseSchedule {
             let fields: Vec<&[u8]> = lines.current().split(|&b| b == b',').collect();
             if fields.len() != nodes + 2 || reads.len() == SLOTS_MAX {
                 return Err(Problem::shape(
-                    "as many fields as the header, in at most 8,640,000 slots",
+                    "the header's number of fields, in at most 8,640,000 slots",
                     lines.current(),
                 ));
             }
@@ -76,7 +76,7 @@ impl NoiseSchedule {
             reads.push(fields[2..].iter().map(read).collect::<Result<Vec<_>, _>>()?);
         }
         if reads.len() < 2 {
-            return Err(Problem::new("fewer than two slots", "their distance can't be told: add slots"));
+            return Err(Problem::new("fewer than two slots", "their distance is unknown: add slots"));
         }
         Ok(NoiseSchedule { slot: Span::from_millis(step_ms), reads })
     }
@@ -178,7 +178,7 @@ impl RecordStream for NoiseReads {
     }
 }
 
-/// What [`SlowPeriods`] was given.
+/// Figures given to [`SlowPeriods`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct NoiseProfile {
     /// Length of a period: 100 ms for disks, 20 ms for flash and memory (MT-E3).
@@ -205,7 +205,8 @@ impl NoiseProfile {
         NoiseProfile { slot: Span::from_millis(100), busy_nodes: busy_nodes(), added_min, added_mean }
     }
 
-    /// MT-E2 and MT-E3 for flash: 0.1 ms without noise, slow from 0.5 ms (p97), beyond 2 ms at p99: likewise.
+    /// MT-E2 and MT-E3 for flash: 0.1 ms without noise, slow from 0.5 ms (p97), beyond 2 ms at p99. The generator was given
+    /// these figures.
     pub fn flash() -> NoiseProfile {
         let (added_min, added_mean) = (Span::from_micros(400), Span::from_micros(1_365));
         NoiseProfile { slot: Span::from_millis(20), busy_nodes: busy_nodes(), added_min, added_mean }
@@ -224,24 +225,24 @@ impl NoiseProfile {
 pub struct SlowPeriod {
     /// Number of the period.
     pub slot: u64,
-    /// Which node.
+    /// Node.
     pub node: u32,
-    /// How much longer a request takes in it.
+    /// Additional time of a request in it.
     pub added: Span,
 }
 
 impl SlowPeriod {
-    /// As MittOS injects it (§7.2): so many concurrent 1 MiB reads, at least 1.
+    /// Returns the number of concurrent 1 MiB reads that have this effect, at least 1, as MittOS injects them (§7.2).
     pub fn reads(&self) -> u64 {
         let busy = NOISE_READ_BUSY.as_nanos();
         ((self.added.as_nanos() + busy / 2) / busy).max(1)
     }
 }
 
-/// How a node's neighbours come and go: ours, as MittOS only says that intervals are irregular and differ from node
+/// Presence of a node's neighbours: ours, as MittOS only says that intervals are irregular and differ from node
 /// to node (MT-E3).
 struct NodeMood {
-    /// How popular the node is with noisy tenants.
+    /// Popularity of the node with noisy tenants.
     weight: f64,
     is_active: bool,
     /// Next change.
@@ -249,7 +250,7 @@ struct NodeMood {
     mean: Span,
 }
 
-/// How much likelier an active node is than a quiet one.
+/// Factor of an active node's likelihood over a quiet one's.
 const ACTIVE_FACTOR: f64 = 6.0;
 
 /// Slow periods of many nodes, by period and then by node: a generator whose inputs are MittOS §6's figures.
@@ -278,7 +279,10 @@ impl SlowPeriods {
             return Err(BadWorkload::new("busy_nodes", "probabilities lie in 0 to 1 and add up to 1 at most"));
         }
         if (nodes as usize) < profile.busy_nodes.len() || profile.slot == Span::ZERO {
-            return Err(BadWorkload::new("nodes", "as many nodes as may be busy at once, and periods of some length"));
+            return Err(BadWorkload::new(
+                "nodes",
+                "at least the number of nodes that may be busy at once, and periods longer than 0",
+            ));
         }
         let mut rng = Rng::new(seed, "slow periods");
         let mood = |rng: &mut Rng| {

@@ -6,7 +6,7 @@ use plimsoll_trace::error::TraceError;
 use plimsoll_trace::record::{Tables, TraceRecord};
 use plimsoll_trace::stream::RecordStream;
 
-/// When requests arrive.
+/// Arrivals of requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Arrivals {
     /// One every this long.
@@ -47,7 +47,7 @@ pub(crate) fn exponential(rng: &mut Rng, mean: Span) -> Span {
     Span::from_nanos((rng.exp1() * mean.as_nanos() as f64).round() as u64)
 }
 
-/// When to stop; whichever comes first.
+/// End of the load: the first of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Until {
     /// Records at most.
@@ -82,7 +82,7 @@ pub struct OpenLoop<R> {
 }
 
 impl<R: Requests> OpenLoop<R> {
-    /// What `requests` asks for, at the times of `arrivals`, to a device called `device`. The first comes after a
+    /// Creates a load of `requests` at the times of `arrivals`, to a device called `device`. The first comes after a
     /// gap, not at zero.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! A closed loop against a device that answers everything after the same time, whatever else it has to do: turns a
-//! closed loop into a trace, and shows its shape without a device model.
+//! A closed loop against a device that answers everything after the same time, whatever its load: turns a closed loop into a
+//! trace, and shows its shape without a device model.
 
 use crate::workload::open::Until;
 use crate::workload::{ClosedLoop, Step};
@@ -10,7 +10,7 @@ use plimsoll_trace::stream::RecordStream;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What a thread waits for.
+/// Event that a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Event {
     /// One of its requests completes.

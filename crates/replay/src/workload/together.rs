@@ -6,7 +6,7 @@ use plimsoll_base::Time;
 /// See the module's documentation. Threads are numbered part by part.
 pub struct Together {
     parts: Vec<Part>,
-    /// Whose each thread is: the part.
+    /// Part that owns each thread.
     owners: Vec<u16>,
     only: Option<u16>,
     /// Nothing is asked for before.
@@ -56,7 +56,7 @@ impl ClosedLoop for Together {
     fn tenant_of(&self, thread: u32) -> Option<u16> {
         Some(self.part(thread).tenant)
     }
-    /// One for all: tenants are what is told apart here.
+    /// One label for all: results are separated by tenants here.
     fn labels(&self) -> &[&'static str] {
         &["io"]
     }

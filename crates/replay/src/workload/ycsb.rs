@@ -1,9 +1,8 @@
 //! YCSB's core workloads A to F, as the block requests of a store that keeps records one after the other.
 //!
-//! What a key-value store does to its disk is its own matter; here, deliberately, the least it can do: record `i`
-//! lies at byte `i · record_bytes`; a read or a scan is one read of the 4 KiB blocks that cover it, an update or an
-//! insert one write of them, a read-modify-write the one and, when that is answered, the other. No cache, no index,
-//! no journal.
+//! A key-value store's use of its disk is its own matter; here, deliberately, it is the least possible. Record `i` lies at byte
+//! `i · record_bytes`. A read or a scan is one read of the 4 KiB blocks that cover it. An update or an insert is one write of
+//! them. A read-modify-write is the one and, when that is answered, the other. No cache, no index, no journal.
 
 use crate::workload::random::{Zipf, fnv_scramble};
 use crate::workload::{BadWorkload, ClosedLoop, RateCap, Request, Requests, Step};
@@ -11,7 +10,7 @@ use plimsoll_base::{Rng, Span, Time};
 use plimsoll_trace::record::Op;
 use std::collections::VecDeque;
 
-/// Which records are asked for.
+/// Popularity of records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Popularity {
     /// All alike.
@@ -36,7 +35,7 @@ pub struct Mix {
     pub scan: u64,
     /// One record read, then overwritten.
     pub read_modify_write: u64,
-    /// Which records.
+    /// Popularity of records.
     pub popularity: Popularity,
 }
 
@@ -93,7 +92,7 @@ pub struct YcsbConfig {
 }
 
 impl YcsbConfig {
-    /// A store of `records` records with room for half as many more.
+    /// A store of `records` records with room for `records / 2` more.
     pub fn new(mix: Mix, records: u64) -> YcsbConfig {
         YcsbConfig {
             mix,
@@ -168,7 +167,7 @@ impl Store {
         if self.inserted == 0 { self.records - 1 } else { self.slot(self.inserted - 1) }
     }
 
-    /// Where insert number `n` goes: into the room beyond the initial records, again and again.
+    /// Returns the slot of insert number `n`: in the room beyond the initial records, again and again.
     fn slot(&self, n: u64) -> u64 {
         let room = self.cfg.records_max - self.cfg.records;
         if room == 0 { n % self.cfg.records } else { self.cfg.records + n % room }

@@ -1,4 +1,5 @@
-//! A device that lets through so much a second, as a provider's throttle does: what waits for its turn, and credit saved up before.
+//! Predictor for a device with a fixed rate per second, such as a provider's throttle: requests wait for the rate, and credit
+//! saved up earlier lets them pass at once.
 //!
 //! ```text
 //!  credit grows with time up to its most ─► spent by requests ─► at none, requests follow each other at the rate

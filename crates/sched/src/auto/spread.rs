@@ -45,7 +45,7 @@ impl Histogram {
 
 /// See the module's documentation.
 pub(super) struct Spread {
-    /// The least ratio of a time to its anchor that is told apart, as a logarithm.
+    /// Smallest ratio of a time to its anchor that has a bin of its own, as a logarithm.
     least: i32,
     levels: Vec<Histogram>,
     groups: Vec<Histogram>,
@@ -56,7 +56,7 @@ pub(super) struct Spread {
 type Leaning<'a> = [(&'a Histogram, u64); 3];
 
 impl Spread {
-    /// Nothing was seen. Ratios are told apart from this many octaves below the anchor on, over eight octaves.
+    /// Creates a table without samples. Bins begin this many octaves below the anchor and cover eight octaves.
     pub(super) fn new(octaves_below: i32) -> Spread {
         Spread {
             least: -octaves_below * OCTAVE,
@@ -108,7 +108,7 @@ impl Spread {
         self.least
     }
 
-    /// A read of this level took so much of its anchor, as a logarithm.
+    /// Records that a read of this level took this ratio of its anchor, as a logarithm.
     pub(super) fn learn(&mut self, level: usize, ratio: i32) {
         let (bin, _) = self.bin(ratio);
         self.levels[level].add(bin);

@@ -1,4 +1,4 @@
-//! What reads took that looked so slow: a fading histogram for each level of the score, so that a score becomes a time and a
+//! Times of reads by score: a fading histogram for each level of the score, so that a score becomes a time and a
 //! probability, whatever the score is off by.
 
 use super::log::{OCTAVE, OCTAVES, log_of, ns_of};
@@ -8,7 +8,7 @@ const PART: i32 = OCTAVE / 4;
 const BINS: usize = OCTAVES * 4;
 /// Levels that a scarce one leans on.
 const COARSE: usize = 8;
-/// A histogram that holds so much is halved: older reads weigh less and less.
+/// Number of samples at which a histogram is halved: older reads weigh less and less.
 const FADE_AT: u32 = 512;
 /// A histogram with fewer reads leans on the coarser one.
 const ENOUGH: u32 = 24;
@@ -51,7 +51,7 @@ impl Histogram {
         ns_of(BINS as i32 * PART)
     }
 
-    /// How many of a thousand took longer than `ns`.
+    /// Returns the number of reads, per thousand, that took longer than `ns`.
     fn beyond_permille(&self, ns: u64) -> u32 {
         let log = log_of(ns);
         let bin = bin_of(log);
@@ -99,12 +99,12 @@ impl Levels {
         self.all.sum >= ENOUGH
     }
 
-    /// The time within which so many of a thousand such reads ended.
+    /// Returns the time within which `permille` of a thousand reads of this score ended.
     pub(super) fn quantile_ns(&self, score: i32, permille: u32) -> u64 {
         self.of(score).quantile_ns(permille)
     }
 
-    /// How many of a thousand such reads took longer than `ns`.
+    /// Returns the number of reads of this score, per thousand, that took longer than `ns`.
     pub(super) fn beyond_permille(&self, score: i32, ns: u64) -> u32 {
         self.of(score).beyond_permille(ns)
     }

@@ -6,7 +6,7 @@ const STEP_BITS: u32 = 8;
 pub(crate) const OCTAVE: i32 = 1 << STEP_BITS;
 /// A microsecond is where counting begins, in octaves of nanoseconds.
 const FROM_BITS: u32 = 10;
-/// Octaves that are told apart: up to hours.
+/// Number of octaves with bins of their own: up to hours.
 pub(crate) const OCTAVES: usize = 32;
 
 /// A time in parts of an octave from a microsecond on: linear within an octave.
@@ -26,12 +26,12 @@ pub(crate) fn ns_of(log: i32) -> u64 {
     (1 << exponent) + ((rest << exponent) >> STEP_BITS)
 }
 
-/// Which of `levels` octaves from 16 us on: 0 is less than that.
+/// Returns the octave from 16 us on, at most `levels`; 0 is less than 16 us.
 pub(crate) fn octave(ns: u64, levels: usize) -> usize {
     ((64 - (ns >> 14).leading_zeros()) as usize).min(levels - 1)
 }
 
-/// How many binary digits, at most `levels - 1`.
+/// Returns the number of binary digits, at most `levels - 1`.
 pub(crate) fn digits(n: u64, levels: usize) -> usize {
     ((64 - n.leading_zeros()) as usize).min(levels - 1)
 }

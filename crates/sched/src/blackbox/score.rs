@@ -1,5 +1,5 @@
-//! How slow a read looks: a sum over small tables, each looked up by two or three things that can be seen, each corrected a
-//! little by every read that ends. (As branch predictors add up weights: integers, a handful of loads.)
+//! Score of a read's expected slowness: a sum over small tables. Each table is looked up by two or three observations and is
+//! corrected a little by every read that ends. (Branch predictors add up weights in this way: integers, a handful of loads.)
 
 use super::log::{OCTAVE, digits, log_of, octave};
 use super::stripes::Part;
@@ -13,19 +13,19 @@ const FINE_BITS: u32 = 8;
 /// Each table takes over this part of an error: with all of them together an eighth.
 const STEP_SHIFT: u32 = 6;
 
-/// What is seen of the device when a read comes, beside the part that it needs.
+/// Observations of the device when a read arrives, beside the part that it needs.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Scene {
     /// Pieces that the read has, and that are outstanding.
     pub pieces: u64,
     pub outstanding: u64,
-    /// How long those would take at the rate of late.
+    /// Time that those would take at the recent rate.
     pub backlog_ns: u64,
-    /// How long the part that it needs will be at what it has.
+    /// Time that the part it needs still works on its present requests.
     pub work_ns: u64,
     /// Bytes of writes outstanding.
     pub write_bytes: u64,
-    /// What the last reads took; the last one; how long the oldest that is outstanding has taken so far.
+    /// Times of the last reads; of the last one; and the age of the oldest outstanding one.
     pub recent_ns: u64,
     pub last_ns: u64,
     pub oldest_ns: u64,
@@ -39,7 +39,7 @@ fn row(a: usize, b: usize, b_levels: usize) -> u8 {
     (a * b_levels + b) as u8
 }
 
-/// Which rows a read that comes at `now` is judged by.
+/// Selects the rows for a read that arrives at `now`.
 pub(super) fn rows(now: Time, s: &Scene, part: &Part) -> Rows {
     let few = |n: u32, levels: usize| (n as usize).min(levels - 1);
     let since = |t: Time| if t == Time::ZERO { u64::MAX } else { now.since(t).as_nanos() };
@@ -70,7 +70,7 @@ impl Score {
         Score { weights: Box::new([[0; ROWS]; TABLES]), base: 0, samples: 0 }
     }
 
-    /// How slow it looks, as a logarithm of its time.
+    /// Returns the score of these rows, as a logarithm of the read's time.
     pub(super) fn of(&self, rows: &Rows) -> i32 {
         let sum: i32 = self.weights.iter().zip(rows).map(|(t, &r)| t[usize::from(r)]).sum();
         (self.base + sum) >> FINE_BITS

@@ -1,10 +1,10 @@
-//! Which part of a hidden device a request needs: learned from what goes with slowness.
+//! Parts of a hidden device, and the part that a request needs: learned from observed slowness.
 //!
-//! Drives work at many requests at once because addresses are spread over parts (chips, planes, disks of an array), most of them
-//! by stripes: piece n is on part n mod N. Neither the piece's size nor N is told. So a dozen candidates are kept side by
-//! side; each counts what is outstanding on its parts, and predicts a read's time from that alone. The one that errs least is
-//! likeliest. (SSDcheck, MICRO 2018, finds such rules by probing; here what is served anyway tells.) On a device that isn't
-//! striped none tells anything, and nothing is lost.
+//! Drives work at many requests at once because addresses are spread over parts (chips, planes, disks of an array). Most spread
+//! them by stripes: piece n is on part n mod N. The drive reports neither the piece's size nor N. So this module keeps a dozen
+//! candidates side by side. Each counts the outstanding requests on its parts, and predicts a read's time from that alone. The
+//! one with the smallest errors is the likeliest. (SSDcheck, MICRO 2018, finds such rules by probing; here the served requests
+//! are enough.) On a device without stripes no candidate predicts anything, and nothing is lost.
 
 use super::log::OCTAVE;
 use plimsoll_base::{IoHead, Op, Time};
@@ -37,12 +37,13 @@ pub(crate) struct Part {
     pub reads: u32,
     /// Writes that need it.
     pub writes: u32,
-    /// When a write of it last ended, or began with none before it: since then it has been at the next.
+    /// Time at which its last write ended, or at which a write began with none before it: the part has worked on the next write
+    /// since.
     pub wrote_at: Time,
-    /// When a read of it last ended, and what it took, as a logarithm.
+    /// Time at which its last read ended, and the duration of that read, as a logarithm.
     pub read_at: Time,
     pub read_log: i32,
-    /// When anything of it last ended, or began with nothing before it: since then it has been at the next.
+    /// Time at which its last request ended, or at which one began with none before it: the part has worked on the next since.
     pub moved_at: Time,
 }
 
@@ -69,10 +70,10 @@ impl Part {
 struct Rule {
     piece_shift: u32,
     parts: Vec<Part>,
-    /// What reads took by class of the part that they waited for longest.
+    /// Times of reads by class of the part that they waited for longest.
     logs: [i32; CLASSES],
     error: u64,
-    /// What a part takes for a read's piece and for a write's while it has several, in nanoseconds.
+    /// Time of a part for a read's piece, and for a write's, while it has several, in nanoseconds.
     read_ns: u64,
     write_ns: u64,
 }
@@ -92,7 +93,7 @@ impl Rule {
         self.pieces(head).map(of).max_by_key(|&(_, class)| self.logs[class]).expect("a request has a piece")
     }
 
-    /// How long a part will be at what it has, in nanoseconds.
+    /// Returns the time that a part still works on its present requests, in nanoseconds.
     fn work_ns(&self, now: Time, part: &Part) -> u64 {
         let of = |n: u32, each: u64| u64::from(n).saturating_mul(each);
         let all = of(part.reads, self.read_ns).saturating_add(of(part.writes, self.write_ns));

@@ -1,7 +1,8 @@
 //! Accepted requests whose promise breaks while they wait (MittOS §4.2, MT-M12).
 //!
-//! Two things tell. What comes in front of a node of its group is taken from what its requests tolerate: that is known at once.
-//! What other groups take, and turns that end, isn't: whoever still waits when its deadline is over ends then.
+//! There are two ways to find out. Requests that go in front of a node of its group use up its requests' tolerance: that is
+//! known at once. The time of other groups, and turns that end, isn't known: a request that still waits when its deadline is
+//! over ends then.
 
 use super::node::tree_of;
 use super::tolerance::NO_LIMIT;
@@ -12,7 +13,7 @@ use plimsoll_stack::Actions;
 
 impl Cfq {
     /// A promise broke: true if the request is to be ended for it.
-    pub(super) fn revoke(&mut self, io: &mut Io) -> bool {
+    pub(super) fn revoke(&mut self, now: Time, io: &mut Io) -> bool {
         if !io.may_be_refused() {
             return false;
         }
@@ -24,7 +25,10 @@ impl Cfq {
             }
             Late::Flag => {
                 let after = io.deadline + self.config.failover_hop + Span::from_nanos(1);
-                self.revoked += u64::from(io.head.expected_at < after);
+                if io.head.expected_at < after {
+                    self.revoked += 1;
+                    self.flagged.push((io.id, now));
+                }
                 io.head.expected_at = io.head.expected_at.max(after);
                 false
             }
@@ -115,6 +119,7 @@ impl Cfq {
                 *group = NO_LIMIT;
                 io.head.expected_at = io.head.expected_at.max(io.deadline + hop + Span::from_nanos(1));
             });
+            self.flagged.push((key.1, now));
             self.revoked += 1;
             return;
         }

@@ -6,7 +6,7 @@ use crate::tree::OffsetTree;
 use plimsoll_base::{IoHead, PriorityClass, Span, TenantId, Time};
 use std::collections::VecDeque;
 
-/// Who shares a queue: requests of one tenant to one volume with one priority, reads and writes apart (the kernel's
+/// Requests that share a queue: those of one tenant to one volume with one priority, reads and writes apart (the kernel's
 /// "process", whose writes go through shared asynchronous queues).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct NodeKey {
@@ -29,7 +29,7 @@ impl NodeKey {
     }
 }
 
-/// Which of a group's three trees a class is in.
+/// Returns the index of a class among a group's three trees.
 pub(crate) fn tree_of(class: PriorityClass) -> usize {
     match class {
         PriorityClass::RealTime => 0,
@@ -44,17 +44,17 @@ pub(crate) struct Node {
     pub group: usize,
     pub pending: OffsetTree,
     pub tolerance: Tolerance,
-    /// Where its last dispatched request ended: the next one is the first behind it, or the first of all.
+    /// End of its last dispatched request. The next one is the first behind it, or the first of all.
     pub next_offset: u64,
     /// Dispatched, not yet back.
     pub outside: u32,
-    /// How long it has the device in one turn.
+    /// Time that it has the device in one turn.
     pub slice: Span,
     pub in_round: bool,
     habits: Habits,
 }
 
-/// What decides whether it's worth waiting for a process's next request.
+/// Observations that decide whether it's worth waiting for a process's next request.
 #[derive(Default)]
 struct Habits {
     last_back: Option<Time>,
@@ -62,13 +62,13 @@ struct Habits {
     thoughts: u32,
     /// One bit for each of the last requests: it was far from the one before.
     far: u32,
-    /// Where the last arrival was.
+    /// Offset of the last arrival.
     last_offset: u64,
 }
 
 /// A distance that counts as a seek, in bytes: the kernel's 8·100 sectors.
 const FAR_BYTES: u64 = 800 * 512;
-/// Of the last 32 requests, more than so many far ones make a process a seeky one: the kernel's share.
+/// Limit of far requests among the last 32: a process with more is a seeky one. It is the kernel's share.
 const FAR_MOST: u32 = 4;
 
 impl Node {

@@ -1,7 +1,7 @@
-//! How much longer each accepted request may be kept waiting (MittOS §4.2, MT-M12).
+//! Remaining tolerance of each accepted request: the time that it may still be kept waiting (MittOS §4.2, MT-M12).
 //!
-//! Requests are grouped by the milliseconds they can still tolerate. When something comes in front of all of them, nothing
-//! is moved: what they have lost together is kept in one number, and a group whose key falls below it is late.
+//! Requests are grouped by the milliseconds they can still tolerate. When a request comes in front of all of them, nothing is
+//! moved: one number keeps their common loss, and a group whose key falls below it is late.
 
 use crate::tree::Key;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ pub(crate) const NO_LIMIT: i64 = i64::MAX;
 /// The requests of one process node by what they tolerate.
 #[derive(Default)]
 pub(crate) struct Tolerance {
-    /// What all in here have lost since it was made, in nanoseconds.
+    /// Common loss of all requests here since creation, in nanoseconds.
     lost_ns: i64,
     /// Tolerable time plus what was lost when it came, in milliseconds, rounded down.
     groups: BTreeMap<i64, Vec<Key>>,

@@ -91,7 +91,11 @@ fn run(user: Option<(u32, u32)>, program: &str, args: &[&str]) {
     if let Some((uid, gid)) = user {
         c.uid(uid).gid(gid);
     }
-    let out = c.args(args).current_dir("/").output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    let out = c
+        .args(args)
+        .current_dir("/")
+        .output()
+        .unwrap_or_else(|e| panic!("{program}: {e}: `make test-deps` installs what tests need"));
     assert!(out.status.success(), "{program}: {}", String::from_utf8_lossy(&out.stderr));
 }
 
@@ -140,7 +144,7 @@ impl Launch {
             c.env("LD_PRELOAD", shim()).env("PLIMSOLL_SHAPE_SEGMENT", dir.join("segment"));
             c.env("PLIMSOLL_SHAPE_PROFILE", self.profile.to_string());
         }
-        c.spawn().unwrap()
+        c.spawn().unwrap_or_else(|e| panic!("{}: {e}: `make test-deps` installs what tests need", self.program))
     }
 }
 

@@ -14,7 +14,7 @@ pub struct Client {
     answer: Vec<u8>,
 }
 
-/// What a statement was answered with.
+/// Answer to a statement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// Done; the answer's bytes stand in [`Client::answer`].
@@ -23,7 +23,7 @@ pub enum Answer {
     Error(String),
 }
 
-/// How long an answer may take before the client gives up.
+/// Time that an answer may take before the client gives up.
 pub const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 fn bad(what: &str) -> io::Error {

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Which load.
+/// Kind of load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Five transactions over warehouses, districts, customers, stock: new order 45 %, payment 43 %, the rest 4 % each.
@@ -33,7 +33,7 @@ const DISTRICTS: u32 = 10;
 const CUSTOMERS: u32 = 300;
 const ITEMS: u32 = 1000;
 
-/// What a run of some clients gave.
+/// Result of a run of some clients.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Transactions that were committed.
@@ -63,7 +63,7 @@ impl Outcome {
     }
 }
 
-/// Where the load goes.
+/// Target of the load.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Protocol.
@@ -126,7 +126,7 @@ impl Target {
         }
     }
 
-    /// Runs so many clients in a closed loop without think time: `warm` without counting, then until the time is over.
+    /// Runs `clients` clients in a closed loop without think time: `warm` without counting, then until the time is over.
     ///
     /// # Errors
     /// If a client can't connect or its connection breaks.
@@ -181,7 +181,7 @@ impl Target {
     }
 }
 
-/// Number and first words of what a server said.
+/// Number and first words of a server's message.
 fn kind_of(why: &str) -> String {
     why.split_whitespace().take(4).collect::<Vec<_>>().join(" ")
 }
@@ -198,7 +198,7 @@ impl Load {
         Load { kind, keys: Zipf::new(rows) }
     }
 
-    /// One transaction; what the server said if it refused a statement (then it was rolled back).
+    /// Runs one transaction; returns the server's message if it refused a statement (then the transaction was rolled back).
     fn transaction(&self, c: &mut Client, rng: &mut Rng) -> io::Result<Option<String>> {
         let statements = match self.kind {
             Kind::TpccLike { warehouses } => tpcc_like(warehouses, rng),

@@ -1,4 +1,4 @@
-//! What must always hold, and how the lists are rebuilt when a process died in the middle of changing them.
+//! Invariants of the gate, and the repair of the lists after a process died in the middle of changing them.
 
 use super::list::{Link, List};
 use super::rounds::ring;

@@ -1,13 +1,15 @@
-//! Who goes in though no place is free: whoever is outside may hold what those inside wait for, and no protocol tells of every lock.
+//! Admission beyond P: a transaction that waits outside may hold what those in the database wait for, and no protocol shows
+//! every lock.
 //!
 //! * A *silent* transaction lends its place after `lend_ns` (and comes back at once).
-//! * A *stall*: somebody waits, and nothing was answered for S, or no ordinary place was given back for S: 1, 2, 4, … go in. S is four times the
-//!   slow end of requests, or of transactions' stays, at least `stall_ns` and at most a second. Answers alone don't count as progress: transactions
-//!   that are busy for minutes would keep everybody else outside. Places so taken, with those of lenders that came back, are P at most;
-//!   while the stall lasts, they stay open for the next.
-//! * A *standstill*: these are taken too, and nothing at all is answered for longer still. More go in, without a budget: this ends a deadlock
-//!   through a lock that nothing shows. It takes four times what even quick requests need, so that a server of slow statements is none.
-//! * Whoever has waited for `hold_max_ns`.
+//! * A *stall*: a transaction waits, and for S there was no answer, or no ordinary place was given back: 1, 2, 4, … are let in.
+//!   S is four times the slow end of requests, or of transactions' stays, at least `stall_ns` and at most a second. Answers
+//!   alone are no progress: transactions that are busy for minutes would keep all others outside. Places taken in this way,
+//!   with those of lenders that came back, are P at most. While the stall lasts, they stay open for the next.
+//! * A *standstill*: these places are taken too, and there is no answer at all for longer still. More are let in, without a
+//!   budget: this ends a deadlock through a lock that nothing shows. Its limit is four times the time of quick requests, so
+//!   that slow statements alone are no standstill.
+//! * A transaction that has waited for `hold_max_ns`.
 
 use super::state::place;
 use super::{Gate, LogHist, Span, Time};
@@ -17,9 +19,9 @@ use super::{Gate, LogHist, Span, Time};
 const WINDOW: u64 = 1024;
 /// S is no longer, whatever was measured.
 const STALL_MOST_NS: u64 = 1_000_000_000;
-/// S is so many times what is slow.
+/// Factor of S over the slow end.
 const TIMES: u64 = 4;
-/// A standstill takes so many stalls at least.
+/// Least length of a standstill, in stalls.
 const STANDSTILL_STALLS: u64 = 5;
 
 fn slow_ns(hist: &LogHist, per_mille: u64) -> u64 {
@@ -130,7 +132,7 @@ impl Gate<'_> {
         self.conns[i as usize].arrived_at.saturating_add(self.head.knobs.hold_max_ns)
     }
 
-    /// When [`Gate::tick`] has something to do, if nothing else happens before.
+    /// Returns the time at which [`Gate::tick`] has work, if nothing else happens before.
     pub fn next_wake(&self) -> Option<Time> {
         let oldest = self.head.by_age.first()?;
         let lend = self.head.idle.first().filter(|_| self.head.knobs.p > 0);

@@ -65,7 +65,7 @@ impl LogHist {
         Span::ZERO
     }
 
-    /// What was counted since `earlier`, a copy of this histogram of some time ago.
+    /// Returns the counts since `earlier`, a copy of this histogram of some time ago.
     #[must_use]
     pub fn since(&self, earlier: &LogHist) -> LogHist {
         let mut out = *self;

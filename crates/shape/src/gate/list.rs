@@ -26,7 +26,7 @@ pub struct List {
     tail: u32,
 }
 
-/// What can be in the list numbered `K` of its kind.
+/// Entry that can be in the list numbered `K` of its kind.
 pub trait Linked<const K: usize> {
     /// Its neighbours there.
     fn link(&mut self) -> &mut Link;

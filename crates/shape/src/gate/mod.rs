@@ -1,14 +1,15 @@
-//! The gate: who may go into the database now, and who waits outside (AppleS §3.3, AP-M2 to AP-M4).
+//! The gate: decides which transactions enter the database now, and which wait outside (AppleS §3.3, AP-M2 to AP-M4).
 //!
-//! At most P *transactions* are inside. Whoever finds the house full waits in its user's queue, first in first out. When a
-//! place falls free, users take turns of ζ transactions, in a round φ turns each: `L = φ·ζ`. A started turn goes on before another
-//! begins, and among equals nobody begins a second turn before all that wait had their first. A connection in a transaction is never
-//! held, so whoever owns a row lock can go on and release it.
+//! At most P *transactions* are in the database. Further ones wait in their user's queue, first in first out. When a place
+//! falls free, users take turns of ζ transactions, in a round φ turns each: `L = φ·ζ`. A started turn goes on before another
+//! begins, and among equals no user begins a second turn before all waiting ones had their first. A connection in a transaction
+//! is never held, so the owner of a row lock can go on and release it.
 //!
-//! Four things let somebody in beyond P, and each is counted: a lender that comes back, a stall, a wait of `hold_max`, and the gate
-//! being opened (`escape` says when). Their places are apart from the P ordinary ones, so that they never take those from anybody.
+//! Four events admit a transaction beyond P, and each is counted: a lender that comes back, a stall, a wait of `hold_max`, and
+//! the opening of the gate (see `escape`). Their places are apart from the P ordinary ones, so that they never take an ordinary
+//! place from a user.
 //!
-//! The machine reads no clock and allocates nothing. It lives in slices, which may be shared memory. Facts come in through
+//! The machine reads no clock and allocates nothing. Its state is in slices, which may be shared memory. Facts come in through
 //! [`Gate::request`], [`Gate::answered`], [`Gate::close`], [`Gate::tick`]; orders go out through [`Gate::take_grant`].
 
 mod check;
@@ -41,7 +42,7 @@ pub enum Verdict {
     Wait,
 }
 
-/// What the database's answer says about the connection.
+/// State of the connection according to the database's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answered {
     /// No transaction is open: the place is free.
@@ -74,7 +75,7 @@ impl Gate<'_> {
     /// If there is no room for a user or a connection, or for more users than [`USERS_MAX`].
     pub fn init(&mut self, knobs: Knobs, now: Time) {
         assert!(!self.users.is_empty() && !self.conns.is_empty(), "a gate needs room");
-        assert!(self.users.len() <= USERS_MAX, "a gate has room for so many users only");
+        assert!(self.users.len() <= USERS_MAX, "a gate has room for at most USERS_MAX users");
         *self.head = bytemuck::Zeroable::zeroed();
         self.head.knobs = knobs;
         (self.head.answer_at, self.head.place_at) = (now.as_nanos(), now.as_nanos());
@@ -215,7 +216,7 @@ impl Gate<'_> {
         }
     }
 
-    /// Who holds a lock of its session goes in for its next request, which is a transaction of its own.
+    /// Lets the holder of a session's lock in for its next request, which is a transaction of its own.
     fn come_back(&mut self, now: Time, i: u32) {
         let c = &mut self.conns[i as usize];
         (c.place, c.arrived_at) = (place::NONE, now.as_nanos());
@@ -361,7 +362,7 @@ impl Gate<'_> {
         c.epoch = c.epoch.wrapping_add(1);
     }
 
-    /// Lets a waiting connection in and notes that it must be told.
+    /// Lets a waiting connection in and records that its driver must be notified.
     fn grant(&mut self, now: Time, i: u32, place: u32) {
         self.dequeue(now, i);
         if place == place::NORMAL {
@@ -379,15 +380,15 @@ impl Gate<'_> {
         }
     }
 
-    /// The next connection that was let in while it waited, and must be told so.
+    /// Returns the next connection that was let in while it waited, and whose driver must be notified.
     pub fn take_grant(&mut self) -> Option<ConnId> {
         let i = self.head.granted.pop::<0, _>(self.conns)?;
         // In memory that others write to a list may be a ring, which would never end.
-        assert!(std::mem::take(&mut self.conns[i as usize].granted) == 1, "only who was granted is told");
+        assert!(std::mem::take(&mut self.conns[i as usize].granted) == 1, "only granted connections are in the list");
         Some(ConnId(i))
     }
 
-    /// Lets in as many as there is room for.
+    /// Lets in waiting transactions while there is room.
     fn pump(&mut self, now: Time) {
         while self.head.waiting > 0 && (self.has_room() || self.lend(now)) {
             let open = self.head.knobs.open != 0;
@@ -465,7 +466,7 @@ impl Gate<'_> {
         self.conns[conn.0 as usize].phase == phase::WAITING
     }
 
-    /// Has it waited for longest?
+    /// Returns whether it has waited for longest.
     pub fn is_oldest(&self, conn: ConnId) -> bool {
         self.head.by_age.first() == Some(conn.0)
     }

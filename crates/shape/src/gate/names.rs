@@ -1,8 +1,8 @@
 //! Users by their names: found, added, and given back.
 //!
-//! An entry stays as long as there is room: its figures go on where they were, and so does what its user owes. Only who needs an entry in
-//! a full table takes one: of those that nobody uses and nobody set anything of, the one unused for longest, if that is long enough.
-//! Where there is none, the newcomer shares the entry `others`: served like anybody, but in that entry's turns.
+//! An entry stays as long as there is room: its figures and its user's debt go on. A new user takes an entry only in a full
+//! table. It takes the entry unused for longest among those without connections and without settings, if that is long enough.
+//! Without such an entry, the newcomer shares the entry `others`: it is served in that entry's turns.
 
 use super::list::{Link, List};
 use super::{Gate, NAME_BYTES, Time, USER_OTHERS, User, WEIGHT_ONE_MILLI};
@@ -106,7 +106,8 @@ impl User {
         self.name = name;
     }
 
-    /// No connection is or becomes its own, and nobody said anything of it: a weight or an objective that was set stays known.
+    /// Returns whether no connection is or becomes its own, and nothing was set for it: a weight or an objective that was set
+    /// stays known.
     fn is_unused(&self) -> bool {
         let in_use = self.conns + self.promised + self.waiting + self.inside;
         in_use == 0 && (self.weight_milli, self.class, self.objective_us) == (WEIGHT_ONE_MILLI, 0, 0)

@@ -10,7 +10,7 @@ pub struct OwnGate {
 }
 
 impl OwnGate {
-    /// Room for so many users (one is `others`) and connections.
+    /// Creates a gate with room for `users` users (one is `others`) and `conns` connections.
     pub fn new(users: usize, conns: usize, knobs: Knobs, now: Time) -> OwnGate {
         let zeroed = bytemuck::Zeroable::zeroed;
         let mut own = OwnGate {

@@ -1,13 +1,14 @@
-//! Whose turn it is: weighted round robin in rounds (AP-M3, AP-M4), the turns of a round spread over it.
+//! Order of turns: weighted round robin in rounds (AP-M3, AP-M4), the turns of a round spread over it.
 //!
-//! A turn is ζ transactions. In a round a user of weight φ has φ turns, so `L = φ·ζ`; they lie evenly in the round instead of one after the
-//! other. A client in a closed loop asks for one transaction at a time: with all its turns in a row it would wait for a whole round between
-//! two of them, whatever its weight, and no weight could keep a tail objective (AP-M13).
+//! A turn is ζ transactions. In a round a user of weight φ has φ turns, so `L = φ·ζ`; they lie evenly in the round instead of
+//! one after the other. A client in a closed loop asks for one transaction at a time. With all its turns in a row it would wait
+//! for a whole round between two of them. No weight could keep a tail objective then (AP-M13).
 //!
-//! Who is next follows from a virtual time (start-time fair queueing): a transaction moves its user's by 1/φ of a step, and of those that
-//! wait the one that is least far goes. A started turn goes on before another begins. Who comes back from silence begins at the present, so
-//! its first turn is soon; if it stays, its next ones are moved once by a part of a round, each user's by another. Users that began together would
-//! else be equally far for ever, and go one after the other while a heavier one waits.
+//! The next user follows from a virtual time (start-time fair queueing). A transaction advances its user's virtual time by 1/φ
+//! of a step, and of the waiting users the one with the least goes. A started turn goes on before another begins. A user that
+//! comes back after silence begins at the present, so its first turn is soon. If it stays, its next turns are moved once by a
+//! part of a round, which differs between users. Otherwise users that began together would be equal for ever, and go one after
+//! the other while a heavier one waits.
 
 use super::list::List;
 use super::{Gate, Time};
@@ -30,7 +31,7 @@ const GOLDEN: u64 = 40_503;
 const PARTS: u64 = 1 << 16;
 /// The mean is slow, or the turns of users of quick and slow statements would each be priced by their own.
 const MEAN_OVER: u64 = 1024;
-/// With starts charged by time, a user owes at most so many turns: one monstrous statement must not shut it out.
+/// Limit of a user's debt in turns, when starts are charged by time: one very long statement must not shut it out.
 const DEBT_TURNS_MAX: u64 = 128;
 
 impl Gate<'_> {
@@ -212,7 +213,7 @@ impl Gate<'_> {
 }
 
 impl super::User {
-    /// Virtual time of so many thousandths of a transaction.
+    /// Returns the virtual time of `milli` thousandths of a transaction.
     fn virtual_time(&self, milli: u64) -> u64 {
         STEP.saturating_mul(milli) / u64::from(self.weight_milli.max(ONE as u32))
     }

@@ -1,4 +1,4 @@
-//! What the gate remembers, as plain integers of fixed layout: it may lie in memory shared by processes.
+//! State of the gate, as plain integers of fixed layout: it may be in memory shared by processes.
 
 use super::hist::LogHist;
 use super::list::{Link, Linked, List};
@@ -17,17 +17,18 @@ pub const USERS_MAX: usize = 2048;
 /// Longest name of a user, in bytes; what is longer is cut.
 pub const NAME_BYTES: usize = 48;
 
-/// What can be changed while it runs.
+/// Settings that can be changed while it runs.
 #[derive(Clone, Copy, Pod, Zeroable, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Knobs {
-    /// P: at most so many transactions are inside, escapes aside; 0 holds every new one (up to `hold_max_ns`).
+    /// P: limit of transactions in the database, escapes aside; 0 holds every new one (up to `hold_max_ns`).
     pub p: u32,
     /// ζ: transactions a user of weight one may start in a round; at least 1.
     pub zeta: u32,
     /// A transaction whose client has been silent for so long lends its place.
     pub lend_ns: u64,
-    /// Without an answer, or a place given back, for so long, while somebody waits, one more is let in (twice as many each time).
+    /// Time without an answer, or without a place given back, after which one more waiting transaction is let in (the number
+    /// doubles each time).
     pub stall_ns: u64,
     /// Nobody is held longer.
     pub hold_max_ns: u64,
@@ -51,7 +52,7 @@ impl Default for Knobs {
     }
 }
 
-/// What happened, counted since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Pod, Zeroable, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Counters {
@@ -129,7 +130,7 @@ pub struct Head {
     pub round: u64,
     pub(super) round_began: u64,
     pub(super) virtual_now: u64,
-    /// How often users lined up: among equals who came first goes first.
+    /// Number of times that users lined up: among equals the one that came first goes first.
     pub(super) lined_up: u64,
     /// Users whose turn is to come: a heap, the next one first.
     pub(super) line: [u32; USERS_MAX],
@@ -139,12 +140,12 @@ pub struct Head {
     /// Places beyond P that the present stall has opened.
     pub(super) level: u32,
     pub(super) reserved: u32,
-    /// When something was answered, an ordinary place changed hands, and somebody escaped last.
+    /// Times of the last answer, the last change of an ordinary place, and the last escape.
     pub(super) answer_at: u64,
     pub(super) place_at: u64,
     pub(super) escaped_at: u64,
     pub(super) mean_service_ns: u64,
-    /// What slow requests take, quick ones, and slow transactions from being let in to their end: four times that.
+    /// Times of slow requests, of quick ones, and of slow transactions from admission to their end: four times that.
     pub(super) slow_request_ns: u64,
     pub(super) quick_request_ns: u64,
     pub(super) slow_stay_ns: u64,
@@ -155,7 +156,7 @@ pub struct Head {
     pub(super) name_hash: [u64; USERS_MAX],
 }
 
-/// Whose promise it is (AP-M14).
+/// Class of a user's promise (AP-M14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UserClass {
     /// Wants throughput.
@@ -186,7 +187,7 @@ pub struct User {
     /// Transactions that it may still start in its turn.
     pub(super) left: u32,
     pub(super) line_at: u32,
-    /// How far it is, in virtual time.
+    /// Progress in virtual time.
     pub(super) virtual_at: u64,
     /// Until then a turn that it began holds.
     pub(super) turn_ends: u64,
@@ -195,10 +196,10 @@ pub struct User {
     pub(super) is_new: u32,
     /// Connections that become its own once they are at rest.
     pub(super) promised: u32,
-    /// Which user it is that has this entry: entries are given back.
+    /// Number of the user that has this entry: entries are given back.
     pub(super) generation: u32,
     pub(super) reserved: u32,
-    /// When a connection of its was closed last, or the entry was made.
+    /// Time at which its last connection was closed, or the entry was made.
     pub(super) used_at: u64,
     /// Nanoseconds during which it had somebody waiting, up to `backlog_since`.
     pub backlogged_ns: u64,
@@ -217,7 +218,7 @@ pub struct User {
     pub total_hist: LogHist,
 }
 
-/// What a connection is doing.
+/// Activity of a connection.
 pub(super) mod phase {
     pub const FREE: u32 = 0;
     /// Between transactions.
@@ -231,7 +232,7 @@ pub(super) mod phase {
     pub const PINNED: u32 = 5;
 }
 
-/// Which place a connection holds.
+/// Kind of place that a connection holds.
 pub(super) mod place {
     pub const NONE: u32 = 0;
     pub const NORMAL: u32 = 1;
@@ -246,19 +247,19 @@ pub struct Conn {
     pub(super) phase: u32,
     pub(super) place: u32,
     pub(super) user: u32,
-    /// In the list of grants that were not told yet.
+    /// Set while it is in the list of grants whose driver wasn't notified yet.
     pub(super) granted: u32,
     /// Process that owns it; 0 if that doesn't matter.
     pub owner_pid: u32,
     /// Changes whenever a wait ends: a futex word, and what tells a late wake-up from a current one.
     pub epoch: u32,
-    /// What wakes it, for the driver to know.
+    /// Hint for the driver on how to wake it.
     pub wake_hint: u64,
     pub(super) link: Link,
     pub(super) age: Link,
     pub(super) arrived_at: u64,
     pub(super) admitted_at: u64,
-    /// When its last request began or ended.
+    /// Time at which its last request began or ended.
     pub(super) since: u64,
     /// One more than the user that it becomes when it is at rest; 0 for none.
     pub(super) next_user: u32,

@@ -1,5 +1,5 @@
-//! How many could be inside if nothing were held: the greatest number seen that were inside or waited. Connections that are open say nothing
-//! of that, as most of a pool's are silent (AP-A5).
+//! Demand: the number of transactions that would be in the database if none were held. It is the greatest number seen there or
+//! waiting. Open connections don't show it, as most of a pool's are silent (AP-A5).
 
 /// Windows that are remembered.
 const WINDOWS: usize = 16;
@@ -13,7 +13,7 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// At a look so many are inside or wait.
+    /// Takes the number of transactions in the database or waiting at a look.
     pub fn look(&mut self, active: u32) {
         self.now = self.now.max(active);
     }

@@ -3,7 +3,7 @@
 #[cfg(doc)]
 use crate::gate::User;
 
-/// What one user did in a window.
+/// Activity of one user in a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UserWindow {
     /// Transactions that ended.
@@ -43,7 +43,7 @@ impl Seen {
 }
 
 impl UserWindow {
-    /// What `now` has more than `before`; backlogged if it waited for half of `window_ns` at least.
+    /// Returns the difference of `now` and `before`; the user is backlogged if it waited for half of `window_ns` at least.
     pub fn between(before: &Seen, now: &Seen, window_ns: u64) -> UserWindow {
         UserWindow {
             finished: now.finished.wrapping_sub(before.finished),

@@ -1,5 +1,5 @@
-//! What turns the knobs: P by a model that measurements verify and by what the storage forecasts, ζ by feedback, weights by objectives. All are pure machines that are
-//! told what a window of time measured.
+//! Controllers of the settings: P by a model that measurements verify and by the storage's forecast, ζ by feedback, weights by
+//! objectives. All are pure machines; their inputs are the measurements of a window of time.
 
 pub mod demand;
 pub mod fairness;

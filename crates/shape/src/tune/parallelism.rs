@@ -7,8 +7,9 @@
 //! 5. *Again* from the beginning when throughput at the same P has moved for long: the workload shifted. If that finds the same P again it was
 //!    something else (other programs, a slow disk), and the next time it takes twice as long.
 //!
-//! The P's that are compared take turns, window by window, there and back: whatever else slows the server while it is measured slows all
-//! alike, and what is compared is each one's part of its turn. Measured one after the other they would be told apart by the weather.
+//! The P's that are compared take turns, window by window, there and back. Any outside slowdown during the measurement slows
+//! all alike, and the comparison is of each one's part of its turn. Measured one after the other they would differ by outside
+//! effects.
 //!
 //! P is never set below the floor (a P of 1 would let one slow statement stop all), nor above the ceiling.
 
@@ -36,20 +37,21 @@ const WINDOWS_MIN: usize = 3;
 const WINDOWS_MAX: usize = 10;
 /// Spread of a P's part, in thousandths of its mean, at which more windows are taken.
 const SPREAD_MAX_MILLI: u64 = 60;
-/// What counts as equal throughput, in thousandths. It only decides ties: in a closed loop the time in all is clients over throughput (Little's
-/// law), waits outside included, so a P that gives a percent away for being small makes everybody a percent slower, not quicker.
+/// Ratio of equal throughputs, in thousandths. It only decides ties: in a closed loop the time in all is clients over
+/// throughput (Little's law), waits outside included, so a P that gives a percent away for being small makes everybody a
+/// percent slower, not quicker.
 const EQUAL_MILLI: u64 = 995;
 /// Times that the middles beside the best are measured.
 const REFINED_MAX: u32 = 2;
-/// A neighbour must be better by so much, in thousandths.
+/// Ratio by which a neighbour must be better, in thousandths.
 const BETTER_MILLI: u64 = 1030;
 /// Throughput at the same P that moved by more than this, in thousandths, …
 const SHIFT_MILLI: u64 = 300;
-/// … for so many windows, is another workload; at most for so many, once it was none.
+/// … for this number of windows, is another workload; the second constant is its limit after a false alarm.
 const SHIFT_WINDOWS: u32 = 6;
 const SHIFT_WINDOWS_MAX: u32 = 384;
 
-/// What it is doing.
+/// Stage of the search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// The first three samples.
@@ -58,7 +60,7 @@ pub enum Stage {
     Verifying,
     /// The middles beside the best are measured.
     Refining,
-    /// P is set; a neighbour may be on trial.
+    /// P is set; a neighbour may be under test.
     Climbing,
 }
 
@@ -156,7 +158,7 @@ impl Tuner {
     pub fn p(&self) -> u32 {
         self.round.p().unwrap_or(self.home.0)
     }
-    /// What it is doing.
+    /// Returns the stage.
     pub fn stage(&self) -> Stage {
         self.stage
     }
@@ -317,7 +319,7 @@ impl Tuner {
         self.home.1 = 0;
     }
 
-    /// Users came or went: P is sampled anew if there are twice as many or half.
+    /// Handles a change of the number of users: P is sampled anew if there are more than twice or fewer than half.
     pub fn users(&mut self, users: u32) {
         if users > self.users.saturating_mul(2) || users.saturating_mul(2) < self.users {
             self.begin(users);

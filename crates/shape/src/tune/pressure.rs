@@ -1,8 +1,8 @@
-//! Joint control with the storage below (AppleS §3.4 sketches it for balancers): while a volume's node forecasts long waits, fewer
-//! transactions are let in, as more would hold their locks and pages while they queue there.
+//! Joint control with the storage below (AppleS §3.4 sketches it for balancers). While a volume's node forecasts long waits,
+//! fewer transactions are let in: more would hold their locks and pages while they queue there.
 //!
-//! The law is multiplicative down and additive up, as for congestion: the forecast grows with what is inside, so its quotient to the
-//! wanted wait says about by how much there is too much.
+//! The law is multiplicative down and additive up, as for congestion. The forecast grows with the transactions in the database.
+//! So its quotient to the wanted wait estimates the surplus.
 
 use plimsoll_base::Span;
 
@@ -26,7 +26,7 @@ impl Pressure {
         Pressure { wanted: wanted.max(Span::from_nanos(1)), milli: 1000 }
     }
 
-    /// Takes a forecast in, about every 100 ms. P is to be multiplied by so many thousandths, [`LEAST_MILLI`] to 1000.
+    /// Takes a forecast in, about every 100 ms. Returns the factor of P in thousandths, [`LEAST_MILLI`] to 1000.
     pub fn forecast(&mut self, wait: Span) -> u32 {
         if wait > self.wanted {
             let part = (u128::from(self.wanted.as_nanos()) * 1000 / u128::from(wait.as_nanos())) as u64;

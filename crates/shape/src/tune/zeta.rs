@@ -1,4 +1,4 @@
-//! The ζ loop (AppleS §4.3.2, AP-M10, AP-M11): as much sequentiality as fairness and stable latencies allow.
+//! The ζ loop (AppleS §4.3.2, AP-M10, AP-M11): the most sequentiality that fairness and stable latencies allow.
 
 /// Bounds and limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +18,7 @@ impl Default for ZetaConfig {
     }
 }
 
-/// What a window measured, in thousandths; none where it can't be told.
+/// Measurements of a window, in thousandths; `None` where it had too little data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ZetaWindow {
     /// U_f.
@@ -30,7 +30,7 @@ pub struct ZetaWindow {
 }
 
 impl ZetaWindow {
-    /// Nothing could be told.
+    /// Window without any measurement.
     pub const NONE: ZetaWindow = ZetaWindow { unfairness_milli: None, variability_milli: None, tail_milli: None };
 }
 

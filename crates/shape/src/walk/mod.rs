@@ -1,5 +1,5 @@
-//! Walkers: they follow a connection's bytes in both directions, however these are cut, and say where requests begin and end,
-//! whose connection it is, and whether a transaction is open. They answer nothing, change nothing and never allocate.
+//! Walkers: they follow a connection's bytes in both directions, however these are cut. They find where requests begin and end,
+//! the connection's user, and whether a transaction is open. They answer nothing, change nothing and never allocate.
 
 pub mod generic;
 pub mod mongo;
@@ -11,7 +11,7 @@ pub mod words;
 
 use crate::gate::{Answered, NAME_BYTES};
 
-/// What a client's bytes brought.
+/// Events in a client's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Came {
     /// All of a request that counts has come. Half of one takes no place: its client may leave it at that.
@@ -24,7 +24,7 @@ pub struct Came {
     pub moved_on: bool,
 }
 
-/// What the server's bytes brought.
+/// Events in the server's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Went {
     /// The answer that was owed is complete.
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Name {
     }
 }
 
-/// Which protocol is spoken.
+/// Protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
     /// MySQL's and MariaDB's.
@@ -159,7 +159,7 @@ impl Walker {
             *self = Walker::Lost(Lost);
         }
     }
-    /// How the connection stands after its last answer.
+    /// Returns the state of the connection after its last answer.
     pub fn stands(&self) -> Answered {
         each!(self, w => w.stands())
     }

@@ -75,7 +75,7 @@ enum Ends {
     Aborts,
 }
 
-/// How much of a text was found last; once it was, that stays.
+/// Length of the text's part found so far; a text that was found stays found.
 #[derive(Clone, Copy, Debug)]
 struct Search {
     matched: usize,

@@ -31,7 +31,7 @@ enum Phase {
     Command,
 }
 
-/// What of an answer comes next.
+/// Next part of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
     /// None is owed.
@@ -40,11 +40,11 @@ enum Answer {
     First,
     /// Columns, until their EOF.
     Columns,
-    /// Column definitions, so many; no EOF after them.
+    /// Column definitions, with their number; no EOF after them.
     Count(u32),
     /// Rows, until EOF, OK or ERR.
     Rows,
-    /// Definitions and EOFs of a prepared statement, so many packets.
+    /// Definitions and EOFs of a prepared statement, with the number of packets.
     Prepared(u32),
     /// The client sends a file; then OK or ERR.
     File,
@@ -58,7 +58,7 @@ pub struct Mysql {
     talk: Talk,
 }
 
-/// What is known beside the packets' bounds: apart, so that these can be walked in place.
+/// State beside the packets' bounds: apart, so that these can be walked in place.
 #[derive(Clone, Copy, Debug)]
 struct Talk {
     phase: Phase,
@@ -82,13 +82,13 @@ struct Talk {
     in_trans: bool,
     /// The last transaction ended without being committed.
     undone: bool,
-    /// What the present command does if it succeeds.
+    /// Effect of the present command if it succeeds.
     word: Word,
-    /// Locks that the session holds, as far as its statements told.
+    /// Locks that the session holds, as far as its statements show.
     pins: u8,
     prepared: Prepared,
     last_prepared: u32,
-    /// Named by the client; taken by the server once it has said so.
+    /// Name in the client's request; it becomes valid when the server confirms it.
     claimed: (Name, Name),
     account: Name,
     database: Name,

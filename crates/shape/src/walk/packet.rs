@@ -3,17 +3,17 @@
 /// Bytes of a packet's body that are kept.
 pub const HEAD_BYTES: usize = 160;
 
-/// How long the header is, and the body after it.
+/// Lengths of the header and of the body after it.
 pub trait Framing {
     /// Bytes of the header, at most 16.
     const HEADER: usize;
-    /// Whether the body's bytes are shown too, all of them.
+    /// If true, the body's bytes are shown too, all of them.
     const BODY: bool = false;
     /// Bytes that follow this header; `None` if that is no header.
     fn body(header: &[u8]) -> Option<u64>;
 }
 
-/// Where in a stream of packets one is.
+/// Position in a stream of packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Packets {
     header: [u8; 16],
@@ -36,7 +36,7 @@ pub struct Start<'a> {
     pub head: &'a [u8],
 }
 
-/// What comes of a packet, in this order.
+/// Events of a packet, in this order.
 pub enum Event<'a> {
     /// Its beginning.
     Start(Start<'a>),
@@ -73,8 +73,8 @@ impl Packets {
         self.lost
     }
 
-    /// The part of `bytes` up to and with the next beginning or end of a packet, told to `f`. What remains is returned; `None` once all are
-    /// taken.
+    /// Takes the part of `bytes` up to and with the next beginning or end of a packet, and reports it to `f`. Returns the
+    /// remaining bytes; `None` once all are taken.
     pub fn next<'b, F: Framing>(&mut self, bytes: &'b [u8], f: &mut dyn FnMut(Event<'_>)) -> Option<&'b [u8]> {
         if self.lost {
             return None;
@@ -137,7 +137,7 @@ impl Packets {
         Some(&bytes[take..])
     }
 
-    /// True, and told, if all of the packet has come.
+    /// Returns true, and reports it, if all of the packet has come.
     fn at_end(&mut self, f: &mut dyn FnMut(Event<'_>)) -> bool {
         let ended = self.left == 0;
         if ended {

@@ -60,7 +60,7 @@ struct Talk {
     tls: bool,
     replication: bool,
     in_trans: bool,
-    /// The last answer told of an error, or of a rollback.
+    /// The last answer reported an error, or a rollback.
     undone: bool,
     pins: u8,
     pins_after: u8,

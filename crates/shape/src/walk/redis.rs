@@ -1,4 +1,4 @@
-//! Redis: only whose connection it is. What a request costs is settled by turns of the server's event loop, as one thread
+//! Redis: the walker finds only the connection's user. Turns of the server's event loop settle a request's cost, as one thread
 //! does all and a transaction never spans two turns.
 
 use super::{Came, Name, Went};
@@ -67,11 +67,11 @@ impl Redis {
     }
 }
 
-/// What a command says of the account.
+/// Account named in a command.
 #[derive(PartialEq, Eq, Debug)]
 enum Auth<'a> {
     User(&'a [u8]),
-    /// More of it must come before that can be told.
+    /// More of it must come before that can be decided.
     Unfinished,
     Other,
 }

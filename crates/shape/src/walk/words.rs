@@ -1,6 +1,6 @@
 //! The few words of a statement that tell of a lock which no status flag shows, or of a transaction's end that is none of its success.
 
-/// What a statement does beside what the server's answer says.
+/// Effect of a statement beside the server's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Word {
     /// Nothing that is known here.
@@ -17,7 +17,7 @@ pub enum Word {
     Undo,
 }
 
-/// Whose words. What locks for a session in one locks for a transaction, or isn't there, in another.
+/// Dialect of statements: a word that locks for a session in one locks for a transaction, or doesn't exist, in another.
 pub struct Dialect {
     /// Anywhere in the statement; the first that is found. All have LOCK in them.
     marks: &'static [(&'static str, Word)],
@@ -63,7 +63,7 @@ pub const POSTGRES: Dialect = Dialect {
 /// Prepared statements of a connection that take or give locks: few, as statements of that kind are.
 #[derive(Clone, Copy, Debug)]
 pub struct Prepared {
-    /// What names the statement, and what it does; [`Word::None`] is an empty place.
+    /// Names of statements and their effects; [`Word::None`] is an empty place.
     known: [(u32, Word); Prepared::MOST],
 }
 
@@ -93,7 +93,7 @@ impl Prepared {
         self.known.iter_mut().filter(|k| k.0 == name).for_each(|k| k.1 = Word::None);
     }
 
-    /// What the statement of this name does.
+    /// Returns the effect of the statement of this name.
     pub fn word(&self, name: u32) -> Word {
         self.known.iter().find(|k| k.0 == name).map_or(Word::None, |k| k.1)
     }
@@ -125,7 +125,7 @@ fn begins(mut text: &[u8], words: &str) -> bool {
 }
 
 impl Dialect {
-    /// What the statement that begins with `text` does.
+    /// Returns the effect of the statement that begins with `text`.
     pub fn word(&self, text: &[u8]) -> Word {
         let text = skip_comments(text);
         let first = text.first().map(u8::to_ascii_uppercase);

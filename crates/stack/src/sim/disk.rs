@@ -1,10 +1,10 @@
 //! A simulated device that holds bytes and can fail: a volatile write cache in front of durable sectors.
 //!
-//! It has no mechanics (a model layer above it has those); completions come in a seeded random order within a given
-//! latency range. At a power loss each sector written since the last flush keeps, independently, any of the values
-//! it had since: that is dropping, tearing and reordering in one. Data that was flushed, or written by a FUA write that was
-//! answered, survives; a FUA write in flight is lost, torn and reordered like any other. Blocks may be larger than the
-//! sectors that tear. Sectors can be corrupted or made unreadable at any time ([`SimDisk::corrupt`], [`SimDisk::lose_sector`]).
+//! It has no mechanics (a model layer above it has those). Completions come in a seeded random order within a given latency
+//! range. At a power loss each sector written since the last flush keeps, independently, any of the values it had since: that
+//! is dropping, tearing and reordering in one. Data of a flush, or of an acknowledged FUA write, survive; a FUA write in flight
+//! is lost, torn and reordered like any other. Blocks may be larger than the sectors that tear. Sectors can be corrupted or
+//! made unreadable at any time ([`SimDisk::corrupt`], [`SimDisk::lose_sector`]).
 
 use plimsoll_base::{
     Buf, BufMut, Completion, Data, Io, IoError, IoFlags, IoId, Op, Outcome, Rng, Span, StatusExtent, Time,
@@ -48,7 +48,7 @@ pub struct DiskFaults {
     pub away: bool,
     /// Flushes are acknowledged but nothing is made durable: a planted bug that the checkers must find.
     pub flush_lies: bool,
-    /// FUA is ignored: likewise.
+    /// If true, FUA is ignored: the write is acknowledged, but isn't durable.
     pub fua_lies: bool,
 }
 
@@ -125,7 +125,7 @@ impl SimDisk {
         self.size_bytes
     }
 
-    /// How long the next request takes.
+    /// Draws the latency of the next request.
     pub fn draw_latency(&mut self) -> Span {
         let (low, high) = self.latency;
         low + Span::from_nanos(self.rng.below(high.as_nanos() - low.as_nanos() + 1))
@@ -280,7 +280,7 @@ impl SimDisk {
         assert!(aligned, "unaligned: {:?}", io.head);
     }
 
-    /// What a read would see, without being one.
+    /// Returns the content that a read would see, without a request.
     pub fn peek(&self, offset: u64, len: u64) -> Buf {
         let mut buf = BufMut::zeroed(len as usize);
         for (i, chunk) in buf.as_mut_slice().chunks_mut(SECTOR_BYTES as usize).enumerate() {
@@ -354,7 +354,7 @@ impl SimDisk {
         (self.flushes, self.fua_writes)
     }
 
-    /// Has it lost what it had acknowledged?
+    /// Returns whether it has lost what it had acknowledged.
     pub fn has_failed(&self) -> bool {
         let reached = |at: Option<u64>, n: u64| at.is_some_and(|at| n >= at);
         reached(self.faults.flush_fails_at, self.flushes) || reached(self.faults.fua_fails_at, self.fua_writes)

@@ -50,7 +50,7 @@ impl<E> EventQueue<E> {
         self.added += 1;
         self.heap.push(Reverse(Entry { at, order: self.added, event }));
     }
-    /// When the next event is; [`Time::NEVER`] if there is none.
+    /// Returns the time of the next event; [`Time::NEVER`] if there is none.
     pub fn next_at(&self) -> Time {
         self.heap.peek().map_or(Time::NEVER, |Reverse(e)| e.at)
     }
@@ -58,7 +58,7 @@ impl<E> EventQueue<E> {
     pub fn pop(&mut self) -> Option<(Time, E)> {
         self.heap.pop().map(|Reverse(e)| (e.at, e.event))
     }
-    /// How many wait.
+    /// Returns the number of waiting events.
     pub fn len(&self) -> usize {
         self.heap.len()
     }

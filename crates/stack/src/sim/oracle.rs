@@ -1,5 +1,5 @@
-//! What may be found on each sector of some volumes, whatever happened: the judge of crash tests. It knows nothing of layers, only
-//! what was asked and what was answered, also over several lives.
+//! The judge of crash tests: the contents that each sector of some volumes may have, whatever happened. It knows nothing of
+//! layers, only requests and their results, and it works across several restarts.
 
 use plimsoll_base::{Buf, Completion, Data, Io, IoFlags, IoHead, Op, TenantId, Time, VolumeKey};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,13 +10,13 @@ const SECTOR: u64 = super::disk::SECTOR_BYTES;
 /// A request: which volume (from 0), first sector, sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ask {
-    /// What.
+    /// Operation.
     pub op: Op,
     /// Of which volume.
     pub volume: u32,
     /// From which sector on.
     pub first: u64,
-    /// How many.
+    /// Length.
     pub len: u64,
     /// Durable at once.
     pub fua: bool,
@@ -30,13 +30,13 @@ pub type Content = fn(volume: u32, sector: u64, version: u64) -> Vec<u8>;
 pub struct Oracle {
     sectors: u64,
     content: Content,
-    /// Per volume and sector: number of the change and the version it brings, in the order in which they were asked for. Those
-    /// of number 0 are what an earlier life may have left: it is one of them, for good, and which shows when it's read.
+    /// Changes by volume and sector, in the order of submission: each has its number and the version that it writes. Number 0
+    /// marks contents that an earlier run may have left. The sector permanently has one of these, and a read reveals which.
     possible: Vec<Vec<Vec<(u64, u64)>>>,
     generations: Vec<u32>,
     acknowledged: BTreeSet<u64>,
     durable: BTreeSet<u64>,
-    /// What a flush under way will make durable.
+    /// Changes that a flush in flight will make durable.
     covers: BTreeMap<u64, Vec<u64>>,
     /// Changes and their volumes.
     volumes: BTreeMap<u64, u32>,
@@ -159,7 +159,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// What read `n` found of a sector: what was asked for last before it, or a later change that failed.
+    /// Checks the content that read `n` returned for a sector. It may be the last change submitted before the read, or a later
+    /// change that failed.
     fn may_be_read(&mut self, n: u64, volume: u32, sector: u64, got: &[u8]) -> bool {
         let all = &self.possible[volume as usize][sector as usize];
         let before = &all[..all.partition_point(|p| p.0 < n)];
@@ -181,7 +182,7 @@ impl Oracle {
         }
     }
 
-    /// A device has lost what it had acknowledged, as a flush of it told: what isn't durable may show or not.
+    /// Handles a flush that reported the loss of acknowledged data: changes that aren't durable may show or not.
     pub fn device_lost(&mut self) {
         for all in self.possible.iter().flatten() {
             let newest = all.iter().rposition(|(n, _)| self.durable.contains(n)).map_or(0, |at| at + 1);

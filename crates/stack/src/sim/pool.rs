@@ -105,7 +105,7 @@ impl SimPool {
         &mut self.disks[n]
     }
 
-    /// How many events have happened: the name of an instant at which a run can be cut.
+    /// Returns the number of events so far: the name of an instant at which a run can be cut.
     pub fn events(&self) -> u64 {
         self.events
     }
@@ -119,7 +119,7 @@ impl SimPool {
         offered
     }
 
-    /// When something next happens by itself.
+    /// Returns the time of the next event that occurs without outside input.
     pub fn next_event_at(&self) -> Time {
         self.stack.next_wake().min(self.at_device.next_at()).min(self.workers.next_at()).max(self.now)
     }

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 
 /// See the module's documentation. The result is computed at once, and answered when a core would have done it.
 pub struct SimWorkers {
-    /// When each core is free again.
+    /// Times at which the cores are free again.
     free_at: BinaryHeap<Reverse<Time>>,
     done: EventQueue<(usize, Worked)>,
 }
@@ -27,7 +27,7 @@ impl SimWorkers {
         self.done.add(done_at, (node, work.run()));
     }
 
-    /// When the next is done; [`Time::NEVER`] if there is none.
+    /// Returns the time of the next completion; [`Time::NEVER`] if there is none.
     pub fn next_at(&self) -> Time {
         self.done.next_at()
     }

@@ -27,7 +27,7 @@ pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(v)
 }
 
-/// What a SCSI command asks for; `None` for those that move no data (inquiries and the like).
+/// Returns the operation of a SCSI command; `None` for those that move no data (inquiries and the like).
 fn scsi_op(command: u16) -> Option<Op> {
     match command {
         0x08 | 0x28 | 0xa8 | 0x88 => Some(Op::Read),

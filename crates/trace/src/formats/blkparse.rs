@@ -37,7 +37,7 @@ struct Event {
     record: TraceRecord,
 }
 
-/// Whether the line starts blkparse's closing summary.
+/// Returns whether the line starts blkparse's closing summary.
 fn is_summary(line: &[u8]) -> bool {
     [&b"CPU"[..], b"Total", b"Throughput", b"Events", b"Skips", b"Input file"].iter().any(|p| line.starts_with(p))
 }
@@ -108,7 +108,7 @@ struct Pending {
     done: bool,
 }
 
-/// Where a request is while under way: device, address, operation.
+/// Identity of a request in flight: device, address, operation.
 type Key = (u32, u64, Op);
 
 /// blkparse lines joined into requests.

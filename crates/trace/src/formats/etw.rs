@@ -11,7 +11,7 @@ use crate::parse::{checked, hex_or_whole, nanos, trim, whole};
 use crate::record::{Op, Tables, TraceRecord};
 use plimsoll_base::{Span, Time};
 
-/// Where the columns of one event are.
+/// Places of one event's columns.
 #[derive(Clone, Debug)]
 struct Columns {
     time: usize,

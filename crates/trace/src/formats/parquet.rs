@@ -37,7 +37,7 @@ pub(crate) const SCHEMA: &str = "message trace {
 /// The columns in the order of [`SCHEMA`].
 const COLUMNS: [&str; 9] = ["t_ns", "dev", "op", "offset", "size", "q_ns", "svc_ns", "content", "ctx"];
 
-/// How many of them must be there.
+/// Number of columns that must be present.
 const COLUMNS_REQUIRED: usize = 5;
 
 /// Rows decoded at once.

@@ -1,7 +1,7 @@
-//! A look at a Parquet file's footer before it's decoded: does each list that it announces fit into it?
+//! Check of a Parquet file's footer before it's decoded: each list that it announces must fit into it.
 //!
-//! The footer is in Thrift's compact protocol. The decoder passes over what it doesn't know by counting, and believes a list's
-//! count: a kilobyte can keep it busy for minutes. Whatever an honest writer wrote takes at least a byte an element.
+//! The footer is in Thrift's compact protocol. The decoder passes over unknown parts by counting, and trusts a list's count: a
+//! kilobyte can keep it busy for minutes. In an honest writer's file each element takes at least a byte.
 
 /// Deeper than any Parquet footer.
 const DEPTH_MAX: u32 = 32;

@@ -5,7 +5,7 @@ use crate::record::{Tables, TraceRecord};
 use crate::stream::RecordStream;
 use plimsoll_base::Time;
 
-/// Which piece; every bound applies.
+/// Piece to cut out; every bound applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// First arrival in it.

@@ -1,4 +1,4 @@
-//! How much of the devices a trace touches.
+//! Footprint of a trace: the part of the devices that it touches.
 
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
@@ -13,7 +13,7 @@ const CHUNKS_MAX: usize = 1 << 21;
 /// log2 of the registers of the estimate: 16,384 of them, a standard error of 0.8 %.
 const REGISTER_BITS: u32 = 14;
 
-/// Which blocks of one chunk were touched.
+/// Bitmap of the touched blocks of one chunk.
 type Chunk = [u64; (CHUNK_BLOCKS / 64) as usize];
 
 /// Counts distinct 4 KiB blocks: exactly in a bitmap by address while that takes no more than about 200 MiB, then by

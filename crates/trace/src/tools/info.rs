@@ -1,4 +1,4 @@
-//! What a trace is like.
+//! Summary of a trace.
 
 use crate::error::TraceError;
 use crate::record::{Op, TraceRecord};
@@ -28,7 +28,7 @@ pub struct TraceInfo {
     pub duration: Span,
     /// Distinct 4 KiB blocks that reads and writes touch, over all devices, in bytes.
     pub footprint_bytes: u64,
-    /// Whether the footprint is exact; else it is an estimate with a standard error of 0.8 %.
+    /// If true, the footprint is exact; else it is an estimate with a standard error of 0.8 %.
     pub is_footprint_exact: bool,
     /// Highest byte after any request: what a device must hold at least.
     pub end_max: u64,
@@ -77,7 +77,7 @@ impl TraceInfo {
     }
 }
 
-/// How often each size occurs: exactly for the first 65,536 distinct sizes; one that is new after that counts as the
+/// Number of occurrences of each size: exactly for the first 65,536 distinct sizes; one that is new after that counts as the
 /// next larger size known (or the largest).
 #[derive(Clone, Debug, Default)]
 pub struct SizeTable {

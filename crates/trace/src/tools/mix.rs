@@ -9,12 +9,12 @@ use plimsoll_base::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Where an input's devices go.
+/// Destination of an input's devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Placement {
     /// Each device becomes one of the mix, called `label:device`.
     Apart {
-        /// What the input is called.
+        /// Name of the input.
         label: String,
     },
     /// All go to one region of one device of the mix.
@@ -35,9 +35,9 @@ pub struct MixInput<S> {
     pub stream: S,
     /// Its pace in the mix.
     pub speed: Speed,
-    /// When its time zero comes in the mix.
+    /// Time in the mix of the input's time zero.
     pub starts_at: Time,
-    /// Where its devices go.
+    /// Destination of its devices.
     pub placement: Placement,
 }
 
@@ -158,7 +158,7 @@ impl<S: RecordStream> RecordStream for Mix<S> {
     }
 }
 
-/// Which 5 minutes of a trace go into one of Manylogs' mixes.
+/// Choice of the 5 minutes of a trace that go into one of Manylogs' mixes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pick {
     /// The busiest window by this measure.

@@ -5,7 +5,7 @@ use crate::record::{Tables, TraceRecord};
 use crate::stream::RecordStream;
 use plimsoll_base::{Span, Time};
 
-/// How many times as fast, as a fraction.
+/// Factor of speed, as a fraction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Speed {
     num: u64,

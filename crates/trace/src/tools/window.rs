@@ -6,7 +6,7 @@ use crate::stream::RecordStream;
 use plimsoll_base::{Rng, Span, Time};
 use std::collections::VecDeque;
 
-/// What makes a window busy.
+/// Criterion of a busy window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Busy {
     /// Most requests.

@@ -97,7 +97,7 @@ fn column<T: DataType>(
     values: &[T::T],
     levels: Option<&[i16]>,
 ) -> Result<(), ParquetError> {
-    let mut column = group.next_column()?.expect("as many columns as the schema");
+    let mut column = group.next_column()?.expect("the file has all columns of the schema");
     column.typed::<T>().write_batch(values, levels, None)?;
     column.close()
 }

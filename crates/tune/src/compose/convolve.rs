@@ -1,13 +1,13 @@
 //! Composition by numerical convolution.
 //!
-//! A distribution is its masses on an even grid, or their Fourier transform: sequences multiply transforms, conditions
-//! add them, a loop is the polynomial of its counts in its body's transform; only a parallel goes back to the masses, to
-//! multiply CDFs. Times of a request span five orders of magnitude, so each composition is computed on four grids, each
-//! finer and shorter than the one before, and the CDF at a time is taken from the finest grid that reaches it: the CDF
-//! below a grid's end doesn't depend on what lies beyond, which is dropped.
+//! A distribution is its masses on an even grid, or their Fourier transform. Sequences multiply transforms, conditions add
+//! them, and a loop is the polynomial of its counts in its body's transform. Only a parallel goes back to the masses, to
+//! multiply CDFs. Times of a request span five orders of magnitude. So each composition is computed on four grids, each finer
+//! and shorter than the one before. The CDF at a time is taken from the finest grid that reaches it. The CDF below a grid's end
+//! doesn't depend on the part beyond, which is dropped.
 //!
-//! What would wrap around the end of a grid is damped by 10^-8 by tilting the masses exponentially before the transform
-//! (Grübel and Hermesmeier, 1999), at the price of as many digits of precision. A value between two points of a grid is
+//! Mass that would wrap around the end of a grid is damped by 10^-8: the masses are tilted exponentially before the transform
+//! (Grübel and Hermesmeier, 1999). The price is eight digits of precision. A value between two points of a grid is
 //! split between them so that means are kept; times are exact up to one step ([`Convolver::step_ms`]), which is 1/4096 of
 //! the end of the grid.
 
@@ -27,10 +27,10 @@ pub const BINS_FINE: usize = 4_096;
 /// Points of a grid for tens of thousands of settings.
 pub const BINS_COARSE: usize = 1_024;
 
-/// How far apart the grids are.
+/// Ratio of the steps of successive grids.
 const ZOOM: f64 = 16.0;
 const GRIDS: usize = 4;
-/// What wraps around is multiplied by this.
+/// Factor of mass that wraps around.
 const DAMPED: f64 = 1e-8;
 
 struct Grid {
@@ -135,7 +135,7 @@ fn most(k: &super::Known) -> usize {
 }
 
 impl Convolver<'_> {
-    /// How exact a time is: one step of the finest grid that reaches it.
+    /// Returns the exactness of a time: one step of the finest grid that reaches it.
     pub fn step_ms(&self, t_ms: f64) -> f64 {
         let reaches = |g: &&Grid| t_ms < g.step_ms * (g.tilt.len() - 1) as f64;
         self.grids.iter().rev().find(reaches).unwrap_or(&self.grids[0]).step_ms

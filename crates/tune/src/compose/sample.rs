@@ -6,7 +6,7 @@ use crate::graph::{Kind, NodeId};
 use crate::space::Setting;
 use plimsoll_base::Rng;
 
-/// Draws for one distribution unless told otherwise: the 99.9th percentile then has 50 values beyond it.
+/// Default number of draws for one distribution: the 99.9th percentile then has 50 values beyond it.
 pub const DRAWS_DEFAULT: usize = 50_000;
 
 /// One request that is being drawn.

@@ -1,6 +1,6 @@
-//! What OpTune solves with, and chance: complete search and simulated annealing (OT-M8, Appendix A.3), random search.
+//! Methods to compare with: OpTune's complete search and simulated annealing (OT-M8, Appendix A.3), and random search.
 //!
-//! All three compare mixes by their distributions, epoch by epoch, without using that mixing is linear.
+//! All three compare mixes by their distributions, epoch by epoch, and don't use that mixing is linear.
 
 use super::{Candidate, Mix};
 use crate::cdf::Cdf;
@@ -16,7 +16,7 @@ pub struct Grid<'a> {
     shares: Vec<Vec<f64>>,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Found {
     /// The best mix that keeps the bounds; `None` if none was met.
@@ -27,7 +27,7 @@ pub struct Found {
     pub is_complete: bool,
 }
 
-/// What a search reports now and then: mixes looked at and the best worth; `false` ends it.
+/// Progress report of a search: the mixes examined and the best value; the callee returns `false` to end the search.
 pub type Watch<'a> = &'a mut dyn FnMut(u64, Option<f64>) -> bool;
 
 /// Mixes between two reports.

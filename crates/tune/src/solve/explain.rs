@@ -1,11 +1,11 @@
-//! Why bounds can't be kept together, and what can be had instead (OT-M9).
+//! Explains why bounds can't be kept together, and finds the nearest possible ones (OT-M9).
 
 use super::program::{Cost, Division, Row, minimise};
 use super::{Candidate, Epochs, Mix, Unsolved, least};
 use crate::objective::{Bound, Goal, Objective};
 use std::fmt;
 
-/// Why, and what is nearest.
+/// Reason, and the nearest possible bounds.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Explanation {
     /// Bounds that can't be kept together; without any one of them the others of them can.

@@ -191,7 +191,7 @@ impl Search<'_> {
         Ok(bound.min(given_up))
     }
 
-    /// Where a range of times is cut: half way in time while that is coarse, else half way in number.
+    /// Chooses the cut of a range of times: half way in time while that is coarse, else half way in number.
     fn cut(&self, low: usize, high: usize) -> usize {
         let half = (self.times_ms[low] + self.times_ms[high]) / 2.0;
         let by_time = self.times_ms.partition_point(|&t| t < half);

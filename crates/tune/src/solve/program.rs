@@ -8,7 +8,7 @@ use microlp::{ComparisonOp, Error, LinearExpr, OptimizationDirection, Problem, S
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Row {
     pub at: Vec<f64>,
-    /// What using the candidate at all adds: the difference that settling makes. Empty: nothing.
+    /// Additional effect of any use of the candidate: the difference that settling makes. Empty: none.
     pub extra: Vec<f64>,
     pub least: f64,
 }
@@ -47,7 +47,7 @@ fn settling(candidates: &[Candidate], of: impl Fn(&Candidate, &super::Settling) 
     candidates.iter().map(|c| c.settling.as_ref().map_or(0.0, |s| of(c, s))).collect()
 }
 
-/// What is minimised: a cost per share, and one for use.
+/// Cost to be minimised: one per share, and one for use.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Cost {
     pub at: Vec<f64>,
@@ -68,7 +68,7 @@ const NODES_MAX: u64 = 200_000;
 /// Of shares of any size, the least that a candidate in use has where switching costs something.
 const SHARE_MIN: f64 = 1e-4;
 
-/// How a period is divided.
+/// Division of a period.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Division {
     pub epochs: Epochs,

@@ -1,10 +1,10 @@
 //! The mix whose CDF comes closest to a target: least mean squared error of the percentiles (equation 5.1).
 //!
-//! Branch and bound: a node says in which range of times each percentile lies, and between which numbers of epochs some
-//! candidates have; below it the error is bounded by a convex function ([`relaxed`]), whose minimum cutting planes (Kelley)
-//! find. What a parent's planes say holds for its children. Where there are few mixes, all are looked at instead
-//! ([`complete`]). A local search from the mixes met on the way finds good ones
-//! ([`local`]). Whatever part of the tree is left at the end of the budget, the least bound of an open node bounds all.
+//! Branch and bound: a node has a range of times for each percentile, and a range of epochs for some candidates. Below it the
+//! error is bounded by a convex function ([`relaxed`]), whose minimum is found by cutting planes (Kelley). A parent's planes
+//! hold for its children. Where there are few mixes, all are examined instead ([`complete`]). A local search from the mixes met
+//! on the way finds good ones ([`local`]). If part of the tree is left at the end of the budget, the least bound of an open
+//! node bounds all.
 
 mod complete;
 mod local;
@@ -32,7 +32,7 @@ const DESCENT_STEPS: usize = 150;
 const PLANE_EVERY: usize = 5;
 /// Rounds of cutting planes at the root, and below it.
 const ROUNDS: [usize; 2] = [20, 5];
-/// Programs between two looks for good mixes near what a program finds.
+/// Programs between two looks for better mixes near a program's solution.
 const IMPROVE_EVERY: u32 = 4;
 /// Planes that a node hands on to its children.
 const PLANES_KEPT: usize = 24;
@@ -57,7 +57,7 @@ struct Node {
     shares: BTreeMap<usize, (f64, f64)>,
     planes: Vec<Rc<Plane>>,
     bound: f64,
-    /// Where the relaxed error is least.
+    /// Shares with the least relaxed error.
     parts: Vec<(usize, f64)>,
 }
 
@@ -91,8 +91,8 @@ struct Search<'a> {
     programs: u32,
 }
 
-/// What mixes are made of: the candidates, and, where switching costs, the distributions right after switches, each with
-/// the most that it may have. Any mix, with what its switches cost, is a mix of these.
+/// Computes the parts that mixes consist of: the candidates, and the distributions right after switches where switching costs.
+/// Each has its largest share. Any mix, with the cost of its switches, is a mix of these.
 fn columns(candidates: &[Candidate], epochs: Epochs) -> (Vec<Candidate>, Vec<f64>) {
     let plain = |c: &Candidate| Candidate { settling: None, ..c.clone() };
     let mut columns: Vec<Candidate> = candidates.iter().map(plain).collect();
@@ -154,7 +154,7 @@ pub(super) fn solve(
 }
 
 impl Search<'_> {
-    /// What no mix gets below; `None` if the bounds can't be kept.
+    /// Searches for the bound below every mix's error; `None` if the bounds can't be kept.
     fn search(&mut self) -> Result<Option<f64>, Unsolved> {
         let Some(root) = self.root()? else { return Ok(None) };
         self.finish();
@@ -222,7 +222,8 @@ impl Search<'_> {
         Ok(true)
     }
 
-    /// Adds the plane that touches the relaxed error at the node's mix, and looks for good mixes nearby; the error there.
+    /// Adds the plane that touches the relaxed error at the node's mix, tries to improve on nearby mixes, and returns the error
+    /// there.
     fn touch(&mut self, node: &mut Node, envelopes: &Envelopes) -> f64 {
         let (here, slopes) = self.relaxed.slope(envelopes, &node.parts);
         if self.programs.is_multiple_of(IMPROVE_EVERY) {
@@ -233,8 +234,8 @@ impl Search<'_> {
         here
     }
 
-    /// Pairwise conditional gradients: share goes from the candidate with the steepest rise to the one with the steepest
-    /// fall, as much as is best. The planes met on the way start the cutting planes near the minimum.
+    /// Pairwise conditional gradients: share moves from the candidate with the steepest rise to the one with the steepest fall,
+    /// by the best amount. The planes met on the way start the cutting planes near the minimum.
     fn descend(&mut self, node: &mut Node, envelopes: &Envelopes) {
         for step in 0..DESCENT_STEPS {
             let (height, slopes) = self.relaxed.slope(envelopes, &node.parts);

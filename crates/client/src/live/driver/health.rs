@@ -51,7 +51,7 @@ impl Driver {
         let stall = self.options.stall;
         let Some(open) = &self.links[link].open else { return Err("the connection broke".into()) };
         if !open.pending.is_empty() && Duration::from(now.since(open.heard_at)) > stall {
-            return Err(format!("hangs: it has said nothing for {stall:?}"));
+            return Err(format!("hangs: it has sent nothing for {stall:?}"));
         }
         self.ask_health(link);
         Ok(())
@@ -111,7 +111,8 @@ impl Driver {
         self.links.iter().map(|l| l.counts).max().unwrap_or(0)
     }
 
-    /// What those said who can't be asked now may not hold any more, and must not keep all others from being read.
+    /// Drops the generations of replicas that can't be asked now: they may be out of date, and must not keep all others from
+    /// being read.
     fn forget_the_absent(&mut self) {
         self.links.iter_mut().filter(|l| l.open.is_none()).for_each(|l| l.counts = 0);
     }

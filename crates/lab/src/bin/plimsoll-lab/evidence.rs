@@ -3,6 +3,7 @@
 use super::{chosen, commit, known_id, program_hash};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use plimsoll_lab::evidence::audit::Audit;
 use plimsoll_lab::evidence::misses::Misses;
 use plimsoll_lab::evidence::{Evidence, Plan, pages};
 use plimsoll_lab::experiment::runner::{SEEDS_DEFAULT, SEEDS_MORE};
@@ -22,7 +23,7 @@ pub struct Run {
     /// Seeds 1 to N at first.
     #[arg(long, value_name = "N", default_value_t = SEEDS_DEFAULT, value_parser = clap::value_parser!(u64).range(2..=10_000))]
     seeds: u64,
-    /// Add seeds up to N while judged rows are undecided [default: twice as many as --seeds].
+    /// Add seeds up to N while judged rows are undecided [default: twice --seeds].
     #[arg(long, value_name = "N")]
     seeds_max: Option<u64>,
     /// Shorter runs: to see that it works, not for figures.
@@ -61,7 +62,7 @@ impl Run {
         let begun = Instant::now();
         let mut known_s = 0.0;
         for (i, (e, expected)) in todo.iter().enumerate() {
-            let inputs = Inputs { data: data.clone(), traces: Vec::new(), quick: self.quick };
+            let inputs = Inputs { data: data.clone(), quick: self.quick, ..Inputs::default() };
             let options = RunOptions {
                 seeds: plan.seeds,
                 seeds_max: plan.seeds_max,
@@ -121,6 +122,9 @@ pub struct Pages {
     /// The list of known misses, for their reasons.
     #[arg(long, value_name = "FILE", default_value = "crates/lab/known-misses.toml")]
     misses: PathBuf,
+    /// The list of audits' points.
+    #[arg(long, value_name = "FILE", default_value = "crates/lab/audit.toml")]
+    audit: PathBuf,
     /// The folder of pages.
     #[arg(long, value_name = "DIR", default_value = "docs/results")]
     out: PathBuf,
@@ -128,12 +132,14 @@ pub struct Pages {
 
 impl Pages {
     pub fn run(&self) -> Result<()> {
-        let misses = Misses::read(&self.misses)?;
+        let (misses, audit) = (Misses::read(&self.misses)?, Audit::read(&self.audit)?);
         let mut results = Vec::new();
-        for e in experiment::all() {
+        let all = experiment::all();
+        for e in &all {
             results.extend(Evidence::read(&self.results, e.id())?);
         }
-        let pages = pages::write(&results, &misses, &self.out)?;
+        let ids: Vec<&str> = all.iter().map(|e| e.id()).collect();
+        let pages = pages::write(&results, &ids, &misses, &audit, &self.out)?;
         println!("{}: {pages} pages of {} experiments", self.out.display(), results.len());
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! `plimsoll lab run mittos-live`: three nodes on modelled disks in real time, noisy tenants, and clients that choose replicas.
 //!
-//! Nothing is simulated but the disks: the nodes are processes of `plimsoll`, the noise comes from tenants over NBD, and
-//! clients with a policy each read through the live client, in turns. Each turn has one read of every policy, in an
-//! order that is drawn, so all see the same noise; which of two is better is judged by the difference, with an interval from
-//! resampled blocks of turns (what happens within a second hangs together).
+//! Only the disks are modelled. The nodes are processes of `plimsoll`, and the noise comes from tenants over NBD. Each policy has a live
+//! client of its own. A turn has one read of every policy, in a random order, so all policies meet the same noise.
+//!
+//! Two policies are compared by the difference of their quantiles. The interval of the difference comes from resampling whole blocks of
+//! turns, because turns that are close in time meet the same burst.
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// How it's named on the command line.
+/// Name on the command line.
 pub const ID: &str = "mittos-live";
 const MODEL: &str = "hdd-160g-7200";
 /// Bytes of the volume; the files behind it are sparse.
@@ -43,7 +44,7 @@ const POLICIES: [PolicyKind; 5] =
 const HEDGED: usize = 1;
 const MITT: usize = 2;
 
-/// How long, and from which seed.
+/// Length and seeds of a live run.
 pub struct Live {
     /// Turns measured.
     pub turns: usize,

@@ -3,6 +3,8 @@
 mod evidence;
 mod figure;
 mod live;
+#[cfg(feature = "switches")]
+mod switches;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -35,6 +37,9 @@ enum LabCommand {
     Evidence(evidence::Run),
     /// Write the pages of docs/results from kept results
     Pages(evidence::Pages),
+    /// Measure what each switch of a list does to its rows, and write the page of them
+    #[cfg(feature = "switches")]
+    Switches(switches::Run),
     /// Draw results of `plimsoll demo --json`, and print them as a Markdown table: medians over the rounds
     Figure(figure::Figure),
     /// Write man pages or shell completions
@@ -50,6 +55,8 @@ fn main() -> ExitCode {
         LabCommand::Report(r) => r.run(),
         LabCommand::Evidence(e) => e.run(),
         LabCommand::Pages(p) => p.run(),
+        #[cfg(feature = "switches")]
+        LabCommand::Switches(s) => s.run(),
         LabCommand::Figure(f) => f.run(),
         LabCommand::Generate(g) => g.run(Lab::command()),
     };
@@ -72,25 +79,32 @@ struct List {
     json: bool,
 }
 
-/// How experiments are run.
+/// Options of a run of experiments.
 #[derive(Args)]
 struct How {
     /// Seeds 1 to N: at least 10 for an interval that means something.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
-    /// Add seeds up to N while judged rows are undecided [default: twice as many as --seeds; with --quick none].
+    /// Add seeds up to N while judged rows are undecided [default: twice --seeds; with --quick none].
     #[arg(long, value_name = "N")]
     seeds_max: Option<u64>,
     /// Shorter runs and 3 seeds: to see that it works, not for figures.
     #[arg(long)]
     quick: bool,
+    /// The shortest runs that still fill the rows, as `make test` has them where a quick run takes too long.
+    #[arg(long)]
+    brief: bool,
+    /// Assumptions to change and mechanisms to undo (docs/guides/lab.md).
+    #[cfg(feature = "switches")]
+    #[arg(long = "switch", value_name = "NAME", value_enum, num_args = 1..)]
+    switches: Vec<experiment::Switch>,
     /// The folder of recorded data [default: ../shared/data where it exists].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Traces instead of the experiment's own, where it takes any.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     trace: Vec<PathBuf>,
-    /// Where results are kept, named by a hash of all that they depend on.
+    /// Folder of results, each named by a hash of all that it depends on.
     #[arg(long, value_name = "DIR", default_value = "target/lab")]
     cache: PathBuf,
     /// Run anew even if the result is kept.
@@ -170,12 +184,21 @@ impl How {
         if data.is_none() {
             eprintln!("running without recorded data: ../shared/data isn't there (name it with --data)");
         }
-        let seeds = self.seeds.unwrap_or(if self.quick { SEEDS_QUICK } else { SEEDS_DEFAULT });
-        let seeds_max = self.seeds_max.unwrap_or(if self.quick { seeds } else { seeds * SEEDS_MORE });
+        let seeds = self.seeds.unwrap_or(if self.quick || self.brief { SEEDS_QUICK } else { SEEDS_DEFAULT });
+        let seeds_max = self.seeds_max.unwrap_or(if self.quick || self.brief { seeds } else { seeds * SEEDS_MORE });
         Ok(RunOptions {
             seeds,
             seeds_max: seeds_max.max(seeds),
-            inputs: Inputs { data, traces: self.trace.clone(), quick: self.quick },
+            inputs: Inputs {
+                data,
+                traces: self.trace.clone(),
+                quick: self.quick || self.brief,
+                brief: self.brief,
+                #[cfg(feature = "switches")]
+                switches: self.switches.clone(),
+                #[cfg(not(feature = "switches"))]
+                switches: Vec::new(),
+            },
             cache: (!self.no_cache).then(|| self.cache.clone()),
             program: program_hash()?,
             commit: commit(),

@@ -1,9 +1,10 @@
 //! Networks that are trained offline, to compare with: LinnOS' features (OSDI '20) and Heimdall's (EuroSys '25), on the first half of a run,
 //! judged on the second.
 //!
-//! LinnOS: requests outstanding, the same when each of the last four reads came, and what those took, by decimal digits. Heimdall:
-//! outstanding, size, and of the last three reads what was outstanding, what they took and their throughput. Both networks
-//! are smaller than the papers' (one hidden layer of 32 instead of 256, or of 128 and 16): more neurons change nothing on as few reads.
+//! LinnOS: requests outstanding, the same at the arrival of each of the last four reads, and the times of those reads, by
+//! decimal digits. Heimdall: requests outstanding, size, and for each of the last three reads the requests outstanding, the
+//! time and the throughput. Both networks are smaller than the papers' (one hidden layer of 32 instead of 256, or of 128 and
+//! 16): with this number of reads more neurons change nothing.
 
 use super::Ended;
 use plimsoll_base::{Op, Rng, Span, Time};

@@ -25,7 +25,7 @@ impl Model for Recorded {
         512
     }
     fn submit(&mut self, now: Time, req: Request) {
-        let took = self.took.pop_front().expect("as many as were recorded");
+        let took = self.took.pop_front().expect("a time was recorded for each request");
         self.under_way.push(Reverse((now + took, req.tag, now)));
     }
     fn next_event(&self) -> Time {

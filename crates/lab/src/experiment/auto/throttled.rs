@@ -29,7 +29,7 @@ impl<M: Model> Throttled<M> {
         self.at = now;
     }
 
-    /// When the first that waits may go.
+    /// Returns the time at which the first waiting request may go.
     fn next_turn(&self) -> Time {
         if self.waiting.is_empty() || self.model.outstanding() == self.model.queue_max() {
             return Time::NEVER;

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 /// Reads until what was read is used again: by then the drive's own buffer has forgotten it.
 const WARM: usize = 200;
 
-/// What a request is for.
+/// Tag that marks probes.
 const PROBE_TAG: u64 = 1;
 const READ_TAG: u64 = 2;
 const WRITE_TAG: u64 = 3;
@@ -21,7 +21,7 @@ const CROWD_TAG: u64 = 4;
 const OTHER_TAG: u64 = 5;
 const CACHED_TAG: u64 = 6;
 
-/// What a probe was told and what it took, in ms.
+/// Forecast and actual time of a probe, in ms.
 pub struct Seen {
     pub forecast: f64,
     pub took: f64,
@@ -86,8 +86,8 @@ impl<'a> Bench<'a> {
         self.send(if tag == WRITE_TAG { Op::Write } else { Op::Read }, at, tag);
     }
 
-    /// What was in memory is swapped out, then refused, then brought in in the background: for every other read, so that
-    /// half as many are under way.
+    /// Swaps out pages that were in memory; then a read of them is refused, and then they are brought in in the background. It
+    /// does so for every other read, so that half of the reads are in the background.
     fn refuse_one(&mut self) {
         self.refuses = !self.refuses;
         if !self.refuses || self.warm.len() < WARM {

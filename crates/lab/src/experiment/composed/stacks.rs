@@ -20,7 +20,7 @@ use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_sched::{Discipline, DiskModel, Late, Profile, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Extent, OwnTerms, Terms, VolumeTerms};
 
-/// Which layers there are beside the front, the map and the device.
+/// Layers beside the front, the map and the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Combination {
     /// In rows.
@@ -63,7 +63,7 @@ pub const COMBINATIONS: [Combination; 13] = [
 ];
 
 impl Combination {
-    /// Is there a second tenant, with a volume of its own?
+    /// Returns whether there is a second tenant, with a volume of its own.
     pub fn has_two(&self) -> bool {
         self.cores || self.fence
     }
@@ -145,7 +145,7 @@ pub fn plan(c: &Combination, profile: &Profile, seed: u64) -> Result<PoolPlan, L
     })
 }
 
-/// What the fence knows of the devices, measured beforehand on others of the kind.
+/// Returns the fence's knowledge of the devices, measured beforehand on others of the kind.
 fn fenced(profile: &Profile, flash: Option<&ModelPlan>, seed: u64) -> Result<Vec<DeviceKind>, LabError> {
     let batches = profile.batches.as_ref().and_then(|b| b.disk.as_ref());
     let d = batches.ok_or_else(|| failed("the profile has no batches"))?;

@@ -4,7 +4,7 @@ use crate::experiment::fence::FENCE;
 use crate::experiment::fence::machines::{ALL, Compared, Deviation, HETEROGENEOUS, Times, cache_bytes, compare, name};
 use crate::experiment::fence::system::{Devices, System};
 use crate::experiment::study::Study;
-use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
+use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample, Switch};
 use plimsoll_cache::Sharing;
 use plimsoll_figure::plot::{Curve, Plot};
 use plimsoll_replay::workload::filebench::Personality;
@@ -43,7 +43,7 @@ fn low_load_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     for devices in [Devices::Hdd, Devices::Ssd] {
         for p in ALL {
             let system = System::new(devices, false, 0, seed);
-            let c = compare(&system, p, &[2, 6, 6, 6], false, Times::of(inputs.quick))?;
+            let c = compare(&system, p, &[2, 6, 6, 6], false, Times::of(inputs))?;
             values.extend([Some(c.low.throughput), Some(c.low.response)]);
         }
     }
@@ -97,8 +97,8 @@ fn fenced_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let mut sample = Sample::default();
     let mut shown = Vec::new();
     for p in ALL {
-        let system = System::virtual_fence(cache_bytes(p, 50), seed);
-        let c = compare(&system, p, &HETEROGENEOUS, true, Times::of(inputs.quick))?;
+        let system = System::virtual_fence(cache_bytes(p, 50), seed).switched(inputs);
+        let c = compare(&system, p, &HETEROGENEOUS, true, Times::of(inputs))?;
         for d in [c.low, Deviation::mean(&c.others)] {
             sample.values.extend([d.throughput, d.response, d.p99].map(Some));
         }
@@ -143,8 +143,8 @@ fn hit_rates_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let (mut values, mut responses) = (Vec::new(), Vec::new());
     for hit in HITS {
         let p = Personality::Fileserver;
-        let system = System::virtual_fence(cache_bytes(p, hit), seed);
-        let c = compare(&system, p, &HETEROGENEOUS, false, Times::of(inputs.quick))?;
+        let system = System::virtual_fence(cache_bytes(p, hit), seed).switched(inputs);
+        let c = compare(&system, p, &HETEROGENEOUS, false, Times::of(inputs))?;
         values.extend([c.low.throughput, c.low.response, c.shared.hit_percent].map(Some));
         responses.push(c.low.response);
     }
@@ -175,9 +175,13 @@ fn raw_rows() -> Vec<RowSpec> {
 
 fn raw_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let p = Personality::Fileserver;
-    let times = Times::of(inputs.quick);
+    let times = Times::of(inputs);
     let hdd = compare(&System::new(Devices::Hdd, false, 0, seed), p, &HETEROGENEOUS, false, times)?;
-    let vf = compare(&System::virtual_fence(cache_bytes(p, 50), seed), p, &HETEROGENEOUS, false, times)?;
+    let fenced = System {
+        volatile: inputs.has(Switch::VolatileFence),
+        ..System::virtual_fence(cache_bytes(p, 50), seed).switched(inputs)
+    };
+    let vf = compare(&fenced, p, &HETEROGENEOUS, false, times)?;
     let values =
         [hdd.low.alone_ms, hdd.low.shared_ms, vf.low.alone_ms, vf.low.shared_ms, vf.saturation / hdd.saturation];
     let mut all = curves(&hdd, "HDD, shared");
@@ -238,8 +242,8 @@ fn homogeneous_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         for (devices, fenced) in
             [(Devices::Hdd, false), (Devices::Ssd, false), (Devices::Hybrid(Sharing::PerVolume), true)]
         {
-            let system = System::new(devices, fenced, cache_bytes(p, 50), seed);
-            let c = compare(&system, p, &[5; 4], true, Times::of(inputs.quick))?;
+            let system = System::new(devices, fenced, cache_bytes(p, 50), seed).switched(inputs);
+            let c = compare(&system, p, &[5; 4], true, Times::of(inputs))?;
             let all = Deviation::mean(&[vec![c.low], c.others].concat());
             values.extend([all.throughput, all.response, all.alone_ms, all.shared_ms].map(Some));
         }

@@ -5,12 +5,12 @@ use plimsoll_stack::{Actions, Layer, Offer};
 
 /// A piece of the file.
 const PIECE: u64 = 128 << 20;
-/// So many writes for one of metadata.
+/// Number of writes for each one of metadata.
 const WRITES: u64 = 8;
 
 /// See the module's documentation. All machines' files are in one file system, whose metadata is in front.
 pub struct FileBacked {
-    /// Where each machine's part begins, and how long it is.
+    /// Length of each machine's part; parts follow each other.
     each: u64,
     /// Every write is durable when it ends.
     through: bool,

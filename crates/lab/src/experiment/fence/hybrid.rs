@@ -48,8 +48,8 @@ fn rows() -> Vec<RowSpec> {
 }
 
 fn sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-    let times = Times::of(inputs.quick);
-    let base = System::virtual_fence(cache_bytes(P, 50), seed);
+    let times = Times::of(inputs);
+    let base = System::virtual_fence(cache_bytes(P, 50), seed).switched(inputs);
     let full = saturation(&base, P, times)?;
     let system = System { hybrid: true, fenced_machines: FENCED, ..base };
     let kept = System { lend_permille: 0, ..system };

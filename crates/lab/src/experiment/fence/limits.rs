@@ -1,10 +1,10 @@
-//! VF-LIMITS: what is left of deviation behind fences, and of what predictors miss, is of what?
+//! VF-LIMITS: causes of the remaining deviation behind fences, and of the remaining errors of predictors.
 //!
-//! * Of the load: a machine that asks for 24 % of saturation asks for nearly all that its quarter of the time can do, and what its queue
-//!   makes of a small difference is a large one. So the same at lower loads; and the same machines alone against themselves alone, begun a
-//!   part of a slot later: where that deviates as much, no neighbour is needed for it.
-//! * Of the drive: batches are predicted by what they ask for, and a drive collects when it likes. So the same drive with nothing
-//!   to collect.
+//! * Load: a machine that asks for 24 % of saturation asks for nearly all that its quarter of the time can do, and its queue
+//!   makes a large difference of a small one. So the same is run at lower loads. The machines are also run alone against
+//!   themselves alone, begun a part of a slot later. Where that deviates by the same amount, no neighbour is the cause.
+//! * Drive: batches are predicted by their requests, and a drive collects garbage when it likes. So the same drive is run with
+//!   no garbage to collect.
 
 use crate::experiment::fence::FENCE;
 use crate::experiment::fence::machines::{
@@ -15,7 +15,7 @@ use crate::experiment::study::Study;
 use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
 use plimsoll_replay::workload::filebench::Personality;
 
-/// What each of three asks for beside one of 8, % of saturation.
+/// Load of each of three machines beside one of 8, % of saturation.
 const LOADS: [u64; 4] = [12, 16, 20, 24];
 const DRIVES: [(&str, &str); 2] = [("as it is", FLASH), ("discarded", DISCARDED)];
 
@@ -49,10 +49,10 @@ fn rows() -> Vec<RowSpec> {
 }
 
 fn sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-    let times = Times::of(inputs.quick);
+    let times = Times::of(inputs);
     let mut values = Vec::new();
     let p = Personality::Fileserver;
-    let system = System::virtual_fence(cache_bytes(p, 50), seed);
+    let system = System::virtual_fence(cache_bytes(p, 50), seed).switched(inputs);
     let full = saturation(&system, p, times)?;
     for load in LOADS {
         let all: Vec<Option<Machine>> = [8, load, load, load].map(|n| Some(machine(p, full, n))).to_vec();
@@ -72,7 +72,7 @@ fn sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     }
     for (_, flash) in DRIVES {
         for p in ALL {
-            let system = System { flash, ..System::virtual_fence(cache_bytes(p, 50), seed) };
+            let system = System { flash, ..System::virtual_fence(cache_bytes(p, 50), seed).switched(inputs) };
             let full = saturation(&system, p, times)?;
             let all: Vec<Option<Machine>> = HETEROGENEOUS.map(|n| Some(machine(p, full, n))).to_vec();
             values.push(run(&system, &all, times)?.within_percent(1));

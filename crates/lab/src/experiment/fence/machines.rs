@@ -1,7 +1,7 @@
 //! Virtual machines on a storage system, alone and together.
 
-use crate::experiment::LabError;
 use crate::experiment::fence::system::System;
+use crate::experiment::{Inputs, LabError};
 use plimsoll_base::{LatencyHistogram, Span, Time};
 use plimsoll_cache::Cache;
 use plimsoll_fence::plan::deviation_percent;
@@ -33,7 +33,7 @@ fn requests_an_operation(p: Personality) -> f64 {
     if p == Personality::Varmail { 1.25 } else { 1.0 }
 }
 
-/// The cache of a machine at which about so many percent of its reads hit, found once by trial.
+/// Returns the cache of a machine at which about `hit_percent` of its reads hit, found once by trial.
 pub fn cache_bytes(p: Personality, hit_percent: u32) -> u64 {
     let mib = match (p, hit_percent) {
         (Personality::Fileserver, 50) => 28,
@@ -49,8 +49,8 @@ pub fn cache_bytes(p: Personality, hit_percent: u32) -> u64 {
     mib << 20
 }
 
-/// How long a run is: each machine that is there warms up by itself, as fast as it can, so that its cache is the same whoever is there
-/// later; then all of them settle, and are measured.
+/// Phases of a run. Each machine warms up by itself, at full speed, so that its cache doesn't depend on later neighbours. Then
+/// all of them settle, and are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     pub warm_up: Span,
@@ -59,12 +59,10 @@ pub struct Times {
 }
 
 impl Times {
-    pub fn of(quick: bool) -> Times {
+    pub fn of(inputs: &Inputs) -> Times {
+        let (warm_up, settle, measured) = inputs.length((90, 30, 240), (30, 10, 60), (6, 2, 12));
         let secs = Span::from_secs;
-        match quick {
-            true => Times { warm_up: secs(30), settle: secs(10), measured: secs(60) },
-            false => Times { warm_up: secs(90), settle: secs(30), measured: secs(240) },
-        }
+        Times { warm_up: secs(warm_up), settle: secs(settle), measured: secs(measured) }
     }
 
     /// The same, begun by a part of a slot later: who is alone meets the same requests in other parts of its rotation. What that changes
@@ -74,16 +72,16 @@ impl Times {
     }
 }
 
-/// What a machine asks for.
+/// Load of a machine.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Machine {
     pub personality: Personality,
     pub threads: u32,
-    /// Operations a second; 0: as many as it can.
+    /// Operations a second; 0: no limit.
     pub rate: u64,
 }
 
-/// What it got.
+/// Results of a machine.
 #[derive(Clone)]
 pub struct Got {
     pub response: LatencyHistogram,
@@ -91,7 +89,7 @@ pub struct Got {
     pub per_second: f64,
 }
 
-/// What all of them got.
+/// Results of all machines.
 pub struct Run {
     /// By machine; of one that wasn't there, nothing.
     pub got: Vec<Option<Got>>,
@@ -147,7 +145,7 @@ pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Resul
     let until = from + times.measured;
     let mut response = vec![LatencyHistogram::new(); machines.len()];
     let hits = |pool: &Pool| {
-        let counters = pool.stack().layer::<Cache>().map(|c| c.status().counters);
+        let counters = pool.stack.layer::<Cache>().map(|c| c.status().counters);
         counters.map_or((0, 0), |c| (c.extents_hit, c.extents_read))
     };
     let limits = |until| Limits { until, volumes: true, ..Limits::default() };
@@ -157,7 +155,7 @@ pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Resul
     }
     workload.only(None, warm_at);
     closed_loop(&mut pool, &mut workload, &limits(from), &mut |_, _| {})?;
-    let fence = |pool: &Pool, at| pool.stack().layer::<Fence>().map(|f| f.status(at));
+    let fence = |pool: &Pool, at| pool.stack.layer::<Fence>().map(|f| f.status(at));
     let (before, fence_before) = (hits(&pool), fence(&pool, from));
     closed_loop_watched(&mut pool, &mut workload, &limits(until), &mut |_, _| {}, &mut |now, c| {
         if now < until && c.outcome.is_done() {
@@ -188,13 +186,13 @@ pub fn saturation(system: &System, p: Personality, times: Times) -> Result<f64, 
     Ok(requests / requests_an_operation(p))
 }
 
-/// A machine that makes so many percent of saturation.
+/// Returns a machine that makes `percent` of saturation.
 pub fn machine(p: Personality, saturation: f64, percent: u64) -> Machine {
     let threads = percent.div_ceil(THREAD_PERCENT).max(1) as u32;
     Machine { personality: p, threads, rate: ((saturation * percent as f64 / 100.0).round() as u64).max(1) }
 }
 
-/// How a machine fared beside others against alone, in percent of alone.
+/// Deviation of a machine beside others from itself alone, in percent of alone.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Deviation {
     pub throughput: f64,
@@ -235,7 +233,7 @@ impl Deviation {
     }
 }
 
-/// What a comparison gave.
+/// Result of a comparison.
 pub struct Compared {
     /// Of the first machine.
     pub low: Deviation,

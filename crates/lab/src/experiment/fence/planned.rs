@@ -64,13 +64,13 @@ fn rows() -> Vec<RowSpec> {
 }
 
 fn sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-    let times = Times::of(inputs.quick);
+    let times = Times::of(inputs);
     let mut values = Vec::new();
     debug_assert!(ALL.iter().all(|p| POINTS.iter().any(|point| point.0 == *p)), "each is planned for");
     for (p, slots, ms) in POINTS {
         let slot = Span::from_millis(ms);
         let percents = if slots == 4 { HETEROGENEOUS.to_vec() } else { vec![5; slots.into()] };
-        let base = System::virtual_fence(cache_bytes(p, 50), seed);
+        let base = System::virtual_fence(cache_bytes(p, 50), seed).switched(inputs);
         let system = System { machines: slots, slots: slots.into(), slot, ..base };
         let c = compare(&system, p, &percents, false, times)?;
         // The same machine on the disk by itself.

@@ -1,7 +1,7 @@
 //! VF-E1: how bad it is without fences, under different schedulers and backings.
 //!
-//! The paper compares four VMMs; ours are what those differ in as far as storage sees it: the host's scheduler, whether a virtual disk
-//! is a partition or a file, and whether writes go through to the device (KVM's default).
+//! The paper compares four VMMs. Ours are their differences as far as storage sees them: the host's scheduler, a partition or a
+//! file as virtual disk, and writes that go through to the device or not (KVM's default is through).
 
 use crate::experiment::fence::FENCE;
 use crate::experiment::fence::machines::{ALL, HETEROGENEOUS, Times, compare, name};
@@ -60,7 +60,7 @@ fn schedulers_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         for (_, sched, backing) in BACKINGS {
             for p in ALL {
                 let system = System { sched, backing, ..System::new(devices, false, 0, seed) };
-                let c = compare(&system, p, &HETEROGENEOUS, false, Times::of(inputs.quick))?;
+                let c = compare(&system, p, &HETEROGENEOUS, false, Times::of(inputs))?;
                 values.extend([Some(c.low.throughput), Some(c.low.response)]);
             }
         }

@@ -45,8 +45,9 @@ fn numbers_rows() -> Vec<RowSpec> {
 fn numbers_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let (mut values, mut ms, mut deviations) = (Vec::new(), Vec::new(), Vec::new());
     for n in SLOTS {
-        let system = System { machines: n, slots: n.into(), ..System::virtual_fence(cache_bytes(P, 50), seed) };
-        let c = compare(&system, P, &vec![5; n.into()], false, Times::of(inputs.quick))?;
+        let system =
+            System { machines: n, slots: n.into(), ..System::virtual_fence(cache_bytes(P, 50), seed).switched(inputs) };
+        let c = compare(&system, P, &vec![5; n.into()], false, Times::of(inputs))?;
         values.extend([Some(c.low.alone_ms), Some(c.low.response)]);
         ms.push(c.low.alone_ms);
         deviations.push(c.low.response);
@@ -86,8 +87,11 @@ fn lengths_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let (mut values, mut ms, mut deviations) = (Vec::new(), Vec::new(), Vec::new());
     let mut notes = Vec::new();
     for length in LENGTHS_MS {
-        let system = System { slot: Span::from_millis(length), ..System::virtual_fence(cache_bytes(P, 50), seed) };
-        match compare(&system, P, &HETEROGENEOUS, false, Times::of(inputs.quick)) {
+        let system = System {
+            slot: Span::from_millis(length),
+            ..System::virtual_fence(cache_bytes(P, 50), seed).switched(inputs)
+        };
+        match compare(&system, P, &HETEROGENEOUS, false, Times::of(inputs)) {
             Ok(c) => {
                 ms.push(Some(c.low.alone_ms));
                 deviations.push(Some(c.low.response));

@@ -1,7 +1,7 @@
 //! The storage systems that are compared: Table 4.1's variants, and the plain devices under schedulers.
 
-use crate::experiment::LabError;
 use crate::experiment::fence::file::FileBacked;
+use crate::experiment::{Inputs, LabError, Switch};
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Completion, Data, Io, Op, Span, Time};
 use plimsoll_cache::CacheTerms;
@@ -30,7 +30,7 @@ const SPREAD: f64 = 0.15;
 /// The paper's blocks.
 const SHAPE: Shape = Shape { extent_bytes: 4 << 10, weu_bytes: 256 << 10 };
 
-/// What stores the machines' data.
+/// Storage of the machines' data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Devices {
     /// The disk alone.
@@ -41,7 +41,7 @@ pub enum Devices {
     Hybrid(Sharing),
 }
 
-/// What a virtual disk is to the host.
+/// Kind of a virtual disk on the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backing {
     Partition,
@@ -50,7 +50,7 @@ pub enum Backing {
     FileThrough,
 }
 
-/// How a fence treats a turn's first request on the disk.
+/// Rule of a fence for a turn's first request on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rules {
     /// By where the arm is; if it doesn't fit, it waits for credit.
@@ -67,7 +67,7 @@ pub struct System {
     pub devices: Devices,
     /// Non-work-conserving slots; without them requests go to the scheduler as they come.
     pub fenced: bool,
-    /// Of the fence; the default's where nothing is said.
+    /// Rules of the fence; `None`: the defaults.
     pub rules: Option<Rules>,
     /// Of the disk (and of an SSD alone), where nothing is fenced.
     pub sched: SchedulerKind,
@@ -82,9 +82,11 @@ pub struct System {
     pub slot: Span,
     /// Machines from this number on have no slots and share what is left.
     pub fenced_machines: u16,
+    /// Writes to a fenced disk end when its write cache has them.
+    pub volatile: bool,
     /// Lend idle time.
     pub hybrid: bool,
-    /// What that may cost an owner, in thousandths of its response times.
+    /// Permitted cost of that for an owner, in thousandths of its response times.
     pub lend_permille: u64,
     pub seed: u64,
 }
@@ -104,6 +106,7 @@ impl System {
             slots: 4,
             slot: Span::from_millis(20),
             fenced_machines: u16::MAX,
+            volatile: false,
             hybrid: false,
             lend_permille: 10,
             seed,
@@ -112,6 +115,12 @@ impl System {
 
     pub fn virtual_fence(cache_bytes: u64, seed: u64) -> System {
         System::new(Devices::Hybrid(Sharing::PerVolume), true, cache_bytes, seed)
+    }
+
+    /// With the published rules, if that switch is turned.
+    pub fn switched(self, inputs: &Inputs) -> System {
+        let published = self.fenced && inputs.has(Switch::PublishedFence);
+        System { rules: if published { Some(Rules::Published) } else { self.rules }, ..self }
     }
 
     /// Beginning of each machine's volume, and the part of it that its files are spread over.
@@ -234,10 +243,12 @@ impl System {
     fn disk_kind(&self) -> Result<DeviceKind, LabError> {
         let d = fitted(self.flash, self.seed)?.0;
         let p = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into());
-        p.and_then(|p| p.with_first(d.first_knots_ns())).map(DeviceKind::disk).map_err(LabError)
+        let kind = p.and_then(|p| p.with_first(d.first_knots_ns())).map(DeviceKind::disk).map_err(LabError)?;
+        let durable_writes = kind.durable_writes && !self.volatile;
+        Ok(DeviceKind { durable_writes, ..kind })
     }
 
-    /// What a request costs more on this disk whose predecessor was another machine's, as `fence plan` takes it.
+    /// Returns the additional cost of a request on this disk whose predecessor was another machine's, as `fence plan` takes it.
     pub fn far(&self) -> Result<Span, LabError> {
         let Predictor::Disk(d) = self.disk_kind()?.predictor else { unreachable!("it is a disk's") };
         let size = d.knots().last().map_or(0, |k| k.0);
@@ -264,7 +275,7 @@ fn model(name: &'static str, seed: u64) -> Result<AnyModel, LabError> {
 
 type Fitted = (DiskBatches, FlashBatches);
 
-/// What was fitted on this seed's drives; kept, as every system of an experiment needs it.
+/// Returns the fit on this seed's drives. It is kept, as every system of an experiment needs it.
 fn fitted(flash: &'static str, seed: u64) -> Result<Fitted, LabError> {
     static KNOWN: Mutex<BTreeMap<(&str, u64), Fitted>> = Mutex::new(BTreeMap::new());
     if let Some(known) = KNOWN.lock().expect("no panic while held").get(&(flash, seed)) {

@@ -90,7 +90,7 @@ fn sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let (mut values, mut responses, mut shown) = (Vec::new(), Vec::new(), Vec::new());
     for v in &ALL {
         let system = System { rules: v.fence, ..System::new(v.devices, v.fence.is_some(), cache_bytes(p, 50), seed) };
-        let c = compare(&system, p, &HETEROGENEOUS, false, Times::of(inputs.quick))?;
+        let c = compare(&system, p, &HETEROGENEOUS, false, Times::of(inputs))?;
         values.extend([c.low.throughput, c.low.response, c.low.p99].map(Some));
         values.extend(matches!(v.devices, Devices::Hybrid(_)).then_some(Some(c.shared.hit_percent)));
         responses.push(c.low.response);

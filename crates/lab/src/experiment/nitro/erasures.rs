@@ -10,10 +10,10 @@ use plimsoll_cache::policy::{FastIo, Policy};
 use plimsoll_device::flash::{FtlSpec, PageFtlSpec, WriteBuffer};
 use plimsoll_device::{Flash, FlashOptions, FlashSpec, History, Model, Op, Request};
 
-/// What the drive is told, and what it makes of it.
+/// Information that the drive gets, and its mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Drive {
-    /// Hybrid mapping; evictions aren't told.
+    /// Hybrid mapping; evictions aren't reported.
     Plain,
     /// Hybrid mapping, TRIM.
     Trim,

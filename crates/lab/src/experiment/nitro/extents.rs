@@ -49,7 +49,7 @@ fn over_extents_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let mut values = Vec::new();
     for t in &TRACES {
         for (behind, _) in BACKENDS {
-            let of = |front| run(t, front, behind, true, seed, inputs.quick);
+            let of = |front| run(t, front, behind, true, seed, inputs);
             let extents = of(Front::Extents)?;
             for m in [of(nitro(true, true))?, of(nitro(false, false))?] {
                 values.extend([gain(m.iops, extents.iops), Some(100.0 * (1.0 - m.read_ms / extents.read_ms))]);
@@ -60,7 +60,7 @@ fn over_extents_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     Ok(Sample { values, ..Sample::default() })
 }
 
-/// Bytes per second of random writes of `bytes` each on the drive alone, once as much as is written to was written.
+/// Bytes per second of random writes of `bytes` each on the drive alone, once the volume of these writes was written before.
 fn random_writes(bytes: u64, seed: u64, quick: bool) -> Result<f64, LabError> {
     let region = if quick { 128 << 20 } else { 1 << 30 };
     let n = region / bytes;
@@ -71,6 +71,7 @@ fn random_writes(bytes: u64, seed: u64, quick: bool) -> Result<f64, LabError> {
         behind: Behind::Plain,
         nvram_bytes: 0,
         free_writes: false,
+        coalesces: false,
         clients: CLIENTS,
         write_back: false,
         seed,
@@ -119,7 +120,7 @@ fn cold_cache_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let mut values = Vec::new();
     for t in &TRACES {
         for (behind, _) in BACKENDS {
-            let of = |front| run(t, front, behind, false, seed, inputs.quick);
+            let of = |front| run(t, front, behind, false, seed, inputs);
             let none = of(Front::None)?;
             for front in fronts() {
                 let cold = of(front)?;

@@ -18,7 +18,7 @@ const RATIOS: [u32; 5] = [100, 75, 50, 25, 0];
 /// Of caches.
 const SIZES_PERMILLE: [u64; 6] = [1, 2, 5, 10, 20, 100];
 
-/// What a quarter less or more of each assumption does.
+/// Effect of a quarter less or more of each assumption.
 const TWEAKS: [(&str, Tweak); 6] = [
     ("popularity -25 %", Tweak { zipf: 0.75, ..Tweak::NONE }),
     ("popularity +25 %", Tweak { zipf: 1.25, ..Tweak::NONE }),
@@ -65,7 +65,7 @@ fn hit_ratios_rows() -> Vec<RowSpec> {
 fn hit_ratios_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let mut values = Vec::new();
     for t in &TRACES {
-        let hits = |v: &Variant, permille, tweak| hit_percent(&replay(t, v, permille, tweak, seed, inputs.quick));
+        let hits = |v: &Variant, permille, tweak| hit_percent(&replay(t, v, permille, tweak, seed, inputs));
         let shown = SHOWN.map(|v| hits(&v, CACHE_PERMILLE, Tweak::NONE));
         let [_, extents_d, plain, compressed, deduplicated, both] = shown;
         values.extend(shown.map(Some));
@@ -129,7 +129,7 @@ fn fingerprint_ratios_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabEr
         for r in RATIOS {
             let partial = Variant { dedup: r, ..WEU_D };
             let mut policy = Policy::new(partial.config(t.cache_bytes(SCALE, CACHE_PERMILLE)));
-            let c = replay_on(&mut policy, t, Tweak::NONE, seed, inputs.quick);
+            let c = replay_on(&mut policy, t, Tweak::NONE, seed, inputs);
             hits.push(hit_percent(&c));
             memory.push(policy.memory());
             let dedup = c.inserted as f64 / (c.inserted - c.duplicates).max(1) as f64;
@@ -171,7 +171,7 @@ fn cache_dedup_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let mut grows = Vec::new();
     for t in &TRACES {
         let ratio = |p| {
-            let c = replay(t, &WEU_D, p, Tweak::NONE, seed, inputs.quick);
+            let c = replay(t, &WEU_D, p, Tweak::NONE, seed, inputs);
             c.inserted as f64 / (c.inserted - c.duplicates).max(1) as f64
         };
         let all = SIZES_PERMILLE.map(ratio);
@@ -211,7 +211,7 @@ fn fast_writes_rows() -> Vec<RowSpec> {
 fn fast_writes_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let mut values = Vec::new();
     for t in &TRACES {
-        let bytes = |v| replay(t, v, CACHE_PERMILLE, Tweak::NONE, seed, inputs.quick).written_bytes as f64;
+        let bytes = |v| replay(t, v, CACHE_PERMILLE, Tweak::NONE, seed, inputs).written_bytes as f64;
         let plain = bytes(&PLAIN);
         let saved = |b: f64| Some(100.0 * (1.0 - b / plain));
         values.extend([&WEU_C, &WEU_D, &NITRO].map(|v| saved(bytes(v))));

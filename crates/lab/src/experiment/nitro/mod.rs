@@ -10,20 +10,21 @@ mod throughput;
 mod write_cost;
 
 use crate::experiment::study::Study;
-use crate::experiment::{Experiment, Sample};
+use crate::experiment::{Experiment, Inputs, Sample};
 use crate::nitro::EXTENT_BYTES;
 use crate::nitro::traces::{Access, Generator, Trace, Tweak};
 use plimsoll_cache::index::Key;
 use plimsoll_cache::policy::{Policy, PolicyConfig, PolicyCounters, Unit};
 
-/// Everything is smaller than the paper's by as much, WEUs too: hit ratios depend on ratios of sizes only.
+/// Divisor of all sizes against the paper's, WEUs included: hit ratios depend on ratios of sizes only.
 const SCALE: u64 = 64;
-/// 2 MiB at full size would leave a scaled cache with few WEUs: the unit is kept at as many per cache as 2 MiB in a thirtieth.
+/// Size of a WEU. 2 MiB at full size would leave a scaled cache with few WEUs: the number in a cache is kept at that of 2 MiB
+/// in a thirtieth.
 const WEU_BYTES: u32 = 256 << 10;
-/// 2 % of the file system, unless said otherwise.
+/// Default size: 2 % of the file system.
 const CACHE_PERMILLE: u64 = 20;
 
-/// What a cache does with what it holds.
+/// Treatment of cached data.
 #[derive(Clone, Copy)]
 struct Variant {
     name: &'static str,
@@ -38,7 +39,7 @@ impl Variant {
         Variant { name, unit, dedup, compress }
     }
 
-    /// Its policy on so many bytes.
+    /// Returns its policy on `cache_bytes`.
     fn config(&self, cache_bytes: u64) -> PolicyConfig {
         PolicyConfig {
             cache_bytes,
@@ -77,13 +78,13 @@ fn watch(policy: &mut Policy, accesses: impl Iterator<Item = Access>, warm: u64)
 }
 
 /// Replays a generated trace on a cache of `permille` of the file system. A quick run is a quarter of it.
-fn replay(t: &Trace, v: &Variant, permille: u64, tweak: Tweak, seed: u64, quick: bool) -> PolicyCounters {
-    replay_on(&mut Policy::new(v.config(t.cache_bytes(SCALE, permille))), t, tweak, seed, quick)
+fn replay(t: &Trace, v: &Variant, permille: u64, tweak: Tweak, seed: u64, inputs: &Inputs) -> PolicyCounters {
+    replay_on(&mut Policy::new(v.config(t.cache_bytes(SCALE, permille))), t, tweak, seed, inputs)
 }
 
 /// The same on this cache.
-fn replay_on(policy: &mut Policy, t: &Trace, tweak: Tweak, seed: u64, quick: bool) -> PolicyCounters {
-    let tweak = Tweak { accesses: tweak.accesses / if quick { 4.0 } else { 1.0 }, ..tweak };
+fn replay_on(policy: &mut Policy, t: &Trace, tweak: Tweak, seed: u64, inputs: &Inputs) -> PolicyCounters {
+    let tweak = Tweak { accesses: tweak.accesses / inputs.length(1.0, 4.0, 12.0), ..tweak };
     let g = Generator::new(t, tweak, seed, SCALE);
     let (all, warm) = g.accesses();
     watch(policy, g.take(all as usize), warm)
@@ -93,7 +94,7 @@ fn hit_percent(c: &PolicyCounters) -> f64 {
     100.0 * c.read_hits as f64 / c.reads.max(1) as f64
 }
 
-/// How much `a` is over `b`, in percent of `b` (NI-A2).
+/// Returns the gain of `a` over `b`, in percent of `b` (NI-A2).
 fn gain(a: f64, b: f64) -> Option<f64> {
     Some(100.0 * (a / b - 1.0))
 }
@@ -121,6 +122,7 @@ const POLICY: Study = Study {
     notes: &[],
     rows: Vec::new,
     sample: |_, _| Ok(Sample::default()),
+    refused: |_| false,
 };
 
 /// All of Nitro's.

@@ -50,7 +50,7 @@ fn storm(seed: u64, machines: u64) -> (Vec<u128>, Vec<Access>) {
     (contents, accesses)
 }
 
-/// What was measured; with `again`, of the second time that all boot.
+/// Returns the measurements; with `again`, of the second time that all boot.
 fn boot(
     front: Front,
     behind: Behind,
@@ -62,7 +62,7 @@ fn boot(
     boot_of(front, behind, cache_bytes, again, EXTENT_BYTES, seed, quick)
 }
 
-/// The same with requests of so many bytes, one after the other on the drive.
+/// Returns the same with requests of `bytes`, one after the other on the drive.
 fn boot_of(
     front: Front,
     behind: Behind,
@@ -79,6 +79,7 @@ fn boot_of(
         behind,
         nvram_bytes: 16 << 20,
         free_writes: false,
+        coalesces: false,
         clients: 8,
         write_back: false,
         seed,

@@ -14,13 +14,13 @@ const DEDUPS: [u64; 5] = [1, 2, 3, 5, 10];
 const CLIENTS: usize = 8;
 
 /// Mean read response time of uniformly random reads, milliseconds.
-fn read_ms(front: Front, set: u64, dedup: u64, seed: u64, quick: bool) -> Result<f64, LabError> {
+fn read_ms(front: Front, set: u64, dedup: u64, seed: u64, inputs: &Inputs) -> Result<f64, LabError> {
     let n = CACHE_BYTES * set / EXTENT_BYTES;
     // Each content is there `dedup` times, anywhere.
     let mut contents: Vec<u128> = (0..n).map(|e| u128::from(e / dedup) + (1 << 80)).collect();
     Rng::new(seed, "places of duplicates").shuffle(&mut contents);
     let mut rng = Rng::new(seed, "random reads");
-    let reads = n * if quick { 2 } else { 6 };
+    let reads = (n as f64 * inputs.length(6.0, 2.0, 0.3)) as u64;
     let of = |e: u64| Access { extent: e, content: contents[e as usize], write: false };
     let accesses: Vec<Access> = (0..reads).map(|_| of(rng.below(n))).collect();
     let setup = Setup {
@@ -30,6 +30,7 @@ fn read_ms(front: Front, set: u64, dedup: u64, seed: u64, quick: bool) -> Result
         behind: Behind::Dedup,
         nvram_bytes: 1 << 20,
         free_writes: false,
+        coalesces: false,
         clients: CLIENTS,
         write_back: false,
         seed,
@@ -83,9 +84,9 @@ impl Experiment for Sensitivity {
         let mut values = Vec::new();
         for compress in [false, true] {
             for set in SETS {
-                let all = read_ms(Front::AllFast, set, 1, seed, inputs.quick)?;
+                let all = read_ms(Front::AllFast, set, 1, seed, inputs)?;
                 for dedup in DEDUPS {
-                    let ours = read_ms(nitro(true, compress), set, dedup, seed, inputs.quick)?;
+                    let ours = read_ms(nitro(true, compress), set, dedup, seed, inputs)?;
                     values.push(Some(ours / all));
                 }
             }

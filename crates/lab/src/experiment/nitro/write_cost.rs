@@ -14,7 +14,7 @@ const fn over(behind: Behind, nvram_bytes: u64, free_writes: bool) -> Over {
     Over { behind, nvram_bytes, free_writes }
 }
 
-/// What is compared: its name, what is behind, and the paper's gains for the three traces.
+/// Compared variants: the name, the device behind, and the paper's gains for the three traces.
 const BACKENDS: [(&str, Over, [f64; 3]); 5] = [
     ("tps, NVRAM of 960 MB", over(Behind::Plain, NVRAM_BYTES, false), [264.0, 287.0, 165.0]),
     ("tps, NVRAM of 8 GB", over(Behind::Plain, BATTERY_BYTES, false), [264.0, 287.0, 165.0]),
@@ -37,6 +37,7 @@ pub const WRITE_COST: Study = Study {
     ],
     rows,
     sample,
+    refused: |_| false,
 };
 
 fn rows() -> Vec<RowSpec> {
@@ -58,7 +59,7 @@ fn sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let mut values = Vec::new();
     for t in &TRACES {
         for (_, over, _) in BACKENDS {
-            let of = |front| run_over(t, front, over, true, seed, inputs.quick);
+            let of = |front| run_over(t, front, over, true, seed, inputs);
             let (none, ours) = (of(Front::None)?, of(nitro(true, true))?);
             values.extend([Some(none.iops), gain(ours.iops, none.iops), Some(ours.hit_percent)]);
         }

@@ -1,4 +1,4 @@
-//! What a request costs its core before the drive sees it: checksums and copies. Each core works on its own request, so
+//! Cost of a request to its core before the drive sees it: checksums and copies. Each core works on its own request, so
 //! this only delays.
 
 use plimsoll_base::{Completion, Io, IoError, IoId, Outcome, Span, Time};

@@ -86,7 +86,7 @@ impl Experiment for CorePolicies {
         rows
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let until = Span::from_secs(if inputs.quick { 6 } else { 30 });
+        let until = Span::from_millis(inputs.length(30_000, 6_000, 1_000));
         let clients = clients();
         let mut sample = Sample::default();
         for (what, deadlines) in DEADLINES {
@@ -130,7 +130,7 @@ fn values(o: &Outcome, clients: &[Client], until: Span) -> Vec<Option<f64>> {
     .to_vec()
 }
 
-/// How long T1 had how many cores, over the end of the run that is kept.
+/// Returns the time that T1 had each number of cores, over the recorded end of the run.
 fn cores_over_time(name: &str, o: &Outcome) -> Curve {
     let mut time_ns = [0u64; CORES as usize + 1];
     let (mut last, mut cores) = (Time::NEVER, 0);

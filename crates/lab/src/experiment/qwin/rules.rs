@@ -54,7 +54,7 @@ impl Experiment for ShenangoIntervals {
         rows
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let until = Span::from_secs(if inputs.quick { 2 } else { 5 });
+        let until = Span::from_millis(inputs.length(5_000, 2_000, 300));
         let mut sample = Sample::default();
         let mut tails = Vec::new();
         for (_, load) in SCENARIOS {
@@ -111,7 +111,7 @@ impl Experiment for CakeOverTime {
         ]
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let until = Span::from_secs(if inputs.quick { 30 } else { 120 });
+        let until = Span::from_secs(inputs.length(120, 30, 6));
         let clients = [Client::critical(A, objective(9990, 3.0)), Client::best_effort(E)];
         let policy = PolicyConfig::Cake { interval: Span::from_secs(10) };
         let o = Run { clients: &clients, policy, cores: CORES - 1, drive: ROOMY, warm_up: Span::ZERO, until, seed }

@@ -29,7 +29,7 @@ const GAP: Span = Span::from_micros(50);
 const TAKES: Span = Span::from_micros(100);
 const BOUND_MS: f64 = 3.0;
 
-/// What changes: arrivals so many times as fast, requests so many times as slow.
+/// Changes: the factor of the arrival rate, and the factor of the requests' service times.
 const CASES: [(&str, u64, u64); 2] = [("burst of 4x", 4, 1), ("service 5x as slow", 1, 5)];
 
 /// Serves any number of requests at once, each in exactly the time of its beginning.
@@ -205,7 +205,7 @@ impl Experiment for Steps {
         rows
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let until = Span::from_secs(if inputs.quick { 2 } else { 20 });
+        let until = Span::from_millis(inputs.length(20_000, 2_000, 400));
         let mut sample = Sample::default();
         for (_, faster, slow) in CASES {
             let periods = until.as_nanos() / PERIOD.as_nanos();

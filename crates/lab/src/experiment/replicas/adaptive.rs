@@ -67,6 +67,7 @@ fn rows_of(r: Option<&Results>) -> Vec<Filled> {
 fn scene(i: usize, seed: u64, inputs: &Inputs) -> Result<Option<Scene>, LabError> {
     let length = Span::from_secs(if inputs.quick { 20 } else { 120 });
     let mut scene = Scene::new(3, 3, seed);
+    scene.switches = inputs.switches.clone();
     scene.warm = Time::ZERO + Span::from_secs(2);
     scene.gets = gets(&scene, 1, Span::from_millis(15), length);
     match i {

@@ -75,7 +75,7 @@ impl Experiment for ReadsBehindWrites {
         specs(rows_of(None))
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let length = Span::from_secs(if inputs.quick { 3 } else { 20 });
+        let length = Span::from_secs(inputs.length(20, 3, 2));
         let mut scene = Scene::new(3, 1, seed);
         scene.storage = Storage::Flash;
         scene.hop_us = HOP_US;

@@ -82,7 +82,7 @@ impl Experiment for DroppedPages {
         specs(dropped_rows(None))
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let length = Span::from_secs(if inputs.quick { 4 } else { 20 });
+        let length = Span::from_secs(inputs.length(20, 4, 4));
         let play = |dropped: Vec<u32>, kind| {
             let mut scene = scene(3, 1, dropped, seed);
             scene.order = Preference::Placement;
@@ -166,7 +166,7 @@ impl Experiment for MemoryScale {
         specs(scale_rows(None))
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let length = Span::from_secs(if inputs.quick { 6 } else { 30 });
+        let length = Span::from_secs(inputs.length(30, 6, 1));
         let (mut all, mut sample) = (Tails::new(), Sample::default());
         for sf in FACTORS {
             let mut scene = scene(20, 20, vec![SWAPPED_PERMILLE; 20], seed);

@@ -1,7 +1,7 @@
 //! MT-E5 and MT-E6: one noisy replica of three, asked first (MittOS §7.1, Fig. 4a and 4b).
 
 use super::{DEVICE, Filled, Scene, TENANT_BYTES, Tail, fill, gets, specs};
-use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
+use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample, Switch};
 use plimsoll_base::{Priority, PriorityClass, Rng, Span, TenantId, Time};
 use plimsoll_client::{PolicyKind, Preference};
 use plimsoll_figure::plot::{Plot, Scale, Shares};
@@ -22,7 +22,7 @@ pub enum OneNoisyReplica {
     RealTime,
 }
 
-/// What MittOS takes for both.
+/// Deadline that MittOS uses for both.
 const DEADLINE: Span = Span::from_millis(20);
 const THREADS: u64 = 4;
 
@@ -160,7 +160,9 @@ impl Experiment for OneNoisyReplica {
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let length = Span::from_secs(if inputs.quick { 30 } else { 240 });
         let mut scene = Scene::new(3, 1, seed);
-        scene.order = Preference::Placement;
+        let drawn = inputs.has(Switch::GetsAnywhere);
+        scene.order = if drawn { Preference::Drawn } else { Preference::Placement };
+        scene.switches = inputs.switches.clone();
         scene.warm = Time::ZERO + Span::from_secs(2);
         scene.gets = gets(&scene, 1, Span::from_millis(40), length);
         scene.gets.iter_mut().for_each(|g| g.replicas = [0, 1, 2].into());

@@ -16,7 +16,7 @@ use std::io::{BufRead, BufReader};
 pub struct WorkloadMix;
 
 const JOBS: &str = "mapreduce/FB-2010_samples_24_times_1hr_0.tsv.gz";
-/// So many jobs, as the paper.
+/// Number of jobs, as in the paper.
 const JOB_COUNT: usize = 50;
 /// Nodes of the cluster that the jobs were traced on: a node of ours reads what one of these did.
 const TRACED_NODES: u64 = 3_000;
@@ -56,7 +56,7 @@ fn hogs(scene: &Scene) -> Vec<Hog> {
     all
 }
 
-/// When jobs come (seconds from the first) and how many bytes they read; `None`: the data aren't there.
+/// Arrivals of jobs (seconds from the first) and the bytes that they read; `None`: the data are missing.
 fn jobs(inputs: &Inputs) -> Result<Option<Vec<(u64, u64)>>, LabError> {
     let Some(path) = inputs.file(JOBS) else { return Ok(None) };
     let bad = |what: String| LabError(format!("{}: {what}", path.display()));

@@ -1,15 +1,17 @@
 //! The nodes' storage, by kind.
 
+use super::wait_only::WaitOnly;
 use super::{DEVICE, FLASH, FLASH_BYTES, MEMORY_BYTES, MEMORY_HIT, PAGE_BYTES, Scene, Storage, tiers};
-use crate::experiment::LabError;
+use crate::experiment::{LabError, Switch};
 use plimsoll_base::Time;
 use plimsoll_device::{AnyModel, DeviceSpec, FlashSpec, History, ModelLayer, PageCacheLayer};
 use plimsoll_pool::{Costs, MemoryPlan, ModelPlan, PoolPlan, SLOW, UNLIMITED, compose};
 use plimsoll_profile::{flash_profile_of, profile_of};
+use plimsoll_replay::cluster::Begins;
 use plimsoll_replay::pool::composed;
 use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
-use plimsoll_sched::{Profile, SchedulerKind};
+use plimsoll_sched::{Late, Profile, SchedulerKind};
 use plimsoll_stack::Offer;
 use std::sync::OnceLock;
 
@@ -76,10 +78,26 @@ fn memory(dropped_permille: u32, config: &PoolConfig) -> Result<Pool, LabError> 
 }
 
 impl Scene {
+    fn disk(&self, config: &PoolConfig) -> Result<Pool, LabError> {
+        let costs = if self.has(Switch::NoProfile) { Costs::Unknown } else { known_disk()? };
+        if !self.has(Switch::WaitOnly) {
+            return Ok(Pool::with_costs(&DeviceChoice::named(DEVICE)?, config, costs)?);
+        }
+        // Of what is accepted, nothing is given back for its own seek.
+        let config = PoolConfig { late: Late::Keep, ..*config };
+        let plan = config.plan(&DeviceChoice::named(DEVICE)?.spec, costs);
+        let mut wiring = composed(&plan, &mut ModelPlan::before)?;
+        if config.tells_begin {
+            wiring = wiring.above("model", "begins", Box::new(Begins::default()));
+        }
+        wiring = wiring.above("scheduler", "wait only", Box::new(WaitOnly));
+        Ok(Pool::of_stack(wiring.stack(), Vec::new(), &config)?)
+    }
+
     pub(super) fn node(&self, node: u16, tells_begin: bool) -> Result<Pool, LabError> {
         let config = PoolConfig { seed: self.seed * 1_000 + u64::from(node), tells_begin, ..self.pool };
         match self.storage {
-            Storage::Disk => Ok(Pool::with_costs(&DeviceChoice::named(DEVICE)?, &config, known_disk()?)?),
+            Storage::Disk => self.disk(&config),
             Storage::Memory => memory(self.dropped[usize::from(node)], &config),
             Storage::Tiers => tiers::node(self.dropped[usize::from(node)], &config),
             Storage::Flash | Storage::FlashPart => {

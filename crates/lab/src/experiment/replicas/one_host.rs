@@ -76,7 +76,8 @@ fn rows_of(r: Option<&Results>) -> Vec<Filled> {
     rows
 }
 
-/// What keeps every chip of the node's part busy for as long as a slow period adds: writes from its beginning on.
+/// Returns noise that keeps every chip of the node's part busy for the time that a slow period adds: writes from its beginning
+/// on.
 fn noise(scene: &Scene, length: Span) -> Result<Vec<Noise>, LabError> {
     let spec = flash_spec(scene.storage)?;
     let chips = u64::from(spec.geometry.channels * spec.geometry.chips_per_channel);

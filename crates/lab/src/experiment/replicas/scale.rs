@@ -18,7 +18,7 @@ const POLICIES: [PolicyKind; 5] =
 const CASES: [(NoiseKind, &str, bool); 2] =
     [(NoiseKind::Generated, "§6's noise", true), (NoiseKind::Published, "published noise, limit without noise", false)];
 
-/// What one seed gave under one noise: the deadline, and by factor and policy the requests.
+/// Results of one seed under one noise: the deadline, and by factor and policy the requests.
 struct Results {
     limit: Span,
     tails: Vec<Vec<Tail>>,

@@ -15,7 +15,8 @@ pub struct Strategies;
 /// One get every 45 ms of each of 20 clients: a quarter of what the disks can do.
 pub(super) const GAP: Span = Span::from_micros(2_250);
 /// Rounds of the oracle's search.
-const ORACLE_ROUNDS: u32 = 8;
+const ORACLE_ROUNDS: u32 = 32;
+const ORACLE_ROUNDS_QUICK: u32 = 8;
 
 /// Noise, name, and whether the limit is base's p95 under that noise (as §7.2 has it) or without any.
 const CASES: [(NoiseKind, &str, bool); 3] = [
@@ -24,7 +25,7 @@ const CASES: [(NoiseKind, &str, bool); 3] = [
     (NoiseKind::Published, "published noise, limit without noise", false),
 ];
 
-/// Percentiles that are told of every policy.
+/// Percentiles that are reported of every policy.
 const TOLD: [f64; 4] = [50.0, 95.0, 99.0, 99.9];
 /// Percentiles at which no mitt may be worse than hedged.
 const NEVER_WORSE: [f64; 7] = [50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.9];
@@ -36,11 +37,13 @@ struct Policy {
     duplicated: f64,
 }
 
-/// What one seed gave under one noise.
+/// Results of one seed under one noise.
 struct Results {
     limit: Span,
     policies: Vec<Policy>,
     oracle: Tail,
+    /// The least p99 of all runs that its search tried, each of which sends each get once.
+    least_p99: f64,
 }
 
 impl Results {
@@ -54,8 +57,9 @@ impl Results {
 
 /// The scene of §7.2 with `sf` gets a request; `None`: the noise's data aren't there.
 pub(super) fn scene(seed: u64, kind: NoiseKind, sf: u16, inputs: &Inputs) -> Result<Option<Scene>, LabError> {
-    let length = Span::from_secs(if inputs.quick { 12 } else { 60 });
+    let length = Span::from_secs(inputs.length(60, 12, 6));
     let mut scene = Scene::new(20, 20, seed);
+    scene.switches = inputs.switches.clone();
     scene.warm = Time::ZERO + Span::from_secs(2);
     scene.gets = gets(&scene, sf, GAP, length);
     let Some(noise) = noise(kind, &scene, length, inputs)? else { return Ok(None) };
@@ -70,7 +74,7 @@ fn policy(scene: &Scene, kind: PolicyKind, played: &Played) -> Policy {
 }
 
 /// Plays `scene` under every policy.
-fn results(scene: &mut Scene, limit_is_of_noise: bool) -> Result<Results, LabError> {
+fn results(scene: &mut Scene, limit_is_of_noise: bool, rounds: u32) -> Result<Results, LabError> {
     let noise = std::mem::take(&mut scene.noise);
     let (without, _) = p95_of_base(scene)?;
     scene.noise = noise;
@@ -81,10 +85,13 @@ fn results(scene: &mut Scene, limit_is_of_noise: bool) -> Result<Results, LabErr
     for kind in &PolicyKind::ALL[1..] {
         policies.push(policy(scene, *kind, &scene.play(*kind, limit)?));
     }
-    let mut failed = None;
-    let oracle = Clairvoyant::of(scene.gets.len(), super::REPLICAS, ORACLE_ROUNDS, |foretold| {
+    let (mut failed, mut least_p99) = (None, f64::INFINITY);
+    let oracle = Clairvoyant::of(scene.gets.len(), super::REPLICAS, rounds, |foretold| {
         match scene.play_with(vec![foretold; usize::from(scene.clients)], false) {
-            Ok(played) => played.each,
+            Ok(played) => {
+                least_p99 = least_p99.min(scene.tail(&played.each, 1).at(99.0));
+                played.each
+            }
             Err(e) => {
                 failed = Some(e);
                 vec![None; scene.gets.len()]
@@ -93,7 +100,7 @@ fn results(scene: &mut Scene, limit_is_of_noise: bool) -> Result<Results, LabErr
     });
     match failed {
         Some(e) => Err(e),
-        None => Ok(Results { limit, policies, oracle: scene.tail(&oracle.response, 1) }),
+        None => Ok(Results { limit, policies, oracle: scene.tail(&oracle.response, 1), least_p99 }),
     }
 }
 
@@ -146,7 +153,7 @@ fn rows_of(name: &str, r: Option<&Results>) -> Vec<Filled> {
     for mitt in [Mitt, MittWait, MittBudget] {
         let spec = RowSpec::new(format!("{mitt}: gap between base and clairvoyant closed at p99"), "%");
         let spec = if mitt == MittBudget { spec.goal(Check::AtLeast(90.0)) } else { spec };
-        row(spec, &|r| gap_closed(r.at(Base, 99.0), r.at(mitt, 99.0), r.oracle.at(99.0)).map(|g| 100.0 * g));
+        row(spec, &|r| gap_closed(r.at(Base, 99.0), r.at(mitt, 99.0), r.least_p99).map(|g| 100.0 * g));
     }
     for kind in PolicyKind::ALL {
         let spec = RowSpec::new(format!("{kind}: executed beyond one a get"), "%");
@@ -203,7 +210,9 @@ impl Experiment for Strategies {
             "the limit is base's p95 under the same noise, as in the paper; under the published noise that is a hundred milliseconds, so a \
              third case has the p95 without noise, which is what a user would promise"
                 .into(),
-            "the clairvoyant's line is a run that did happen, found by search: a better one may exist".into(),
+            "the clairvoyant's line is a run that did happen, found by search for the least sum: a better one may exist. The gap at p99 is told \
+             to the least p99 of all runs that the search tried"
+                .into(),
         ]
     }
     fn rows(&self, _: &Inputs) -> Vec<RowSpec> {
@@ -211,9 +220,10 @@ impl Experiment for Strategies {
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let mut sample = Sample::default();
+        let rounds = inputs.length(ORACLE_ROUNDS, ORACLE_ROUNDS_QUICK, ORACLE_ROUNDS_QUICK);
         for (kind, name, limit_is_of_noise) in CASES {
             let scene = scene(seed, kind, 1, inputs)?;
-            let results = scene.map(|mut s| results(&mut s, limit_is_of_noise)).transpose()?;
+            let results = scene.map(|mut s| results(&mut s, limit_is_of_noise, rounds)).transpose()?;
             sample.plots.extend(results.as_ref().map(|r| plot(name, r)));
             if results.is_none() {
                 sample.notes.push(format!("{name}: ran without {SCHEDULE}"));

@@ -26,7 +26,7 @@ use std::ops::Range;
 /// See the module's documentation.
 pub struct AllInOne;
 
-/// Whose data are where: all from the first on, one after the other.
+/// Places of the three groups' data: all from the first on, one after the other.
 const IN_MEMORY: Range<u64> = 0..1 << 30;
 const ON_FLASH: Range<u64> = IN_MEMORY.end..IN_MEMORY.end + (128 << 20);
 const ON_DISK: Range<u64> = ON_FLASH.end..ON_FLASH.end + (4 << 30);
@@ -36,7 +36,7 @@ pub(super) const SPAN_BYTES: u64 = ON_DISK.end;
 const MEMORY_PAGES: u64 = (IN_MEMORY.end + (64 << 20)) / PAGE_BYTES;
 const CACHE_BYTES: u64 = 256 << 20;
 const SHAPE: Shape = Shape { extent_bytes: 4096, weu_bytes: 256 << 10 };
-/// What fills the flash cache beforehand.
+/// Size of the writes that fill the flash cache beforehand.
 const WARM_BYTES: u64 = 64 << 10;
 /// Nobody asks before: nodes have filled their caches by then.
 const LEAD: Span = Span::from_secs(60);
@@ -44,7 +44,7 @@ const LEAD: Span = Span::from_secs(60);
 const DROPPED_PERMILLE: u32 = 200;
 /// Of the noise on the disk, as in MT-E5.
 const THREADS: u64 = 4;
-/// What the flash's other users write, one after the other.
+/// Size of the writes of the flash's other users, one after the other.
 const WRITE_BYTES: u64 = 64 << 10;
 
 /// A user: its name, data, deadline, and the mean time between two of its gets.
@@ -254,6 +254,7 @@ fn gets(seed: u64, length: Span) -> (Vec<Get>, Vec<usize>) {
                 len: GET_BYTES,
                 draw: rng.next_u64(),
                 limit: Some(user.deadline),
+                refusable: false,
             };
             all.push((get, u));
         }
@@ -292,7 +293,7 @@ impl Experiment for AllInOne {
         specs(rows_of(None))
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let length = Span::from_secs(if inputs.quick { 20 } else { 120 });
+        let length = Span::from_secs(inputs.length(120, 20, 3));
         let mut scene = Scene::new(REPLICAS, 1, seed);
         scene.storage = Storage::Tiers;
         scene.order = Preference::Placement;

@@ -13,7 +13,7 @@ pub struct CarryOver;
 
 /// An epoch (§5.2.1).
 const EPOCH: Span = Span::from_secs(120);
-/// Which epochs after a switch are looked at.
+/// Epochs after a switch that are examined.
 const LOOKED_AT: [usize; 3] = [0, 1, 4];
 const EPOCHS_AFTER: usize = 5;
 
@@ -84,7 +84,7 @@ impl Experiment for CarryOver {
         let mut sample = Sample::default();
         for (which, (_, from, to)) in SYSTEMS.iter().enumerate() {
             let (mut switched, mut other) = (Vec::new(), Vec::new());
-            for stream in 1..=if inputs.quick { 2 } else { 8 } {
+            for stream in 1..=inputs.length(8, 2, 1) {
                 // One epoch says little: it's had again with other requests.
                 let run = |first: [u16; 2]| -> Result<Vec<Option<Cdf>>, LabError> {
                     after(system(which, seed, stream, inputs)?.as_mut(), which, (first, *to))

@@ -40,10 +40,10 @@ pub(super) fn to_try(seed: u64, inputs: &Inputs) -> Result<Cluster, LabError> {
 
 /// Times that the three hours are gone through.
 fn passes(inputs: &Inputs) -> u32 {
-    if inputs.quick { 2 } else { 8 }
+    inputs.length(8, 2, 1)
 }
 
-/// How a mix is tried.
+/// Returns the number of periods in which a mix is tried.
 pub(super) fn periods(inputs: &Inputs) -> u32 {
     passes(inputs) * PERIODS
 }
@@ -238,8 +238,8 @@ fn plan(p: &Profiled, mix: &Mix) -> Vec<(Setting, f64)> {
     mix.parts.iter().map(|&(i, share)| (p.all[i].setting.clone(), share)).collect()
 }
 
-/// What the last three hours' jobs take if each period has the plan of the level that the last one had, by what is known of one
-/// level at least; and how many periods had each level.
+/// Returns the times of the last three hours' jobs if each period has the plan of the level that the last one had, with
+/// knowledge of one level at least. Also returns the number of periods of each level.
 fn followed(
     seed: u64,
     inputs: &Inputs,

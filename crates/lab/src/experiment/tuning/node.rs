@@ -1,7 +1,7 @@
 //! OT-NODE: a Plimsoll node's own settings, tuned in the simulator.
 
 use super::rows::{between, shown};
-use super::{EPOCHS, Profiled, figures, objective, profiled, profiled_by, told};
+use super::{EPOCHS, Profiled, figures, objective, profiled, profiled_by, told, tried_for};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::system::node::{NodePool, Request, cached_space, disk_space, graph, mixed, of_trace};
 use plimsoll_base::Span;
@@ -12,7 +12,7 @@ use plimsoll_tune::space::{Setting, Space};
 
 const TRACE: &str = "block/cloudphysics_vm.csv.gz";
 const PERIOD: Span = Span::from_secs(600);
-/// What a node has that nobody has tuned: no deadline, 256 KiB, 20 ms, 8 ms, 1 ms.
+/// Settings of an untuned node: no deadline, 256 KiB, 20 ms, 8 ms, 1 ms.
 const DEFAULTS: [u16; 5] = [0, 2, 0, 1, 0];
 
 /// See the module's documentation.
@@ -30,15 +30,19 @@ fn load(seed: u64, stream: u64, inputs: &Inputs, traced: bool) -> Result<Vec<Req
 }
 
 fn lengths(inputs: &Inputs) -> (Span, Span) {
-    let (warm, time) = if inputs.quick { (20, 60) } else { (60, 300) };
+    let (warm, time) = inputs.length((60, 300), (20, 60), (10, 30));
     (Span::from_secs(warm), Span::from_secs(time))
 }
 
 /// Predicted and achieved of the least p99 under a bound on the median, and what the node's defaults give.
-fn tuned(p: &Profiled, fresh: &mut dyn FnMut() -> Result<NodePool, LabError>) -> Result<(Vec<f64>, String), LabError> {
+fn tuned(
+    p: &Profiled,
+    inputs: &Inputs,
+    fresh: &mut dyn FnMut() -> Result<NodePool, LabError>,
+) -> Result<(Vec<f64>, String), LabError> {
     let bound = between(p, 0.5, 0.5)?;
     let s = solve(&p.all, EPOCHS, &objective("p99", &[(0.5, bound)])).map_err(told)?;
-    let achieved = p.achieved(&mut fresh()?, &s.mix, PERIOD, 2)?;
+    let achieved = p.achieved(&mut fresh()?, &s.mix, tried_for(PERIOD, inputs), 2)?;
     let predicted = s.mix.cdf(&p.all);
     let gain = s.best_static.map_or(0.0, |b| 100.0 * (1.0 - s.value / b.1));
     let values = vec![s.value, figures(&achieved)[3], achieved.ks(&predicted), gain];
@@ -105,15 +109,15 @@ impl Experiment for TunedNode {
             })?;
             let mut default = NodePool::on_disk(trial.clone(), seed)?;
             default.apply(&Setting(DEFAULTS.to_vec())).map_err(told)?;
-            default.serve(PERIOD);
-            let untuned = super::whole(&p.graph, &default.serve(PERIOD * 2))?.quantile(0.99);
-            let (values, mix) = tuned(&p, &mut || NodePool::on_disk(trial.clone(), seed))?;
+            default.serve(tried_for(PERIOD, inputs));
+            let untuned = super::whole(&p.graph, &default.serve(tried_for(PERIOD, inputs) * 2))?.quantile(0.99);
+            let (values, mix) = tuned(&p, inputs, &mut || NodePool::on_disk(trial.clone(), seed))?;
             sample.values.push(Some(untuned));
             sample.values.extend(values.iter().map(|&v| Some(v)));
             sample.values.push(Some(values[1] / untuned));
             sample.notes.push(format!("{name}, in one seed: {mix}"));
         }
-        let accesses = if inputs.quick { 20_000 } else { 100_000 };
+        let accesses = inputs.length(100_000, 20_000, 4_000);
         let space: Space = cached_space();
         let p = profiled(&mut NodePool::cached(accesses, seed)?, graph(), space, warm, time)?;
         let means: Vec<f64> = p.all.iter().map(|c| c.mean_ms).collect();

@@ -30,7 +30,7 @@ pub(super) fn single_point(paper: [[f64; 4]; 4], unit: &'static str) -> Vec<RowS
     rows
 }
 
-/// How what was chosen is tried: a fresh system, for so many periods.
+/// Trial of a choice: a fresh system, and the length and number of periods.
 pub(super) struct Trial<'a> {
     pub fresh: &'a mut dyn FnMut() -> Result<Box<dyn Adapter>, LabError>,
     pub period: Span,

@@ -11,7 +11,7 @@ use plimsoll_tune::space::{Parameter, Setting, Space};
 /// See the module's documentation.
 pub struct Screening;
 
-/// What is there: the scheduler's idling moves file reads; what is cached moves the hits' share and which files they are.
+/// True effects: the scheduler's idling moves file reads; the cached set moves the hits' share and its files.
 const THERE: [(&str, &str); 3] = [("idle_time", "disk"), ("size_exponent", "get"), ("size_exponent", "cache")];
 /// Parameters that nothing listens to.
 const IDLE: usize = 3;

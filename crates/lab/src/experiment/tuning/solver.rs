@@ -23,7 +23,7 @@ const BUDGET: u64 = 20_000;
 const GRID_POINTS: usize = 600;
 const EPOCHS_SEARCHED: usize = 5;
 
-/// Mixes after which the searches' quality is told (Fig. A.4).
+/// Numbers of mixes after which the searches' quality is reported (Fig. A.4).
 const TOLD_AT: [u64; 3] = [1_024, 5_120, 19_456];
 /// Tiers and epochs of the system that grows, and how many values each tier has (Fig. A.5).
 const TIERS: usize = 5;
@@ -77,12 +77,12 @@ fn tasks(all: &[Candidate]) -> Result<Vec<(&'static str, Objective)>, LabError> 
     ])
 }
 
-/// How many mixes there are of so many configurations and epochs.
+/// Returns the number of mixes of this number of configurations and epochs.
 fn mixes(configurations: usize, epochs: usize) -> f64 {
     (0..epochs).map(|k| (configurations + k) as f64 / (k + 1) as f64).product()
 }
 
-/// A search by name: the best after so many mixes, by its reports.
+/// A search by name: the best result and its reports, each after a number of mixes.
 fn searched(grid: &Grid<'_>, which: usize, epochs: usize, seed: u64) -> (Found, Vec<(u64, f64)>) {
     let mut reports = Vec::new();
     let mut watch = |n: u64, best: Option<f64>| {
@@ -137,7 +137,7 @@ impl Experiment for SolverOverhead {
     fn notes(&self) -> Vec<String> {
         vec![
             "400 configurations of two tiers, five epochs; the searches look at 20,000 mixes each, in virtual work rather than seconds, so \
-             that equal runs print equal bytes; times are in docs/tuner.md. Optuna's TPE beside them: make tune-peers"
+             that equal runs print equal bytes; times are in docs/guides/tuner.md. Optuna's TPE beside them: make tune-peers"
                 .into(),
         ]
     }
@@ -171,7 +171,7 @@ impl Experiment for SolverOverhead {
         rows
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let all = synthetic(2, if inputs.quick { 8 } else { 20 }, seed)?;
+        let all = synthetic(2, inputs.length(20, 8, 3), seed)?;
         let mut sample = Sample::default();
         let (mut qualities, mut curves) = (Vec::new(), Vec::new());
         for (_, o) in tasks(&all)? {

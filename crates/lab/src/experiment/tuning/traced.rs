@@ -1,7 +1,7 @@
 //! OT-E10-TRACE: the file-system emulator under recorded traces.
 
 use super::rows::{IDENTITY, between, shown};
-use super::{Profiled, figures, objective, profiled, told};
+use super::{Profiled, figures, objective, profiled, told, tried_for};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::system::fs_emulator::{FsConfig, FsEmulator, FsRequest, footprint, graph, of_trace, paced, space};
 use crate::system::web::IDLE_MS;
@@ -13,7 +13,7 @@ use plimsoll_tune::space::Setting;
 /// Those with processes, or with a file server's mix.
 const TRACES: [(&str, &str); 2] =
     [("CloudPhysics", "block/cloudphysics_vm.csv.gz"), ("Genshin", "block/mobile_genshin.csv.gz")];
-/// What each of the thirty runs sees at most of the part to profile, from where the one before it ended.
+/// Length of the profiled part that each of the thirty runs sees at most, from the end of the one before.
 const RUN: Span = Span::from_secs(900);
 /// OpTune: the disk is slowed to about 60 % of saturation.
 const BUSY: f64 = 0.6;
@@ -47,7 +47,7 @@ impl Halves {
     }
 
     fn profiled(&self, inputs: &Inputs) -> Result<Profiled, LabError> {
-        let time = if inputs.quick { RUN.scale(1, 4) } else { RUN };
+        let time = inputs.length(RUN, RUN.scale(1, 4), RUN.scale(1, 24));
         profiled(&mut self.emulator(&self.profile)?, graph(), space(&IDLE_MS), time.scale(1, 4), time)
     }
 }
@@ -100,16 +100,16 @@ impl Experiment for Traced {
             for eviction in [0, 5] {
                 let mut e = h.emulator(&h.profile)?;
                 e.apply(&Setting(vec![2, eviction])).map_err(told)?;
-                e.serve(PERIOD);
-                e.serve(PERIOD);
+                e.serve(tried_for(PERIOD, inputs));
+                e.serve(tried_for(PERIOD, inputs));
                 sample.values.push(Some(100.0 * e.hit_ratio()));
             }
             let p = h.profiled(inputs)?;
             let (tail, mean) = (p.solve(&objective("p99", &[]))?, p.solve(&objective("mean", &[]))?);
             let expected = tail.mix.cdf(&p.all);
             let mut again = h.emulator(&h.profile)?;
-            let same = p.achieved(&mut again, &tail.mix, PERIOD, 3)?;
-            let other = p.achieved(&mut h.emulator(&h.trial)?, &tail.mix, PERIOD, 3)?;
+            let same = p.achieved(&mut again, &tail.mix, tried_for(PERIOD, inputs), 3)?;
+            let other = p.achieved(&mut h.emulator(&h.trial)?, &tail.mix, tried_for(PERIOD, inputs), 3)?;
             let bound = between(&p, 0.5, 0.88)?;
             let mixed = p.solve(&objective("p99", &[(0.5, bound)]))?;
             let gain = mixed.best_static.map(|b| 100.0 * (1.0 - mixed.value / b.1));

@@ -4,7 +4,7 @@ use super::rows::{
     IDENTITY, KS_MAX, Trial, between, curve, fill_single_point, quantiles, shown, single_point, two_bound_rows,
     two_bounds,
 };
-use super::{EPOCHS, Profiled, jobs, objective, profiled_by, told, whole, work};
+use super::{EPOCHS, Profiled, jobs, objective, profiled_by, told, tried_for, whole, work};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::system::web::{EXPONENTS, IDLE_MS, WebConfig, WebServer, graph, space};
 use plimsoll_base::{Rng, Span};
@@ -34,14 +34,11 @@ pub(super) fn server(config: WebConfig) -> Result<WebServer, LabError> {
 }
 
 fn lengths(inputs: &Inputs) -> (Span, Span) {
-    if inputs.quick {
-        (Span::from_secs(300), Span::from_secs(600))
-    } else {
-        (Span::from_secs(1_200), Span::from_secs(3_600))
-    }
+    let (warm, time) = inputs.length((1_200, 3_600), (300, 600), (60, 120));
+    (Span::from_secs(warm), Span::from_secs(time))
 }
 
-/// What is served under one setting, by their indices, after a warm-up.
+/// Returns the service under one setting, by the indices of its values, after a warm-up.
 fn under(idle: usize, exponent: usize, config: WebConfig, inputs: &Inputs) -> Result<(Cdf, WebServer), LabError> {
     let (warm, time) = lengths(inputs);
     let mut s = server(config)?;
@@ -255,7 +252,7 @@ fn target(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let points = (1..=100).map(|i| f64::from(i) / 100.0).map(|s| (s, made.quantile(s))).collect();
     let o = Objective { goal: Goal::Target(points), bounds: Vec::new() };
     let s = p.solve(&o)?;
-    let achieved = p.achieved(fresh(seed)?.as_mut(), &s.mix, PERIOD, periods(inputs))?;
+    let achieved = p.achieved(fresh(seed)?.as_mut(), &s.mix, tried_for(PERIOD, inputs), periods(inputs))?;
     let predicted = s.mix.cdf(&p.all);
     let alone = best_static(&p.all, &o).map_or(f64::NAN, |b| b.1);
     let mut wanted = curve("target", &made, 1.0);
@@ -280,7 +277,7 @@ web_experiment!(
 );
 
 fn single(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-    let trial = Trial { fresh: &mut || fresh(seed), period: PERIOD, periods: periods(inputs) };
+    let trial = Trial { fresh: &mut || fresh(seed), period: tried_for(PERIOD, inputs), periods: periods(inputs) };
     fill_single_point(&profile(seed, inputs)?, trial, 1.0)
 }
 
@@ -318,7 +315,7 @@ fn bounded(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let tight = p.solve(&objective("p99", &[(0.5, tight_ms)]))?;
     let alone = loose.best_static.map_or(f64::NAN, |b| b.1);
     let back = p.solve(&objective("p50", &[(0.99, (free.value + tight.value) / 2.0)]))?;
-    let achieved = p.achieved(fresh(seed)?.as_mut(), &loose.mix, PERIOD, periods(inputs))?;
+    let achieved = p.achieved(fresh(seed)?.as_mut(), &loose.mix, tried_for(PERIOD, inputs), periods(inputs))?;
     let predicted = loose.mix.cdf(&p.all);
     let values = [
         free.value,
@@ -357,11 +354,11 @@ fn three_rows() -> Vec<RowSpec> {
 }
 
 fn three(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-    let web = Trial { fresh: &mut || fresh(seed), period: PERIOD, periods: periods(inputs) };
+    let web = Trial { fresh: &mut || fresh(seed), period: tried_for(PERIOD, inputs), periods: periods(inputs) };
     let mut values = two_bounds(&profile(seed, inputs)?, web, 1.0)?;
     let few = if inputs.quick { 1 } else { 3 };
     let mut emulator = || Ok(Box::new(work::emulator(seed, 1)?) as Box<dyn Adapter>);
-    let files = Trial { fresh: &mut emulator, period: work::FS_PERIOD, periods: few };
+    let files = Trial { fresh: &mut emulator, period: tried_for(work::FS_PERIOD, inputs), periods: few };
     values.extend(two_bounds(&work::fs_profile(seed, inputs)?, files, 1.0)?);
     let mut cluster = || Ok(Box::new(jobs::to_try(seed, inputs)?) as Box<dyn Adapter>);
     let tried = Trial { fresh: &mut cluster, period: jobs::PERIOD, periods: jobs::periods(inputs) };

@@ -1,7 +1,7 @@
 //! OT-E10: the file-system emulator.
 
 use super::rows::{IDENTITY, Trial, between, fill_single_point, single_point};
-use super::{Profiled, objective, profiled};
+use super::{Profiled, objective, profiled, tried_for};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::system::fs_emulator;
 use crate::system::web::IDLE_MS;
@@ -23,7 +23,7 @@ pub(super) fn emulator(seed: u64, stream: u64) -> Result<fs_emulator::FsEmulator
 
 /// The emulator, profiled.
 pub(super) fn fs_profile(seed: u64, inputs: &Inputs) -> Result<Profiled, LabError> {
-    let (warm, time) = if inputs.quick { (200, 300) } else { (600, 1_200) };
+    let (warm, time) = inputs.length((600, 1_200), (200, 300), (40, 60));
     let (warm, time) = (Span::from_secs(warm), Span::from_secs(time));
     profiled(&mut emulator(seed, 0)?, fs_emulator::graph(), fs_emulator::space(&IDLE_MS), warm, time)
 }
@@ -70,12 +70,13 @@ impl Experiment for FileSystem {
         let p = fs_profile(seed, inputs)?;
         let periods = if inputs.quick { 1 } else { 3 };
         let mut fresh = || Ok(Box::new(emulator(seed, 1)?) as Box<dyn Adapter>);
-        let mut sample = fill_single_point(&p, Trial { fresh: &mut fresh, period: FS_PERIOD, periods }, 1.0)?;
+        let mut sample =
+            fill_single_point(&p, Trial { fresh: &mut fresh, period: tried_for(FS_PERIOD, inputs), periods }, 1.0)?;
         let of = |idle: u16, eviction: u16, node: &str| -> Result<Cdf, LabError> {
             let mut e = emulator(seed, 0)?;
             e.apply(&Setting(vec![idle, eviction])).map_err(super::told)?;
-            e.serve(Span::from_secs(300));
-            times(node, &e.serve(Span::from_secs(600))[node]).map_err(super::told)
+            e.serve(tried_for(Span::from_secs(300), inputs));
+            times(node, &e.serve(tried_for(Span::from_secs(600), inputs))[node]).map_err(super::told)
         };
         let rmse = |a: &Cdf, b: &Cdf| {
             let square = |i: u32| (a.quantile(f64::from(i) / 100.0) - b.quantile(f64::from(i) / 100.0)).powi(2);

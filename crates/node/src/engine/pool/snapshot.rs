@@ -1,15 +1,16 @@
 //! Copies of what a pool has counted, for whoever watches.
 
-use super::{Pool, account_of};
+use super::Pool;
 use crate::engine::clients::CLIENT;
 use crate::engine::command::{CONNECTIONS_MAX, Connection, PoolSnapshot};
 use crate::engine::conn::Conn;
+use crate::engine::exports::account_of;
 use crate::engine::terms;
 use crate::view::ExportView;
 use plimsoll_base::{IoHead, Op, TenantId, Time, VolumeKey};
 use plimsoll_stack::Front;
 
-/// The read whose wait is told: the smallest that every volume has room for.
+/// The read whose wait is reported: the smallest that every volume has room for.
 const NEXT_READ_BYTES: u64 = 512;
 
 impl Pool {
@@ -25,7 +26,7 @@ impl Pool {
         let promises = self.exports.promises(now);
         PoolSnapshot {
             now,
-            state: self.stack.state(),
+            state: self.state(),
             flush_failed: front.is_some_and(Front::flush_failed),
             overlap_waiting: front.map_or(0, Front::waiting),
             oldest: oldest.map(|(at, place, _)| (at, place)),

@@ -1,12 +1,15 @@
 //! A pool round by round, on the test's own thread: how much of it one client gets.
 
 use super::*;
+use crate::engine::clients::CLIENT;
+use crate::engine::command::Command;
 use crate::engine::command::PoolHandle;
 use crate::engine::conn::{ExportParams, Wire};
 use crate::engine::device::Device;
 use crate::engine::exports::ACCOUNT_MAX;
 use crate::engine::permits::PermitLimits;
 use crate::replica::Replica;
+use plimsoll_base::VolumeKey;
 use plimsoll_base::{OnBusy, Priority};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_nbd::request::Rules;
@@ -321,6 +324,29 @@ fn a_slow_reader_is_judged_over_all_its_batches() {
     // Behind by 30 s after 60 s; what the socket holds counts as taken; the pool looks every 7.5 s.
     assert!((55..80).contains(&after), "let go after {after} s");
     assert_eq!(let_go_after(2 * rate), None, "twice the rate");
+}
+
+/// A client that doesn't take its answers waits for itself; one of its tenant that has taken its own waits for a permit.
+#[test]
+fn who_does_not_read_answers_waits_for_itself() {
+    let mut s = scene(PermitLimits { jobs_max: 1000, bytes_max: 8 << 20 });
+    s.set_volume(1);
+    let waits = |s: &mut Scene| {
+        let snapshot = s.pool.snapshot();
+        (snapshot.oldest.map(|(_, place)| place), snapshot.oldest_served.map(|(_, place, _)| place))
+    };
+    let mut slow = s.connect(1);
+    slow.write_all(&reads(9, 1 << 20)).unwrap();
+    s.round();
+    assert_eq!(s.pool.clients.waiting().get(&TENANT), Some(&1));
+    assert_eq!(waits(&mut s), (Some(CLIENT), None));
+    s.pass(SECOND);
+    let mut other = s.connect(1);
+    other.write_all(&reads(1, 8 << 20)).unwrap();
+    s.round();
+    assert_eq!(waits(&mut s), (Some(CLIENT), Some("permit")), "of the two only the second is the node's to serve");
+    drop((slow, other));
+    s.end();
 }
 
 /// A client announces 4 MiB; then the whole node stops for an hour while the client sends what its socket takes.

@@ -104,7 +104,7 @@ pub fn expect(pool_uuid: Uuid) -> Expect {
 pub struct Opened {
     /// Keeps it locked.
     pub device: DeviceFile,
-    /// What of it is the cache's.
+    /// Part of the device that the cache uses.
     pub region: Region,
     /// It held nothing before.
     pub new: bool,

@@ -1,4 +1,4 @@
-//! The running system that a tune file's adapter sets and measures, and what becomes of it when the tuner is told to end.
+//! The running system that a tune file's adapter sets and measures, and its restoration when the tuner ends.
 
 use anyhow::{Context, Result, anyhow};
 use plimsoll_tune::adapter::Guarded;
@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 #[derive(Debug)]
 pub struct Interrupted(String);
 
-/// What a shell says of a command that SIGINT ended.
+/// Exit status that a shell reports for a command that SIGINT ended.
 pub const STATUS_INTERRUPTED: u8 = 130;
 
 impl fmt::Display for Interrupted {
@@ -78,7 +78,7 @@ fn listen(stop: Stop) -> Result<()> {
     Ok(())
 }
 
-/// Was it said from outside (nohup, a shell's background job) that this signal is nothing to us?
+/// Returns whether the parent (nohup, a shell's background job) had this signal ignored
 fn is_ignored(kind: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:")).map(str::trim).unwrap_or_default();

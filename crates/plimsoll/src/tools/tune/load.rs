@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Replay a trace against live volumes in real time, and print how long requests took: `measure` of a tune file
+/// Replay a trace on live volumes in real time, and print times (`measure`)
 #[derive(Args)]
 #[command(
     after_help = "Prints `request,node,value` lines: `request` the whole time, `op` 0 for a read and 1 for a write, and the time again as \
@@ -31,13 +31,13 @@ pub struct Load {
     /// The trace; any format that `plimsoll trace info` reads.
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
-    /// How much of it, in seconds of real time; all of it if not said.
+    /// Length to replay, in seconds of real time [default: all of it].
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
-    /// Where to begin, in the trace's own time.
+    /// Begin, in the trace's own time.
     #[arg(long, value_name = "TIME", default_value = "0s")]
     from: Span,
-    /// So many times as fast: 2, 0.5, 1/8.
+    /// Factor of the pace: 2, 0.5, 1/8.
     #[arg(long, value_name = "X", default_value = "1", value_parser = speed)]
     rate: Speed,
     /// Reads that would take longer are refused at once, and go to the next replica.
@@ -46,7 +46,7 @@ pub struct Load {
     /// Writes under way at once; further ones wait, which is part of their time.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     writers: u16,
-    /// Distinct contents of written blocks of 4 KiB; as many as blocks if not said.
+    /// Distinct contents of written 4 KiB blocks [default: each its own].
     #[arg(long, value_name = "N")]
     contents: Option<u64>,
 }
@@ -66,7 +66,7 @@ fn speed(text: &str) -> Result<Speed, String> {
     Speed::parse(text).ok_or_else(|| "write a number such as 2, 0.5 or 1/8, not zero".into())
 }
 
-/// What requests share.
+/// State that requests share.
 struct Shared {
     volume: Volume,
     deadline: Option<Duration>,
@@ -147,7 +147,7 @@ impl Load {
         }))
     }
 
-    /// Whether each request wrote, and its time in milliseconds.
+    /// Operation (true: a write) and milliseconds of each request.
     async fn replay(&self, records: &[TraceRecord]) -> Result<Vec<(bool, f64)>> {
         let shared = self.open().await?;
         let mut placer = Placer::new(shared.volume.size_bytes(), BLOCK as u32, REQUEST_BYTES_MAX);

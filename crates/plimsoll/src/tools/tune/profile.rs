@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 pub struct Record {
     /// The tune file.
     file: PathBuf,
-    /// Where the profile goes: Parquet if the name ends so, else CSV.
+    /// File for the profile: Parquet if the name ends so, else CSV.
     #[arg(long, value_name = "FILE", required_unless_present = "screen")]
     out: Option<PathBuf>,
     /// Find by few runs which parameter moves which node, and print it as `moves` lines; records no profile.

@@ -1,4 +1,4 @@
-//! What was found, as a table, JSON and a plot.
+//! The solution, as a table, JSON and a plot.
 
 use crate::table::table;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -13,15 +13,15 @@ use std::io::IsTerminal;
 /// Points that are always shown.
 const SHOWN: [Point; 4] = [Point::Mean, Point::Share(0.5), Point::Share(0.9), Point::Share(0.99)];
 
-/// What there was to choose from.
+/// Choices: parameters and their values.
 pub struct Choice<'a> {
     /// The parameters.
     pub space: &'a Space,
     /// The settings with their distributions.
     pub candidates: &'a [Candidate],
-    /// How the period is cut.
+    /// Epochs of the period.
     pub epochs: Epochs,
-    /// What is wanted.
+    /// Objective and bounds.
     pub objective: &'a Objective,
 }
 
@@ -138,7 +138,7 @@ impl Choice<'_> {
         shares.into_iter().filter(|s| (1.0 - s) * requests < BEYOND_MIN * 0.999).map(told).collect()
     }
 
-    /// Why nothing was found, with the nearest that can be had.
+    /// Conflict of bounds, with the nearest mix that is possible.
     pub fn refusal(&self, e: &Unsolved) -> String {
         let Unsolved::Infeasible(why) = e else { return e.to_string() };
         let parts: Vec<String> = why

@@ -37,7 +37,7 @@ pub struct Solve {
     /// Epochs of a period instead of the tune file's; `any` for any shares.
     #[arg(long, value_name = "N|any", value_parser = epochs)]
     epochs: Option<Epochs>,
-    /// How to solve; the others are what OpTune used, to compare with.
+    /// Method of solving; all but `exact` are OpTune's, to compare with.
     #[arg(long, value_enum, default_value = "exact")]
     method: Method,
     /// Compose by drawing requests with this seed instead of by convolution.
@@ -46,8 +46,9 @@ pub struct Solve {
     /// Also solve with this bound added; repeat it to compare several.
     #[arg(long, value_name = "BOUND")]
     what_if: Vec<Bound>,
-    /// Measure what is chosen so many times anew through the adapter, and choose again, until all that is chosen was measured anew:
-    /// for measurements that are off as a whole, of which the luckiest would be chosen.
+    /// Measure the chosen settings N times again, and choose again, until all chosen ones were measured again.
+    ///
+    /// Use it where whole measurements are off: without it, the luckiest measurement would be chosen.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100),
           conflicts_with_all = ["what_if", "method"])]
     confirm: Option<u32>,
@@ -65,13 +66,13 @@ pub struct Solve {
 /// An objective on the command line; it replaces the tune file's.
 #[derive(Args)]
 pub struct Wanted {
-    /// What is to be least.
+    /// Goal to minimise.
     #[arg(long, value_name = "GOAL", conflicts_with = "target")]
     minimise: Option<Goal>,
     /// A target CDF: a file of `percent,ms` lines.
     #[arg(long, value_name = "FILE")]
     target: Option<PathBuf>,
-    /// What must hold: 'p50 <= 10ms'; repeat it for several.
+    /// Bound to keep: 'p50 <= 10ms'; may be repeated.
     #[arg(long, value_name = "BOUND")]
     bound: Vec<Bound>,
 }

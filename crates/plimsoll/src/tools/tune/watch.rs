@@ -40,7 +40,7 @@ pub struct Run {
     /// On an alarm, profile and solve anew instead of ending with status 1.
     #[arg(long)]
     retune: bool,
-    /// Measure what is chosen so many times anew before it's believed, as `plimsoll tune solve --confirm`.
+    /// Measure the chosen settings N times again before using them, as `plimsoll tune solve --confirm`.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     confirm: Option<u32>,
     /// Keep profiles per load level in this folder, and use those that are there.
@@ -60,7 +60,7 @@ pub struct Run {
     plot: Option<PathBuf>,
 }
 
-/// What is known of one load level.
+/// Profile and plan of one load level.
 struct Tuned {
     all: Vec<Candidate>,
     mix: Mix,

@@ -58,7 +58,7 @@ const WRITER_HIGH: u64 = WRITER_POSTS + 2_000;
 const WRITER_BATCH: u32 = 100;
 /// The writers' own computing (`hog` of 10,000 loops).
 const WRITER_COMPUTE: Span = Span::from_micros(10);
-/// How soon a blocked thread looks again.
+/// Interval at which a blocked thread looks again.
 const LOOK_AGAIN: Span = Span::from_millis(1);
 
 const READ: u16 = 0;

@@ -1,14 +1,14 @@
 //! Few enough mixes are all looked at, which is a proof.
 //!
-//! On the grid of times it's known of a mix's percentiles in which cell each lies, so its error from below; only mixes that this
-//! doesn't rule out are worked out exactly. OpTune's own systems, 20 to 36 configurations and five epochs, are such.
+//! On the grid of times the cell of each of a mix's percentiles is known, and so a lower bound of its error. Only mixes that
+//! this bound doesn't exclude are computed exactly. OpTune's own systems, 20 to 36 configurations and five epochs, are such.
 
 use super::Search;
 use super::local::ROUNDING;
 use crate::solve::program::Row;
 use crate::solve::{Epochs, GAP_PROVEN, Mix};
 
-/// What is better than the best by less counts as equal.
+/// Difference below which two values are equal.
 const EQUAL: f64 = GAP_PROVEN / 2.0;
 
 /// Mixes that are looked at: a second's work.

@@ -16,7 +16,7 @@ const STARTS: u64 = 6;
 const ANNEAL_STEPS: usize = 10_000;
 /// Candidates that the last local search tries.
 const CANDIDATES_TRIED: usize = 2_000;
-/// What a row may be missed by where the bound itself is kept.
+/// Amount by which a row may be missed where the bound itself is kept.
 pub(super) const ROUNDING: f64 = 2.0 * SHARE_TOLERANCE;
 /// Candidates that the local search tries besides the mix's own.
 const NEAR: usize = 12;

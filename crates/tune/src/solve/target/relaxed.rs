@@ -1,12 +1,12 @@
 //! The error of a mix from below, as a convex function of its shares.
 //!
 //! The square of a percentile's lateness is the sum of `t² - …` over the stretches of time at whose end the mix has not yet
-//! reached that percentile's share, and its earliness likewise. So in each stretch the error is a function of the one number
-//! `F(t) = Σ share · F_i(t)`: a staircase, falling up to the target's share there and rising beyond it. Its lower convex
-//! envelope is piecewise linear, which makes the sum over stretches a convex function of the shares that never exceeds the
-//! error. (In the limit of all percentiles the error is the squared Wasserstein distance, which is convex in mixtures, and the
-//! envelope is the function.) Where a percentile is known to lie within a range of stretches, the staircases have fewer
-//! steps, and the envelopes come closer: [`Ranges`] is what branch and bound divides.
+//! reached that percentile's share. Its earliness is such a sum, too. So in each stretch the error is a function of the one
+//! number `F(t) = Σ share · F_i(t)`: a staircase, falling up to the target's share there and rising beyond
+//! it. Its lower convex envelope is piecewise linear, which makes the sum over stretches a convex function of the shares that
+//! never exceeds the error. (In the limit of all percentiles the error is the squared Wasserstein distance, which is convex in
+//! mixtures, and the envelope is the function.) Where a percentile is known to lie within a range of stretches, the staircases
+//! have fewer steps, and the envelopes come closer: [`Ranges`] is what branch and bound divides.
 
 use crate::cdf::{Cdf, SHARE_TOLERANCE};
 
@@ -141,7 +141,7 @@ impl Relaxed {
         &self.shares[column]
     }
 
-    /// What the error of a mix with these shares is at least: each percentile lies somewhere in its cell.
+    /// Returns a lower bound of the error of a mix with these shares: each percentile lies somewhere in its cell.
     pub fn least_error(&self, mixed: &[f64]) -> f64 {
         let (mut c, mut sum) = (0, 0.0);
         for &(s, t) in &self.points {
@@ -208,7 +208,7 @@ impl Relaxed {
         (0..e.late.len()).map(|m| e.late[m].at(mixed[m + 1]).0 + e.early[m].at(mixed[m]).0).sum()
     }
 
-    /// How much of the share of `from` is best given to `to`: the error is convex along the way.
+    /// Returns the part of the share of `from` that is best moved to `to`: the error is convex along the way.
     pub fn best_move(&self, e: &Envelopes, parts: &[(usize, f64)], from: (usize, f64), to: usize) -> f64 {
         let mixed = self.mixed(parts);
         let along: Vec<f64> = self.shares[to].iter().zip(&self.shares[from.0]).map(|(a, b)| a - b).collect();
@@ -243,8 +243,8 @@ impl Relaxed {
     }
 }
 
-/// The target's own times, both ends, the columns' percentiles as they lie, and times that are evenly apart, as an error of
-/// so many milliseconds counts the same wherever few percentiles are: at most [`TIMES_MAX`].
+/// Chooses the times: the target's own, both ends, the columns' percentiles, and evenly spaced ones, as an error has the same
+/// weight where percentiles are few. At most [`TIMES_MAX`].
 fn times(columns: &[&Cdf], target: &[(f64, f64)]) -> Vec<f64> {
     let longest = columns.iter().map(|c| c.max_ms()).fold(0.0, f64::max);
     let mut times = vec![0.0, longest];

@@ -16,9 +16,9 @@ pub struct Served {
     pub name: String,
     /// Its bytes.
     pub bytes: u64,
-    /// Where it begins on the modelled disk.
+    /// Begin on the modelled disk.
     pub offset: u64,
-    /// What is really read.
+    /// The file's bytes.
     pub file: File,
 }
 
@@ -38,7 +38,7 @@ pub fn make(root: &Path, count: usize, largest: u64, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a file begins with tells it from the others.
+/// Header that tells a file from the others.
 fn write(path: &Path, name: &str, bytes: u64, content: &[u8]) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     let head = name.len().min(bytes as usize);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// Ask a web server for files, and print how long each part of each request took: `measure` of a tune file
+/// Load a web server, and print the time of each part (`measure`)
 #[derive(Args)]
 #[command(
     after_help = "Requests come as a Poisson process; files by Zipf's law, the first that the server lists most often. What is printed is \
@@ -27,20 +27,20 @@ pub struct WebLoad {
     /// Mean time between two requests.
     #[arg(long, value_name = "TIME", default_value = "72ms")]
     gap: Span,
-    /// How long it goes on.
+    /// Seconds of load.
     #[arg(long, value_name = "S")]
     seconds: f64,
     /// Exponent of the files' popularity.
     #[arg(long, value_name = "X", default_value_t = 0.9)]
     zipf: f64,
-    /// The same requests each time; different ones if not said.
+    /// Seed of the requests [default: drawn].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
 
 /// Requests under way at most: a server that can't keep up is overloaded, and more would only say so again.
 const UNDER_WAY_MAX: usize = 4096;
-/// What is still under way at the end must end within this.
+/// Time limit for requests that are in flight at the end.
 const END_TIME: Duration = Duration::from_secs(60);
 
 impl WebLoad {
@@ -95,13 +95,13 @@ impl WebLoad {
     }
 }
 
-/// Set a web server: `apply` of a tune file
+/// Change settings of a web server (`apply`)
 #[derive(Args)]
 #[command(after_help = "Example:\n  plimsoll tune web-set 127.0.0.1:8099 --idle-time 16ms --size-exponent 0.5")]
 pub struct WebSet {
     /// The server: HOST:PORT, as `plimsoll tune web-server` prints it.
     server: String,
-    /// How long the disk's scheduler keeps the disk for a request's next read.
+    /// Time that the disk's scheduler keeps the disk for a request's next read.
     #[arg(long, value_name = "TIME", required_unless_present = "size_exponent")]
     idle_time: Option<Span>,
     /// A file's bytes to this power are its Size(f) in the cache.

@@ -27,7 +27,7 @@ use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot};
 
-/// Serve a folder's files over HTTP, through a memory cache, at the speed of a modelled disk: a system to tune
+/// Serve files over HTTP at a modelled disk's speed: a system to tune
 #[derive(Args)]
 #[command(
     after_help = "GET /NAME is a file, GET /-/files lists them, POST /-/set?idle_time=8ms&size_exponent=0.5 sets the disk scheduler's \
@@ -38,13 +38,13 @@ pub struct WebServer {
     /// The folder.
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
-    /// Write so many files first, of the sizes that web servers have; the folder must be new or empty.
+    /// Write N files first, of a web server's sizes; the folder must be new or empty.
     #[arg(long, value_name = "N")]
     make: Option<usize>,
     /// The largest of them.
     #[arg(long, value_name = "SIZE", default_value = "16MiB", requires = "make")]
     largest: ByteSize,
-    /// Where it listens; port 0 takes a free one. Loopback is meant: whoever may connect may also set it.
+    /// Address to listen on; port 0 takes a free one. Use loopback: clients may also change settings.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8099")]
     listen: SocketAddr,
     /// The modelled disk.
@@ -64,7 +64,7 @@ pub struct WebServer {
 /// Times kept for who asks; more are forgotten.
 const TIMES_MAX: usize = 4 << 20;
 
-/// What requests share.
+/// State that requests share.
 struct Shared {
     files: Vec<Served>,
     by_name: BTreeMap<String, u32>,

@@ -1,0 +1,173 @@
+#!/bin/bash
+# RocksDB on ext4 over two nodes, read by an emulated Linux guest (no KVM needed) whose kernel chooses the node: with refusals, without
+# refusals under each multipath policy, and over NBD from one node. Each node is a modelled disk in real time with noise of its own: the two
+# have it in turn. Rounds alternate; prints the median over rounds of each percentile, with the least and the greatest.
+# Usage: bench/nvme_guest.sh path/to/plimsoll [rounds [seconds [deadline]]]. Takes about rounds x 5 x (seconds + 5).
+set -euo pipefail
+. "$(dirname "$0")/../tests/guest.sh"
+plimsoll=$(realpath "$1")
+rounds=${2:-3}
+seconds=${3:-20}
+deadline=${4:-20ms}
+cache=$(realpath -m target/guest-nvme-bench)
+work=$(mktemp -d)
+pids=()
+finish() {
+    for p in "${pids[@]}"; do
+        kill -9 "$p" 2>/dev/null || true
+        wait "$p" 2>/dev/null || true
+    done
+    mountpoint -q "$work/mnt" && umount "$work/mnt"
+    rm -rf "$work"
+}
+trap finish EXIT
+
+guest_image "$cache" '
+ifconfig lo 127.0.0.1 up
+for i in $(seq 100); do ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up 2>/dev/null && break; usleep 100000; done
+route add default gw 10.0.2.2
+word() { tr " " "\n" </proc/cmdline | sed -n "s/^$1=//p"; }
+subsystem() { grep -l "plimsoll:$1\$" /sys/class/nvme-subsystem/*/subsysnqn | xargs dirname; }
+connect() { # subsystem, port
+    id=11111111-2222-3333-4444-555555555555
+    echo "transport=tcp,traddr=10.0.2.2,trsvcid=$2,nqn=nqn.2026-11.plimsoll:$1,hostnqn=nqn.2014-08.org.nvmexpress:uuid:$id,hostid=$id,nr_io_queues=2" >/dev/nvme-fabrics
+}
+disk() {
+    for i in $(seq 200); do
+        for d in $(subsystem $1)/nvme*n*; do
+            d=$(basename $d)
+            case $d in *c*) ;; *) [ -b /dev/$d ] && echo $d && return ;; esac
+        done
+        usleep 50000
+    done
+}
+paths() { # reads of each path so far
+    for p in $(subsystem $1)/nvme*/nvme*c*n*; do awk "{print \$1}" $p/stat; done | xargs
+}
+measure() { # name, device
+    mount -t ext4 -o ro,noload /dev/$2 /mnt 2>/err || { echo "GUEST-FAILED mount $1: $(cat /err) $(dmesg | tail -n 2)"; return; }
+    echo 3 >/proc/sys/vm/drop_caches
+    db_bench --benchmarks=readrandom --use_existing_db=1 --readonly=1 --db=/mnt/db --num=$(word keys) --value_size=400 --compression_type=none \
+        --use_direct_reads=1 --cache_size=0 --threads=4 --duration=$(word seconds) --histogram=1 --seed=$3 >/out 2>/err || echo "GUEST-FAILED db_bench $1: $(tail -n 2 /err | xargs)"
+    echo "GUEST-RESULT $1 $(awk "/^readrandom/{print \"ops\", \$5} /^Percentiles/{print \$2,\$3,\$4,\$5,\$6,\$7,\$8,\$9,\$10,\$11}" /out | xargs) $(grep -c . /err) lines of errors"
+    umount /mnt
+}
+mkdir -p /mnt /tmp
+for round in $(seq $(word rounds)); do
+    for mode in refuse plain-numa plain-round-robin plain-queue-depth; do
+        name=${mode%%-*}
+        connect $name $(word a); connect $name $(word b)
+        d=$(disk $name)
+        case $mode in plain-*) policy=${mode#plain-} ;; *) policy=numa ;; esac
+        echo $policy >$(subsystem $name)/iopolicy
+        measure $mode $d $round
+        echo "GUEST-PATHS $mode $(paths $name)"
+        for c in $(ls -d $(subsystem $name)/nvme* | grep -v "n[0-9]*$"); do echo 1 >$c/delete_controller; done
+        while [ -n "$(grep -l "plimsoll:$name\$" /sys/class/nvme-subsystem/*/subsysnqn 2>/dev/null)" ]; do usleep 20000; done
+    done
+    nbd-client -N data 10.0.2.2 $(word nbd) /dev/nbd0 -readonly >/err 2>&1 || echo "GUEST-FAILED nbd-client $(cat /err)"
+    measure nbd nbd0 $round
+    nbd-client -d /dev/nbd0 >/dev/null 2>&1
+done
+dmesg | grep -E "I/O error, dev nvme[0-9]+n[0-9]+,|Buffer I/O error on dev nvme[0-9]+n" | head -n 3 | sed "s/^/GUEST-FAILED /"
+echo GUEST-DONE
+' "virtio_net nvme_tcp libcrc32c crc32c_generic crc32c-intel ext4 nbd" "db_bench nbd-client"
+
+# The data base, once, on both nodes.
+keys=100000
+truncate -s 128M "$work/raw"
+mkfs.ext4 -q -F "$work/raw"
+mkdir "$work/mnt"
+mount -o loop "$work/raw" "$work/mnt"
+db_bench --benchmarks=fillrandom,compact --db="$work/mnt/db" --num=$keys --value_size=400 --compression_type=none --seed=1 --write_buffer_size=4000000 >/dev/null 2>&1
+umount "$work/mnt"
+
+config() { # device, read_only, subsystems
+    cat <<CONFIG
+[listen]
+unix = "nbd.sock"
+tcp = "127.0.0.1:0"
+nvme_tcp = "127.0.0.1:0"
+[control]
+http = "127.0.0.1:0"
+unix = "control.sock"
+[[pool]]
+name = "p"
+device = $1
+[[tenant]]
+name = "t"
+class = "best-effort"
+[[volume]]
+name = "data"
+pool = "p"
+size = "128MiB"
+tenant = "t"
+read_only = $2
+[[volume]]
+name = "noise"
+pool = "p"
+size = "256MiB"
+tenant = "t"
+[[grant]]
+peer = "local"
+volumes = ["*"]
+$3
+CONFIG
+}
+start_node() { # which, configuration
+    mkdir -p "$work/$1"
+    echo "$2" >"$work/$1/node.toml"
+    (cd "$work/$1" && exec "$plimsoll" serve --config node.toml) >"$work/$1/log" 2>&1 &
+    nodes[$1]=$!
+    pids+=($!)
+    node_serves "$work/$1/log"
+}
+declare -A nodes
+for n in a b; do
+    start_node $n "$(config '{ file = "disk.img", size = "512MiB" }' false "")"
+    nbdcopy "$work/raw" "nbd+unix:///data?socket=$work/$n/nbd.sock"
+    kill "${nodes[$n]}"
+    wait "${nodes[$n]}"
+done
+path=1
+for n in a b; do
+    names="[[subsystem]]
+nqn = \"nqn.2026-11.plimsoll:refuse\"
+export = \"data?deadline=$deadline&busy=error\"
+path = $path
+[[subsystem]]
+nqn = \"nqn.2026-11.plimsoll:plain\"
+export = \"data\"
+path = $path"
+    start_node $n "$(config '{ file = "disk.img", size = "512MiB", model = "cheetah-15k5" }' true "$names")"
+    path=$((path + 1))
+done
+port() { "$plimsoll" status --json --control "$work/$1/control.sock" | grep -o "\"$2\": *\"[^\"]*:[^\"]*\"" | grep -o '[0-9]*"$' | tr -d '"'; }
+
+# Noise: three seconds on one node, then on the other.
+(
+    while :; do
+        for n in a b; do
+            fio --name=n --ioengine=nbd --uri="nbd+unix:///noise?socket=$work/$n/nbd.sock" --rw=randrw --bs=64k --iodepth=8 --time_based \
+                --runtime=3 --size=256M --randrepeat=0 --output=/dev/null >/dev/null 2>&1 || exit
+        done
+    done
+) &
+pids+=($!)
+guest_start "$cache" "$work/serial" 768 "a=$(port a nvme_tcp) b=$(port b nvme_tcp) nbd=$(port a nbd_tcp) keys=$keys seconds=$seconds rounds=$rounds" \
+    -netdev user,id=n -device virtio-net-pci,netdev=n
+qemu=$!
+pids+=($qemu)
+wait $qemu || true
+grep -a "GUEST-FAILED" "$work/serial" && exit 1
+grep -aq GUEST-DONE "$work/serial"
+echo "db_bench readrandom, 4 threads, $rounds rounds of $seconds s, deadline $deadline, ms; a guest without hardware acceleration, modelled disks"
+grep -a GUEST-RESULT "$work/serial" | tr -d '\r' | gawk '
+{ name = $2; for (i = 3; i < NF; i++) { k = $i; sub(":", "", k); if (k ~ /^(ops|P50|P95|P99|P99.9)$/) v[name, k] = v[name, k] " " $(i + 1) } names[name] = 1 }
+END { for (name in names) { printf "%-20s", name; split("ops P50 P99 P99.9", keys, " "); for (j = 1; j <= 4; j++) { k = keys[j]; n = split(v[name, k], a, " "); asort(a);
+    scale = k == "ops" ? 1 : 1000; printf "  %s %.2f (%.2f to %.2f)", k, a[int((n + 1) / 2)] / scale, a[1] / scale, a[n] / scale } print "" } }' || cat "$work/serial"
+grep -a GUEST-PATHS "$work/serial" | tr -d '\r'
+for n in a b; do
+    echo "node $n:"
+    "$plimsoll" volume show data --control "$work/$n/control.sock" | grep -E "requests|promise|kept"
+done

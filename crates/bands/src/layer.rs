@@ -1,0 +1,663 @@
+//! The layer: the path of each request.
+//!
+//! ```text
+//!  read ──► each piece from its free zone, from the buffer, or from its band's zone ──► done
+//!  change ──► free zones: passed on; bands: into the buffer, if it has room, else it waits ──► done (durable ones: as a flush)
+//!  flush ──► every band with older changes is copied (see rewrite) ──► flush below ──► done
+//! ```
+
+use crate::config::{BandsConfig, Planted};
+use crate::map::Map;
+use crate::pieces::Pieces;
+use crate::rewrite::{Rewrite, Step};
+use crate::shape::{Place, Places};
+use plimsoll_base::{
+    Completion, Data, Io, IoError, IoFlags, IoHead, Op, Origin, Outcome, OwnKind, Span, StatusExtent, Time, VolumeKey,
+};
+use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Offer, Ports};
+use slab::Slab;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Runs in the buffer at most, beside those of one request: zeroes take no bytes of it.
+const PIECES_MAX: usize = 65_536;
+
+/// The stage of the layer's life.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Life {
+    Recovering,
+    Ready,
+    /// The map's write failed: which of two maps a start would find is unknown, so no zone may be used again.
+    Stuck(&'static str),
+    Failed(String),
+}
+
+/// Counts since the start.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counters {
+    /// Bands copied.
+    pub copied: u64,
+    /// Bands that became zeroes, without a copy.
+    pub zeroed: u64,
+    /// Copies that came to nothing.
+    pub failed: u64,
+    /// Time of all copies, from the first request to the map.
+    pub copy_time: Span,
+    /// The longest.
+    pub copy_longest: Span,
+    /// Bytes read and written by copies.
+    pub copy_bytes: u64,
+    /// Changes that waited for room in the buffer.
+    pub waited: u64,
+    /// Copies of the map that a start found corrupt or older and wrote again.
+    pub repaired: u64,
+}
+
+/// State of the bands.
+#[derive(Clone, Debug)]
+pub struct BandsStatus {
+    /// The problem, if there is one.
+    pub problem: Option<String>,
+    /// Number of bands, and of those that have a zone.
+    pub bands: (u32, u32),
+    /// Zones without a band.
+    pub spares: u32,
+    /// Bytes in the buffer.
+    pub buffered_bytes: u64,
+    /// The band being copied.
+    pub copying: Option<u32>,
+    /// Since the start.
+    pub counters: Counters,
+}
+
+/// Something sent below.
+pub(crate) enum Pending {
+    /// A request of the layer above, whole; the shingled zone that it reads.
+    One { head: IoHead, zone: Option<u32> },
+    /// One in pieces.
+    Split(Box<Split>),
+    /// The copy's.
+    Own(Step),
+    /// A start's read of a copy of the map, or its repair.
+    Recovery(usize),
+}
+
+pub(crate) struct Split {
+    head: IoHead,
+    /// Length of each piece, the zone that it's read from, and its answer.
+    pieces: Vec<(u64, Option<u32>, Data)>,
+    outstanding: usize,
+    outcome: Outcome,
+    dispatched_at: Time,
+    /// Parts of a change that go into the buffer when the rest has ended.
+    buffered: Vec<(u64, u64, Data)>,
+}
+
+/// A device address, with the zone if it's a shingled one, or data that are known already.
+type Stored = Result<(u64, Option<u32>), Data>;
+
+/// A request that is done when all changes before `limit` are.
+struct Waiter {
+    io: Io,
+    limit: u64,
+}
+
+/// See the module's documentation.
+pub struct Bands {
+    pub(crate) places: Places,
+    pub(crate) config: BandsConfig,
+    pub(crate) life: Life,
+    pub(crate) map: Map,
+    /// Zones without a band.
+    pub(crate) spare: BTreeSet<u32>,
+    /// Requests that read a shingled zone.
+    pub(crate) readers: BTreeMap<u32, u32>,
+    pub(crate) dirty: Pieces,
+    pub(crate) rewrite: Option<Rewrite>,
+    waiters: VecDeque<Waiter>,
+    /// Changes that wait for room in the buffer.
+    pub(crate) held: VecDeque<Io>,
+    pub(crate) ops: Slab<Pending>,
+    next_sequence: u64,
+    /// Client requests that are below.
+    pub(crate) clients_below: u32,
+    pub(crate) stepped_at: Time,
+    /// The pool ends: all changes in the buffer are to be in their zones soon.
+    pub(crate) draining: bool,
+    /// A copy failed since the last change: what is in the buffer may stay there.
+    pub(crate) gave_up: bool,
+    found: [Option<Map>; 2],
+    recovering: usize,
+    pub(crate) counters: Counters,
+}
+
+impl Bands {
+    /// A layer over a formatted device, whose map it reads before it serves.
+    pub fn new(places: Places, config: BandsConfig) -> Bands {
+        Bands {
+            places,
+            config,
+            life: Life::Recovering,
+            map: Map::empty(&places),
+            spare: BTreeSet::new(),
+            readers: BTreeMap::new(),
+            dirty: Pieces::default(),
+            rewrite: None,
+            waiters: VecDeque::new(),
+            held: VecDeque::new(),
+            ops: Slab::new(),
+            next_sequence: 1,
+            clients_below: 0,
+            stepped_at: Time::ZERO,
+            draining: false,
+            gave_up: false,
+            found: [None, None],
+            recovering: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// A layer over a device whose bands are all full of data, spares spread among them: there is nothing to read. For simulations.
+    pub fn full(places: Places, config: BandsConfig) -> Bands {
+        let mut b = Bands::new(places, config);
+        let every = places.zones / places.shape.spares;
+        let is_spare = |z: &u32| z % every == every / 2 && z / every < places.shape.spares;
+        let (spare, taken): (Vec<u32>, Vec<u32>) = (0..places.zones).partition(is_spare);
+        b.map.zones = taken.into_iter().map(Some).collect();
+        b.spare = spare.into_iter().collect();
+        b.life = Life::Ready;
+        b
+    }
+
+    /// Is this mistake planted?
+    pub(crate) fn has(&self, planted: Planted) -> bool {
+        self.config.planted == Some(planted)
+    }
+
+    /// Places of everything on the device.
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Returns the counts.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns their state.
+    pub fn status(&self) -> BandsStatus {
+        BandsStatus {
+            problem: self.problem(),
+            bands: (self.places.bands, self.map.zones.iter().flatten().count() as u32),
+            spares: self.spare.len() as u32,
+            buffered_bytes: self.dirty.bytes() + self.rewrite.as_ref().map_or(0, |r| r.frozen.bytes()),
+            copying: self.rewrite.as_ref().map(|r| r.band),
+            counters: self.counters,
+        }
+    }
+
+    /// Returns why it doesn't serve, or not all.
+    pub fn problem(&self) -> Option<String> {
+        match &self.life {
+            Life::Recovering | Life::Ready => None,
+            Life::Stuck(why) => Some((*why).into()),
+            Life::Failed(why) => Some(why.clone()),
+        }
+    }
+
+    /// A request of the layer's own.
+    pub(crate) fn send_own(&mut self, now: Time, op: Op, at: u64, len: u64, what: Pending, out: &mut Actions) -> Io {
+        let kind = if matches!(what, Pending::Recovery(_)) { OwnKind::Recovery } else { OwnKind::Checkpoint };
+        let mut head = IoHead::new(op, VolumeKey::POOL, Default::default(), at, len, now);
+        head.id = out.new_id();
+        head.origin = Origin::Own(kind);
+        head.tag = self.ops.insert(what) as u64;
+        Io::new(head, Data::Absent)
+    }
+
+    /// Device address of a band's byte, and its zone.
+    fn on_device(&self, at: u64) -> Option<(u64, u32)> {
+        let zone = self.map.zones[(at / self.places.shape.zone_bytes) as usize]?;
+        Some((self.places.zone_at(zone) + at % self.places.shape.zone_bytes, zone))
+    }
+
+    /// A read's pieces: the length of each, and where it is.
+    fn segments(&self, from: u64, to: u64) -> Vec<(u64, Stored)> {
+        let mut found = Vec::new();
+        for place in self.places.of(from, to) {
+            let (at, len) = match place {
+                Place::Free { at, len } => {
+                    found.push((len, Ok((at, None))));
+                    continue;
+                }
+                Place::Band { at, len } => (at, len),
+            };
+            for (at, len, newest) in self.dirty.over(at, at + len) {
+                let frozen = self.rewrite.as_ref().filter(|_| !self.has(Planted::FrozenUnread));
+                match (newest, frozen) {
+                    (Some(data), _) => found.push((len, Err(data))),
+                    (None, Some(r)) => {
+                        for (at, len, data) in r.frozen.over(at, at + len) {
+                            found.push((len, self.stored(at, data)));
+                        }
+                    }
+                    (None, None) => found.push((len, self.stored(at, None))),
+                }
+            }
+        }
+        found
+    }
+
+    fn stored(&self, at: u64, held: Option<Data>) -> Stored {
+        match (held, self.on_device(at)) {
+            (Some(data), _) => Err(data),
+            (None, Some((device, zone))) => Ok((device, Some(zone))),
+            (None, None) => Err(Data::Zeroes),
+        }
+    }
+
+    fn read(&mut self, io: Io, out: &mut Actions) {
+        let segments = self.segments(io.offset, io.end());
+        if let [(_, Ok((at, zone)))] = segments[..] {
+            return self.pass(io, at, zone, out);
+        }
+        let outstanding = segments.iter().filter(|s| s.1.is_ok()).count();
+        if outstanding == 0 {
+            let parts: Vec<(u64, Data)> = segments.into_iter().map(|(n, d)| (n, d.expect_err("known"))).collect();
+            return out.done(io, Data::Parts(parts.into()));
+        }
+        let op = self.ops.vacant_key() as u64;
+        let mut pieces = Vec::with_capacity(segments.len());
+        for (i, (len, what)) in segments.into_iter().enumerate() {
+            pieces.push(match what {
+                Ok((at, zone)) => {
+                    self.reads(zone);
+                    let piece = out_piece(out, &io, at, len, op, i);
+                    out.submit(0, piece);
+                    (len, zone, Data::Absent)
+                }
+                Err(data) => (len, None, data),
+            });
+        }
+        self.split(io.head, pieces, outstanding, Vec::new());
+    }
+
+    fn split(
+        &mut self,
+        head: IoHead,
+        pieces: Vec<(u64, Option<u32>, Data)>,
+        outstanding: usize,
+        buffered: Vec<(u64, u64, Data)>,
+    ) {
+        self.clients_below += u32::from(head.is_of_client());
+        let (outcome, dispatched_at) = (Outcome::Done, Time::NEVER);
+        let split = Split { head, pieces, outstanding, outcome, dispatched_at, buffered };
+        self.ops.insert(Pending::Split(Box::new(split)));
+    }
+
+    fn reads(&mut self, zone: Option<u32>) {
+        if let Some(z) = zone {
+            *self.readers.entry(z).or_default() += 1;
+        }
+    }
+
+    fn has_read(&mut self, zone: Option<u32>) {
+        let Some(z) = zone else { return };
+        if let Some(n) = self.readers.get_mut(&z) {
+            *n -= 1;
+            if *n == 0 {
+                self.readers.remove(&z);
+            }
+        }
+    }
+
+    fn pass(&mut self, mut io: Io, at: u64, zone: Option<u32>, out: &mut Actions) {
+        self.clients_below += u32::from(io.head.is_of_client());
+        self.reads(zone);
+        io.head.tag = self.ops.insert(Pending::One { head: io.head, zone }) as u64;
+        io.head.offset = at;
+        out.submit(0, io);
+    }
+
+    fn change(&mut self, now: Time, io: Io, out: &mut Actions) {
+        let of_bands = |p: &Place| matches!(p, Place::Band { .. });
+        let bytes: u64 = self.places.of(io.offset, io.end()).filter(of_bands).map(|p| p.len()).sum();
+        if bytes == 0 {
+            return self.change_parts(now, io, out);
+        }
+        if matches!(self.life, Life::Stuck(_)) {
+            return out.end(io, Outcome::Failed(IoError::Device));
+        }
+        if !self.held.is_empty() || !self.has_room(&io) {
+            self.counters.waited += 1;
+            self.held.push_back(io);
+            return self.work(now, out);
+        }
+        self.change_parts(now, io, out);
+    }
+
+    /// Has the buffer room for a change? Zeroes take none.
+    fn has_room(&self, io: &Io) -> bool {
+        let bytes = if io.op == Op::Write { io.len } else { 0 };
+        let (frozen, runs) = self.rewrite.as_ref().map_or((0, 0), |r| (r.frozen.bytes(), r.frozen.len()));
+        let all = self.dirty.bytes() + frozen;
+        let fits = all == 0 || all + bytes <= self.config.buffer_bytes;
+        fits && self.dirty.len() + runs < PIECES_MAX
+    }
+
+    /// Sends what goes to free zones, and keeps what goes to bands.
+    fn change_parts(&mut self, now: Time, io: Io, out: &mut Actions) {
+        let places: Vec<Place> = self.places.of(io.offset, io.end()).collect();
+        if let [Place::Free { at, .. }] = places[..] {
+            return self.pass(io, at, None, out);
+        }
+        let zeroes = io.op != Op::Write;
+        let op = self.ops.vacant_key() as u64;
+        let (mut pieces, mut buffered, mut covered) = (Vec::new(), Vec::new(), 0);
+        for place in places {
+            match place {
+                Place::Free { at, len } => {
+                    let mut child = out_piece(out, &io, at, len, op, pieces.len());
+                    child.data = io.data.slice(io.len, covered, len);
+                    out.submit(0, child);
+                    pieces.push((len, None, Data::Absent));
+                }
+                Place::Band { at, len } => {
+                    let data = if zeroes { Data::Zeroes } else { io.data.slice(io.len, covered, len) };
+                    buffered.push((at, len, data));
+                }
+            }
+            covered += place.len();
+        }
+        if pieces.is_empty() {
+            return self.buffer(now, io, buffered, out);
+        }
+        let outstanding = pieces.len();
+        self.split(io.head, pieces, outstanding, buffered);
+    }
+
+    fn buffer(&mut self, now: Time, io: Io, parts: Vec<(u64, u64, Data)>, out: &mut Actions) {
+        let forgotten = io.op == Op::Trim && self.has(Planted::TrimForgotten);
+        self.gave_up = false;
+        for (at, len, data) in parts.into_iter().filter(|_| !forgotten) {
+            self.dirty.put(at, len, data, self.next_sequence);
+            self.next_sequence += 1;
+        }
+        if io.flags.has(IoFlags::FUA) && !self.has(Planted::FuaBuffered) {
+            self.waiters.push_back(Waiter { io, limit: self.next_sequence });
+            return self.work(now, out);
+        }
+        out.done(io, Data::Absent);
+        self.work(now, out);
+    }
+
+    /// The order number before which all changes are in their zones.
+    fn settled(&self) -> u64 {
+        let frozen = self.rewrite.as_ref().into_iter().flat_map(|r| r.frozen.iter());
+        self.dirty.iter().chain(frozen).map(|(_, p)| p.sequence).min().unwrap_or(u64::MAX)
+    }
+
+    /// Returns the limit of the request that has waited longest for changes to be in their zones.
+    pub(crate) fn wanted_before(&self) -> Option<u64> {
+        self.waiters.front().map(|w| w.limit)
+    }
+
+    fn flush(&mut self, now: Time, io: Io, out: &mut Actions) {
+        let limit = if self.has(Planted::FlushNotAwaited) { 0 } else { self.next_sequence };
+        self.waiters.push_back(Waiter { io, limit });
+        self.work(now, out);
+    }
+
+    /// Whatever there is to do beside single requests.
+    pub(crate) fn work(&mut self, now: Time, out: &mut Actions) {
+        loop {
+            let settled = if self.waiters.is_empty() { 0 } else { self.settled() };
+            while let Some(w) = self.waiters.pop_front_if(|w| settled >= w.limit) {
+                if w.io.op != Op::Flush || self.has(Planted::FlushNotPassed) {
+                    out.done(w.io, Data::Absent);
+                } else {
+                    self.pass(w.io, 0, None, out);
+                }
+            }
+            if self.held.front().is_some_and(|io| self.has_room(io)) {
+                let io = self.held.pop_front().expect("just looked");
+                self.change_parts(now, io, out);
+                continue;
+            }
+            if !self.step(now, out) {
+                return;
+            }
+        }
+    }
+
+    /// No change will get to its zone: who waits for one hears so.
+    pub(crate) fn fail_waiting(&mut self, out: &mut Actions) {
+        for w in self.waiters.drain(..) {
+            out.end(w.io, Outcome::Failed(IoError::FlushFailed));
+        }
+        for io in self.held.drain(..) {
+            out.end(io, Outcome::Failed(IoError::Device));
+        }
+    }
+
+    fn end_above(&mut self, now: Time, mut c: Completion, head: IoHead, out: &mut Actions) {
+        self.clients_below -= u32::from(head.is_of_client());
+        c.io.head = head;
+        out.complete(c);
+        self.work(now, out);
+    }
+
+    fn split_ended(&mut self, now: Time, op: usize, c: Completion, out: &mut Actions) {
+        let i = (c.io.tag >> 32) as usize;
+        let Pending::Split(split) = &mut self.ops[op] else { unreachable!("a piece of a split request") };
+        if !c.outcome.is_done() {
+            split.outcome = c.outcome;
+        }
+        split.dispatched_at = split.dispatched_at.min(c.dispatched_at);
+        split.outstanding -= 1;
+        let (ended, zone) = (split.outstanding == 0, split.pieces[i].1);
+        if split.head.op == Op::Read {
+            split.pieces[i].2 = c.io.into_data();
+        }
+        self.has_read(zone);
+        if !ended {
+            return;
+        }
+        let Pending::Split(split) = self.ops.remove(op) else { unreachable!("just looked") };
+        let Split { head, pieces, outcome, dispatched_at, buffered, .. } = *split;
+        let mut io = Io::new(head, Data::Absent);
+        if head.op == Op::Read {
+            let parts: Vec<(u64, Data)> = pieces.into_iter().map(|(len, _, data)| (len, data)).collect();
+            io.data = Data::Parts(parts.into());
+        } else if outcome.is_done() && !buffered.is_empty() {
+            self.clients_below -= u32::from(head.is_of_client());
+            return self.buffer(now, io, buffered, out);
+        }
+        self.end_above(now, Completion { io, outcome, dispatched_at }, head, out);
+    }
+
+    fn recovery_ended(&mut self, now: Time, i: usize, c: Completion, out: &mut Actions) {
+        self.recovering -= 1;
+        if c.io.op != Op::Read {
+            self.life = if c.outcome.is_done() {
+                Life::Ready
+            } else {
+                Life::Failed("one copy of the bands' map is corrupt and can't be written: replace the device".into())
+            };
+            return;
+        }
+        if c.outcome.is_done() {
+            let mut bytes = vec![0; c.io.len as usize];
+            c.io.data.copy_to(&mut bytes);
+            self.found[i] = Map::decode(&bytes, &self.places, !self.has(Planted::SumIgnored));
+        }
+        if self.recovering == 0 {
+            self.recovered(now, out);
+        }
+    }
+
+    /// Both copies of the map have been looked at.
+    fn recovered(&mut self, now: Time, out: &mut Actions) {
+        let number = |m: &Option<Map>| m.as_ref().map_or(0, |m| m.number);
+        let numbers = [number(&self.found[0]), number(&self.found[1])];
+        let mut best = usize::from(numbers[1] > numbers[0]);
+        if self.has(Planted::OlderMapTaken) && numbers[0].min(numbers[1]) > 0 {
+            best = 1 - best;
+        }
+        let alike = self.found[0] == self.found[1];
+        let Some(map) = self.found[best].take() else {
+            let why =
+                "both copies of the bands' map are corrupt, or the device was never formatted: restore it from a copy";
+            self.life = Life::Failed(why.into());
+            return;
+        };
+        let taken: BTreeSet<u32> = map.zones.iter().flatten().copied().collect();
+        self.spare = (0..self.places.zones).filter(|z| !taken.contains(z)).collect();
+        self.map = map;
+        if alike || self.has(Planted::OlderMapLeft) {
+            self.life = Life::Ready;
+            return;
+        }
+        self.counters.repaired += 1;
+        self.recovering = 1;
+        let at = self.places.maps_at()[1 - best];
+        let mut io = self.send_own(now, Op::Write, at, self.places.map_bytes, Pending::Recovery(1 - best), out);
+        io.head.flags = IoFlags::FUA;
+        io.data = Data::Bytes(self.map.encode(&self.places));
+        out.submit(0, io);
+    }
+
+    /// Returns where `head` will be on the device, for forecasts.
+    fn derived(&self, head: &IoHead) -> IoHead {
+        let mut below = *head;
+        if head.op == Op::Flush || head.end() > self.places.shown_bytes || head.len == 0 {
+            return below;
+        }
+        match self.places.place(head.offset) {
+            Place::Free { at, len } => (below.offset, below.len) = (at, len.min(head.len)),
+            Place::Band { at, len } => {
+                below.len = len.min(head.len);
+                below.offset = self.on_device(at).map_or(0, |d| d.0);
+            }
+        }
+        below
+    }
+}
+
+/// A piece of a request of the layer above, to `at`.
+fn out_piece(out: &mut Actions, io: &Io, at: u64, len: u64, op: u64, i: usize) -> Io {
+    out.piece(&io.head, io.op, at, len, op | (i as u64) << 32)
+}
+
+impl Layer for Bands {
+    fn name(&self) -> &'static str {
+        "bands"
+    }
+
+    fn offer(&self, below: &[Offer]) -> Offer {
+        Offer { size_bytes: self.places.shown_bytes, ..below[0] }
+    }
+
+    fn start(&mut self, now: Time, below: &[Offer], out: &mut Actions) {
+        if self.life == Life::Ready {
+            return;
+        }
+        if below[0].io_bytes_max < self.places.map_bytes {
+            self.life = Life::Failed(format!(
+                "the bands' map has {} bytes and the device takes {} at once: choose larger zones",
+                self.places.map_bytes, below[0].io_bytes_max
+            ));
+            return;
+        }
+        self.recovering = 2;
+        for (i, at) in self.places.maps_at().into_iter().enumerate() {
+            let io = self.send_own(now, Op::Read, at, self.places.map_bytes, Pending::Recovery(i), out);
+            out.submit(0, io);
+        }
+    }
+
+    fn state(&self) -> LayerState {
+        match self.life {
+            Life::Recovering => LayerState::Recovering,
+            Life::Ready => LayerState::Ready,
+            Life::Stuck(_) => LayerState::Degraded,
+            Life::Failed(_) => LayerState::Failed,
+        }
+    }
+
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        let is_band = |at: u64| matches!(self.places.place(at), Place::Band { .. });
+        if head.op.is_change() && head.end() <= self.places.shown_bytes && is_band(head.offset) {
+            return Forecast::NONE;
+        }
+        below.ask(0, at, &self.derived(head))
+    }
+
+    fn below_as(&self, head: &IoHead) -> IoHead {
+        self.derived(head)
+    }
+
+    fn declared(&mut self, head: &IoHead, out: &mut Actions) {
+        out.declare(0, self.derived(head));
+    }
+
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        if matches!(self.life, Life::Failed(_) | Life::Recovering) {
+            return out.end(io, Outcome::Failed(IoError::Unavailable));
+        }
+        if io.op != Op::Flush && (io.len == 0 || io.end() > self.places.shown_bytes) {
+            return out.end(io, Outcome::Failed(IoError::Invalid));
+        }
+        match io.op {
+            Op::Read => self.read(io, out),
+            Op::Write | Op::WriteZeroes | Op::Trim => self.change(now, io, out),
+            Op::Flush => self.flush(now, io, out),
+            Op::Cache => out.done(io, Data::Absent),
+            Op::BlockStatus => {
+                let all = StatusExtent { len: io.len, hole: false, zero: false };
+                out.done(io, Data::Status(vec![all].into()));
+            }
+        }
+    }
+
+    fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
+        let op = c.io.tag as u32 as usize;
+        match self.ops[op] {
+            Pending::Split(_) => self.split_ended(now, op, c, out),
+            Pending::One { head, zone } => {
+                self.ops.remove(op);
+                self.has_read(zone);
+                self.end_above(now, c, head, out);
+            }
+            Pending::Own(step) => {
+                self.ops.remove(op);
+                self.stepped(now, step, c, out);
+                self.work(now, out);
+            }
+            Pending::Recovery(i) => {
+                self.ops.remove(op);
+                self.recovery_ended(now, i, c, out);
+            }
+        }
+    }
+
+    fn wake(&mut self, now: Time, out: &mut Actions) {
+        self.work(now, out);
+    }
+
+    fn durability_lost(&mut self, _now: Time, _port: u8) -> bool {
+        if let Some(r) = &mut self.rewrite {
+            r.lost = true;
+        }
+        true
+    }
+
+    fn is_idle(&self) -> bool {
+        let at_rest = self.ops.is_empty() && self.waiters.is_empty() && self.held.is_empty();
+        at_rest && self.rewrite.is_none() && (self.dirty.is_empty() || self.gave_up)
+    }
+
+    fn drain(&mut self, now: Time, out: &mut Actions) {
+        self.draining = true;
+        self.work(now, out);
+    }
+}

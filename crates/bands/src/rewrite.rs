@@ -1,0 +1,280 @@
+//! A band's copy: its zone, merged with what is newer, goes to a spare one, and the map says so.
+//!
+//! ```text
+//! reset the spare ─► read a run ─► write it ─┐  ─► flush ─► map's first copy ─► its second ─► the old zone is spare
+//!                        ▲───────────────────┘
+//! ```
+//! One request is under way at a time. A copy that fails before its map comes to nothing: what it held is in the buffer again. If a map's write fails, nobody
+//! knows which map a start will find, and no zone may be used again.
+
+use crate::config::Planted;
+use crate::layer::{Bands, Life, Pending};
+use crate::map::Map;
+use crate::pieces::Pieces;
+use plimsoll_base::{Completion, Data, IoFlags, Op, Time};
+use plimsoll_stack::Actions;
+
+/// Kinds of the copy's requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    Reset,
+    Read,
+    Write,
+    Flush,
+    Map(usize),
+}
+
+/// A band being copied.
+pub(crate) struct Rewrite {
+    pub band: u32,
+    /// Changes that are merged into it.
+    pub frozen: Pieces,
+    /// The zone that it's read from.
+    source: Option<u32>,
+    /// The zone that it's written to; none for zeroes.
+    target: Option<u32>,
+    next: Step,
+    /// Bytes of the band that are read, and written.
+    read: u64,
+    written: u64,
+    /// Lengths and bytes that were read and aren't written yet.
+    run: Vec<(u64, Data)>,
+    busy: bool,
+    /// The device has lost writes that it had acknowledged.
+    pub lost: bool,
+    began: Time,
+}
+
+const STUCK: &str = "a write of the bands' map failed: nothing is written to bands until the node is started again";
+
+impl Bands {
+    /// Takes one step of a copy, or begins one, if it's time. False if there's nothing to do now.
+    pub(crate) fn step(&mut self, now: Time, out: &mut Actions) -> bool {
+        if self.life != Life::Ready {
+            if matches!(self.life, Life::Stuck(_)) {
+                self.fail_waiting(out);
+            }
+            return false;
+        }
+        let Some(r) = &self.rewrite else { return self.begin(now) };
+        if r.busy {
+            return false;
+        }
+        let may_wait = self.held.is_empty() && self.clients_below > 0;
+        let due = self.stepped_at + self.config.patience;
+        if may_wait && now < due {
+            out.wake_at(due);
+            return false;
+        }
+        self.send_step(now, out);
+        false
+    }
+
+    /// The band whose copy is wanted most: of what a flush waits for the first, of what fills the buffer the one with most bytes.
+    fn wanted_band(&self) -> Option<u32> {
+        let zone = self.places.shape.zone_bytes;
+        let limit = if self.draining && !self.gave_up { Some(u64::MAX) } else { self.wanted_before() };
+        if let Some((at, _)) = limit.and_then(|limit| self.dirty.iter().find(|(_, p)| p.sequence < limit)) {
+            return Some((at / zone) as u32);
+        }
+        if self.held.is_empty() {
+            return None;
+        }
+        let (mut best, mut this) = (None, (0, 0));
+        for (at, p) in self.dirty.iter() {
+            let band = (at / zone) as u32;
+            this = if this.0 == band { (band, this.1 + p.len) } else { (band, p.len) };
+            best = best.filter(|(_, bytes)| *bytes >= this.1).or(Some(this));
+        }
+        best.map(|(band, _)| band)
+    }
+
+    fn begin(&mut self, now: Time) -> bool {
+        let Some(band) = self.wanted_band() else { return false };
+        let zone_bytes = self.places.shape.zone_bytes;
+        let (from, to) = (u64::from(band) * zone_bytes, (u64::from(band) + 1) * zone_bytes);
+        let source = self.map.zones[band as usize];
+        let zero = self.dirty.is_zero(from, to);
+        let target = if zero {
+            None
+        } else {
+            let Some(t) = self.nearest_spare(source.unwrap_or(band)) else {
+                // Clients read all of them; one ends soon.
+                return false;
+            };
+            self.spare.remove(&t);
+            Some(t)
+        };
+        let target = if self.has(Planted::InPlace) && source.is_some() {
+            self.spare.extend(target);
+            source
+        } else {
+            target
+        };
+        if self.has(Planted::SourceFreedEarly) {
+            self.spare.extend(source);
+        }
+        let frozen = self.dirty.take(from, to);
+        let next = match target {
+            Some(_) if self.has(Planted::ResetForgotten) => Step::Read,
+            Some(_) => Step::Reset,
+            None => Step::Map(0),
+        };
+        self.rewrite = Some(Rewrite {
+            band,
+            frozen,
+            source,
+            target,
+            next,
+            read: 0,
+            written: 0,
+            run: Vec::new(),
+            busy: false,
+            lost: false,
+            began: now,
+        });
+        true
+    }
+
+    /// The spare zone nearest to `zone` that nobody reads.
+    fn nearest_spare(&self, zone: u32) -> Option<u32> {
+        let free = |z: &&u32| !self.readers.contains_key(z) || self.has(Planted::ReaderIgnored);
+        let below = self.spare.range(..=zone).rev().find(free);
+        let above = self.spare.range(zone..).find(free);
+        below.into_iter().chain(above).min_by_key(|z| z.abs_diff(zone)).copied()
+    }
+
+    /// The map with this copy's change.
+    fn next_map(&self) -> Map {
+        let r = self.rewrite.as_ref().expect("a copy is under way");
+        let mut map = Map { number: self.map.number + 1, zones: self.map.zones.clone() };
+        map.zones[r.band as usize] = r.target;
+        map
+    }
+
+    fn send_step(&mut self, now: Time, out: &mut Actions) {
+        let zone_bytes = self.places.shape.zone_bytes;
+        let r = self.rewrite.as_mut().expect("a copy is under way");
+        let start = u64::from(r.band) * zone_bytes;
+        let target = r.target.map(|t| self.places.zone_at(t));
+        // What is all new or was never written isn't read.
+        while r.next == Step::Read {
+            let run_left = self.config.run_bytes.max(self.config.io_bytes) - (r.read - r.written);
+            let len = self.config.io_bytes.min(zone_bytes - r.read).min(run_left);
+            if len == 0 {
+                r.next = Step::Write;
+                break;
+            }
+            let known = r.frozen.covers(start + r.read, start + r.read + len);
+            if r.source.is_some() && !known {
+                break;
+            }
+            r.run.push((len, Data::Zeroes));
+            r.read += len;
+        }
+        r.busy = true;
+        let next = r.next;
+        let what = Pending::Own(next);
+        let io = match next {
+            Step::Reset => self.send_own(now, Op::Trim, target.expect("a zone is reset"), zone_bytes, what, out),
+            Step::Read => {
+                let source = self.places.zone_at(r.source.expect("it's read from somewhere")) + r.read;
+                let run_left = self.config.run_bytes.max(self.config.io_bytes) - (r.read - r.written);
+                let len = self.config.io_bytes.min(zone_bytes - r.read).min(run_left);
+                self.send_own(now, Op::Read, source, len, what, out)
+            }
+            Step::Write => {
+                let (len, old) = r.run.first().cloned().expect("a run is written");
+                let from = start + r.written;
+                let merged: Vec<(u64, Data)> = r
+                    .frozen
+                    .over(from, from + len)
+                    .map(|(at, n, new)| (n, new.unwrap_or_else(|| old.slice(len, at - from, n))))
+                    .collect();
+                let at = target.expect("it's written somewhere") + r.written;
+                let mut io = self.send_own(now, Op::Write, at, len, what, out);
+                io.data = Data::Parts(merged.into());
+                io
+            }
+            Step::Flush => self.send_own(now, Op::Flush, 0, 0, what, out),
+            Step::Map(i) => {
+                let bytes = self.next_map().encode(&self.places);
+                let mut io = self.send_own(now, Op::Write, self.places.maps_at()[i], self.places.map_bytes, what, out);
+                io.head.flags = IoFlags::FUA;
+                io.data = Data::Bytes(bytes);
+                io
+            }
+        };
+        out.submit(0, io);
+    }
+
+    /// A request of the copy's has ended.
+    pub(crate) fn stepped(&mut self, now: Time, step: Step, c: Completion, out: &mut Actions) {
+        self.stepped_at = now;
+        let zone_bytes = self.places.shape.zone_bytes;
+        let early = self.has(Planted::MapBeforeData);
+        let once = self.has(Planted::MapOnce);
+        let r = self.rewrite.as_mut().expect("a copy is under way");
+        r.busy = false;
+        if !c.outcome.is_done() || (r.lost && !matches!(step, Step::Map(_))) {
+            return self.copy_failed(step, out);
+        }
+        let len = c.io.len;
+        match step {
+            Step::Reset => r.next = Step::Read,
+            Step::Read => {
+                self.counters.copy_bytes += len;
+                r.run.push((len, c.io.into_data()));
+                r.read += len;
+                let run = r.read - r.written;
+                if r.read == zone_bytes || run >= self.config.run_bytes {
+                    r.next = Step::Write;
+                }
+            }
+            Step::Write => {
+                self.counters.copy_bytes += len;
+                r.run.remove(0);
+                r.written += len;
+                if r.written == zone_bytes {
+                    r.next = if early { Step::Map(0) } else { Step::Flush };
+                } else if r.run.is_empty() {
+                    r.next = Step::Read;
+                }
+            }
+            Step::Flush => r.next = Step::Map(0),
+            Step::Map(0) if !once => r.next = Step::Map(1),
+            Step::Map(_) => self.copied(now),
+        }
+    }
+
+    /// Both copies of the map name the new zone.
+    fn copied(&mut self, now: Time) {
+        self.map = self.next_map();
+        let r = self.rewrite.take().expect("a copy is under way");
+        self.spare.extend(r.source.filter(|s| r.target != Some(*s)));
+        if self.has(Planted::NewerDropped) {
+            let zone = self.places.shape.zone_bytes;
+            self.dirty.take(u64::from(r.band) * zone, (u64::from(r.band) + 1) * zone);
+        }
+        let took = now.since(r.began);
+        let c = &mut self.counters;
+        c.copied += u64::from(r.target.is_some());
+        c.zeroed += u64::from(r.target.is_none());
+        c.copy_time += took;
+        c.copy_longest = c.copy_longest.max(took);
+    }
+
+    fn copy_failed(&mut self, step: Step, out: &mut Actions) {
+        let r = self.rewrite.take().expect("a copy is under way");
+        self.counters.failed += 1;
+        self.gave_up = true;
+        self.dirty.put_back(r.frozen);
+        if matches!(step, Step::Map(_)) {
+            // Neither zone is spare: a start may find either map.
+            self.life = Life::Stuck(STUCK);
+        } else {
+            self.spare.extend(r.target);
+        }
+        self.fail_waiting(out);
+    }
+}

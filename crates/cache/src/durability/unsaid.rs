@@ -1,0 +1,78 @@
+//! Dirty chunks that recovery must find. A chunk that is corrupt looks like one that a power loss tore, or that was never written: it would
+//! be taken for one, and extents that were flushed would be missing without notice. So the journal records of each chunk that it is durable
+//! (a `Held` record), and no flush or FUA write ends before that record is durable, too.
+
+use crate::config::Planted;
+use crate::format::Record;
+use crate::index::{Index, Weu, WeuState};
+use crate::journal::Journal;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Dirty chunks that are durable and not yet in the journal, and the flushes that wait for that.
+#[derive(Default)]
+pub(super) struct Unsaid {
+    /// WEUs with more durable headers than the journal has recorded.
+    weus: BTreeSet<u32>,
+    /// The journal's last record that says so of any.
+    last: u64,
+    /// Clients' requests, each with the record that it waits for, in order.
+    waiting: VecDeque<(u64, usize)>,
+}
+
+impl Unsaid {
+    /// Headers of dirty extents are durable, of this many slots of a WEU under a number.
+    pub(super) fn header_durable(&mut self, index: &mut Index, weu: u32, sequence: u64, slots: u32) {
+        let w = index.weu_mut(weu);
+        if w.sequence == sequence && slots > w.durable_slots {
+            w.durable_slots = slots;
+            self.weus.insert(weu);
+        }
+    }
+
+    /// Has the journal say so.
+    pub(super) fn say(&mut self, index: &Index, journal: &mut Journal, planted: Option<Planted>) {
+        for weu in std::mem::take(&mut self.weus) {
+            if let Some(record) = index.weu(weu).held(weu) {
+                let number = journal.push(record);
+                if !Planted::FlushUnsaid.is_in(planted) {
+                    self.last = number;
+                }
+            }
+        }
+    }
+
+    /// Requests wait for the last record, if it isn't durable. Returns those that needn't wait.
+    pub(super) fn wait(&mut self, ops: Vec<usize>, durable: u64) -> Vec<usize> {
+        if durable >= self.last {
+            return ops;
+        }
+        self.waiting.extend(ops.into_iter().map(|op| (self.last, op)));
+        Vec::new()
+    }
+
+    /// The journal is durable up to this record: who goes on.
+    pub(super) fn journaled(&mut self, durable: u64) -> Vec<usize> {
+        let go = self.waiting.partition_point(|w| w.0 <= durable);
+        self.waiting.drain(..go).map(|w| w.1).collect()
+    }
+
+    /// Checks what must hold after each event: requests wait in order, for records that were pushed and aren't durable.
+    pub(super) fn check(&self, durable: u64, pushed: u64) {
+        debug_assert!(self.last <= pushed && self.waiting.iter().all(|w| durable < w.0 && w.0 <= self.last));
+        debug_assert!(self.waiting.iter().is_sorted_by_key(|w| w.0), "requests end in order");
+    }
+
+    /// The journal gets no further: who waited.
+    pub(super) fn break_down(&mut self) -> Vec<usize> {
+        self.waiting.drain(..).map(|w| w.1).collect()
+    }
+}
+
+impl Weu {
+    /// The journal's record of its durable headers of dirty extents, if it has any.
+    pub(super) fn held(&self, weu: u32) -> Option<Record> {
+        let holds = !matches!(self.state, WeuState::Free | WeuState::Retired);
+        let record = Record::Held { weu, sequence: self.sequence, slots: self.durable_slots };
+        (holds && self.durable_slots > 0).then_some(record)
+    }
+}

@@ -1,0 +1,216 @@
+//! Writes to all replicas of a volume.
+
+use super::address::Address;
+use super::error::OpenError;
+use super::options::Options;
+use super::session::Session;
+use std::fmt;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::Poll;
+use tokio::sync::Mutex;
+
+/// Longest range of one TRIM, in bytes.
+const TRIM_BYTES_MAX: u64 = 1 << 30;
+
+/// Reason for a change's failure.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum WriteError {
+    /// The range isn't the volume's. Nothing was sent.
+    Range(String),
+    /// Some replicas have the change and others may not: their answers. The writer takes no more changes: open another with the
+    /// replicas that are left, and resync the others.
+    Failed(Vec<String>),
+    /// An earlier change had failed, or the writer is closed. Nothing was sent.
+    Closed(String),
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WriteError::Range(what) => f.write_str(what),
+            WriteError::Failed(heard) => write!(f, "not all replicas have the change: {}", heard.join("; ")),
+            WriteError::Closed(why) => write!(f, "no change is taken any more: {why}; open the volume again"),
+        }
+    }
+}
+
+impl std::error::Error for WriteError {}
+
+/// A writer's sessions, with `replica=write`.
+struct Sessions {
+    all: Vec<(String, Session)>,
+    /// The first failure.
+    broken: Option<String>,
+    /// A change is under way, or was given up half way: nothing can follow on these connections, not even a farewell.
+    adrift: bool,
+}
+
+/// One writer of a volume. A change has succeeded when every replica has acknowledged it. Changes are sent one after another, so
+/// that a count of changes says which replica is newer.
+///
+/// A replica whose writer is lost without [`Writer::close`] is one that may lack writes, and isn't read until it is resynced; so
+/// is one on which a change fails, and one that gets a second writer.
+pub struct Writer {
+    sessions: Mutex<Sessions>,
+    size_bytes: u64,
+    /// Longest payload of a WRITE, and the unit of offsets and lengths, in bytes.
+    payload_bytes_max: u32,
+    block_bytes: u32,
+}
+
+impl Writer {
+    /// Connects to all replicas. Each answer is waited for as long as [`Options::limit`] says.
+    ///
+    /// # Errors
+    /// If a replica can't be connected to, or they aren't of one size.
+    pub async fn open(replicas: &[Address], options: &Options) -> Result<Writer, OpenError> {
+        if replicas.is_empty() {
+            return Err(OpenError::Replicas(0));
+        }
+        let (mut all, mut failed) = (Vec::new(), Vec::new());
+        for address in replicas {
+            let name = address.export_with("replica=write");
+            match Session::open(address, name, options.limit).await {
+                Ok(session) => all.push((address.to_string(), session)),
+                Err(e) => failed.push((address.to_string(), e.to_string())),
+            }
+        }
+        let sizes: Vec<(String, u64)> = all.iter().map(|(a, s)| (a.clone(), s.size_bytes())).collect();
+        let differ = sizes.windows(2).any(|w| w[0].1 != w[1].1);
+        if !failed.is_empty() || differ {
+            for (_, session) in all {
+                let _ = session.close().await; // the first failure is told
+            }
+            return Err(if failed.is_empty() { OpenError::Sizes(sizes) } else { OpenError::NotAll(failed) });
+        }
+        let limits = all.iter().map(|(_, s)| s.payload_bytes_max());
+        let (payload_bytes_max, block_bytes) =
+            limits.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).expect("one at least");
+        let sessions = Mutex::new(Sessions { all, broken: None, adrift: false });
+        Ok(Writer { sessions, size_bytes: sizes[0].1, payload_bytes_max, block_bytes })
+    }
+
+    /// Writes. Longer data than a node takes at once are sent in pieces: a failure may leave some of them written.
+    ///
+    /// # Errors
+    /// If the range isn't the volume's, or a replica doesn't acknowledge the change.
+    ///
+    /// A future that is dropped leaves the writer broken: its replicas may differ.
+    pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), WriteError> {
+        let range = self.range(offset, data.len() as u64)?;
+        let piece = self.payload_bytes_max as usize / self.block_bytes as usize * self.block_bytes as usize;
+        for (i, part) in data.chunks(piece).enumerate() {
+            let at = range.start + (i * piece) as u64;
+            self.change(Change::Write(at, part)).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives up a range's content.
+    ///
+    /// # Errors
+    /// As [`Writer::write`].
+    pub async fn trim(&self, offset: u64, length: u64) -> Result<(), WriteError> {
+        let range = self.range(offset, length)?;
+        for at in (range.start..range.end).step_by(TRIM_BYTES_MAX as usize) {
+            let length = (range.end - at).min(TRIM_BYTES_MAX) as u32;
+            self.change(Change::Trim(at, length)).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable that was acknowledged before.
+    ///
+    /// # Errors
+    /// As [`Writer::write`].
+    pub async fn flush(&self) -> Result<(), WriteError> {
+        self.change(Change::Flush).await
+    }
+
+    /// Ends the sessions in order: replicas that have acknowledged everything lack nothing. After a failure it only disconnects, and
+    /// the replicas that failed stay marked.
+    pub async fn close(&self) {
+        let mut sessions = self.sessions.lock().await;
+        sessions.broken.get_or_insert_with(|| "the writer is closed".into());
+        if sessions.adrift {
+            sessions.all.clear();
+        }
+        for (_, session) in sessions.all.drain(..) {
+            let _ = session.close().await; // one that can't be told is one that lost its writer
+        }
+    }
+
+    fn range(&self, offset: u64, length: u64) -> Result<Range<u64>, WriteError> {
+        let bad = |what: String| Err(WriteError::Range(format!("{length} bytes at {offset}: {what}")));
+        let block = u64::from(self.block_bytes);
+        match offset.checked_add(length) {
+            _ if length == 0 => bad("the range is empty".into()),
+            Some(end) if end <= self.size_bytes => {
+                if offset.is_multiple_of(block) && length.is_multiple_of(block) {
+                    return Ok(offset..end);
+                }
+                bad(format!("the nodes write multiples of {block} bytes"))
+            }
+            _ => bad(format!("the volume has {} bytes", self.size_bytes)),
+        }
+    }
+
+    async fn change(&self, change: Change<'_>) -> Result<(), WriteError> {
+        let mut guard = self.sessions.lock().await;
+        let sessions = &mut *guard;
+        if let Some(why) = &sessions.broken {
+            return Err(WriteError::Closed(why.clone()));
+        }
+        // They stay so if this future is dropped half way.
+        sessions.broken = Some("a change was given up before all replicas had acknowledged it".into());
+        sessions.adrift = true;
+        let ended = all(sessions.all.iter_mut().map(|(_, s)| change.send(s)).collect()).await;
+        sessions.adrift = false;
+        let mut heard = Vec::new();
+        let failed = ended.iter().enumerate().rev().filter_map(|(i, end)| Some((i, end.as_ref().err()?)));
+        for (i, e) in failed {
+            // Ends without NBD's farewell: the replica may lack the change.
+            heard.push(format!("{}: {e}", sessions.all.remove(i).0));
+        }
+        heard.reverse();
+        sessions.broken = heard.first().cloned();
+        if heard.is_empty() { Ok(()) } else { Err(WriteError::Failed(heard)) }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    Write(u64, &'a [u8]),
+    Trim(u64, u32),
+    Flush,
+}
+
+impl<'a> Change<'a> {
+    fn send(self, session: &'a mut Session) -> Doing<'a> {
+        match self {
+            Change::Write(offset, data) => Box::pin(session.write(offset, data)),
+            Change::Trim(offset, length) => Box::pin(session.trim(offset, length)),
+            Change::Flush => Box::pin(session.flush()),
+        }
+    }
+}
+
+type Doing<'a> = Pin<Box<dyn Future<Output = std::io::Result<()>> + Send + 'a>>;
+
+/// The outputs of all of them, side by side.
+async fn all(mut doing: Vec<Doing<'_>>) -> Vec<std::io::Result<()>> {
+    let mut ended: Vec<Option<std::io::Result<()>>> = doing.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (one, end) in doing.iter_mut().zip(&mut ended) {
+            if end.is_none()
+                && let Poll::Ready(result) = one.as_mut().poll(context)
+            {
+                *end = Some(result);
+            }
+        }
+        if ended.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    ended.into_iter().flatten().collect()
+}

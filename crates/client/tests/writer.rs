@@ -1,0 +1,120 @@
+//! A writer over several replicas: all have a change or it fails, and whoever may lack one isn't told farewell.
+
+mod fake;
+
+use fake::{Does, Fake, SIZE};
+use plimsoll_client::live::{Address, OpenError, Options, WriteError, Writer};
+use plimsoll_nbd::wire::Command;
+use std::time::{Duration, Instant};
+
+fn two() -> (tempfile::TempDir, [Fake; 2]) {
+    let dir = tempfile::tempdir().unwrap();
+    let fakes = ["a", "b"].map(|name| Fake::start(dir.path(), name, 7, Does::Serve));
+    fakes.iter().for_each(|f| {
+        f.set(|s| {
+            s.written = Some(Vec::new());
+            s.block_sizes.minimum = 512;
+            s.block_sizes.payload_max = 65_536;
+        })
+    });
+    (dir, fakes)
+}
+
+async fn open(fakes: &[Fake]) -> Result<Writer, OpenError> {
+    let addresses: Vec<Address> = fakes.iter().map(Fake::address).collect();
+    Writer::open(&addresses, &Options { limit: Duration::from_secs(20), ..Options::default() }).await
+}
+
+/// A server hears of a farewell after the client has sent it.
+async fn until_farewells(fakes: &[Fake], wanted: [u32; 2]) {
+    let began = Instant::now();
+    let now = || [fakes[0].get(|s| s.farewells), fakes[1].get(|s| s.farewells)];
+    while now() != wanted {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?} farewells", now());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn all_replicas_have_each_change_in_order_and_are_told_farewell() {
+    let (_dir, fakes) = two();
+    let writer = open(&fakes).await.unwrap();
+    writer.write(512, &[7; 150_016]).await.unwrap();
+    writer.flush().await.unwrap();
+    writer.trim(0, SIZE).await.unwrap();
+    let all = [
+        (Command::Write, 512, 65_536),
+        (Command::Write, 66_048, 65_536),
+        (Command::Write, 131_584, 18_944),
+        (Command::Flush, 0, 0),
+        (Command::Trim, 0, SIZE as u32),
+    ];
+    fakes.iter().for_each(|f| assert_eq!(f.get(|s| s.changes.clone()), all));
+    assert_eq!(fakes[0].get(|s| s.exports.last().cloned()), Some("vol?replica=write".to_string()));
+    writer.close().await;
+    until_farewells(&fakes, [1, 1]).await;
+    assert!(matches!(writer.flush().await, Err(WriteError::Closed(_))));
+}
+
+#[tokio::test]
+async fn a_range_that_isnt_the_volumes_is_refused_before_anything_is_sent() {
+    let (_dir, fakes) = two();
+    let writer = open(&fakes).await.unwrap();
+    for (offset, length) in [(0, 0), (SIZE, 512), (SIZE - 512, 1024), (u64::MAX, 512), (1, 512), (0, 100)] {
+        let e = writer.write(offset, &vec![7; length]).await.unwrap_err();
+        assert!(matches!(e, WriteError::Range(_)), "{offset} {length}: {e}");
+        assert!(matches!(writer.trim(offset, length as u64).await, Err(WriteError::Range(_))));
+    }
+    assert!(fakes.iter().all(|f| f.get(|s| s.changes.is_empty())));
+    writer.write(0, &[7; 512]).await.expect("the writer is as it was");
+}
+
+/// The replica that failed may lack the change: its session ends without a farewell, so that its node marks it.
+#[tokio::test]
+async fn a_change_that_a_replica_lacks_fails_and_is_the_last() {
+    let (_dir, fakes) = two();
+    let writer = open(&fakes).await.unwrap();
+    fakes[1].set(|s| s.does = Does::Fail);
+    let e = writer.write(0, &[7; 512]).await.unwrap_err();
+    assert!(matches!(&e, WriteError::Failed(heard) if heard.len() == 1 && heard[0].contains("b.sock")), "{e}");
+    assert!(e.to_string().contains("the disk is broken"), "{e}");
+    assert_eq!(fakes[0].get(|s| s.changes.len()), 1);
+    fakes[1].set(|s| s.does = Does::Serve);
+    let e = writer.write(0, &[7; 512]).await.unwrap_err();
+    assert!(matches!(&e, WriteError::Closed(why) if why.contains("the disk is broken")), "{e}");
+    assert_eq!(fakes.each_ref().map(|f| f.get(|s| s.changes.len())), [1, 1], "nothing was sent");
+    writer.close().await;
+    until_farewells(&fakes, [1, 0]).await;
+}
+
+/// Whoever drops a write half way may have left one replica with it: no farewell to any.
+#[tokio::test]
+async fn a_write_that_is_given_up_ends_the_writer_without_a_farewell() {
+    let (_dir, fakes) = two();
+    let writer = open(&fakes).await.unwrap();
+    fakes[1].set(|s| s.does = Does::HangUnread);
+    let short = tokio::time::timeout(Duration::from_millis(50), writer.write(0, &[7; 512])).await;
+    assert!(short.is_err(), "it hangs");
+    let e = writer.flush().await.unwrap_err();
+    assert!(matches!(&e, WriteError::Closed(why) if why.contains("given up")), "{e}");
+    writer.close().await;
+    drop(writer);
+    // A session that is opened and closed now ends after those two would have.
+    fakes[1].set(|s| s.does = Does::Serve);
+    open(&fakes).await.unwrap().close().await;
+    until_farewells(&fakes, [1, 1]).await;
+}
+
+#[tokio::test]
+async fn a_writer_needs_all_replicas_and_one_size() {
+    let (dir, fakes) = two();
+    let nowhere: Address = format!("nbd+unix:///vol?socket={}/none", dir.path().display()).parse().unwrap();
+    let e = Writer::open(&[fakes[0].address(), nowhere], &Options::default()).await.err().unwrap();
+    assert!(matches!(&e, OpenError::NotAll(all) if all.len() == 1), "{e}");
+    until_farewells(&fakes, [1, 0]).await;
+    fakes[1].set(|s| s.size_bytes = SIZE / 2);
+    let e = open(&fakes).await.err().unwrap();
+    assert!(matches!(e, OpenError::Sizes(_)), "{e}");
+    until_farewells(&fakes, [2, 1]).await;
+    assert!(matches!(Writer::open(&[], &Options::default()).await, Err(OpenError::Replicas(0))));
+}

@@ -1,0 +1,257 @@
+//! Bitmaps of blocks and of inodes.
+
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::extents::Extents;
+use crate::format::{HEADER, INODE_BYTES, Inode, Kind, ROOT_BYTES};
+use crate::fs::{Fs, Node, Planted, S_IFDIR, S_IFMT};
+
+/// Blocks kept for the metadata that writing back dirty pages needs: leaves, splits of directories.
+const SLACK: u64 = 16;
+
+fn bit(b: &[u8], i: u64) -> bool {
+    b[HEADER + (i / 8) as usize] & (1 << (i % 8)) != 0
+}
+
+fn set_bit(b: &mut [u8], i: u64, on: bool) {
+    let (byte, mask) = (HEADER + (i / 8) as usize, 1 << (i % 8));
+    if on { b[byte] |= mask } else { b[byte] &= !mask }
+}
+
+impl Fs {
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.groups.iter().map(|g| u64::from(g.free_blocks)).sum()
+    }
+
+    /// Refuses what the free space can't hold: called before an operation changes anything.
+    pub(crate) fn need_blocks(&self, blocks: u64) -> Result<()> {
+        let taken = self.reserved + self.reserved / 64 + self.pinned_blocks + SLACK;
+        if self.free_blocks() < taken + blocks { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    }
+
+    /// Writes a group's first, empty bitmaps into the cache.
+    fn init_group(&mut self, group: u64) {
+        let s = &mut self.groups[group as usize];
+        if s.flags & 1 == 0 {
+            s.flags |= 1;
+            self.groups_dirty.insert(group);
+            self.new_block(self.geo.block_bitmap(group), Kind::Blocks);
+            self.new_block(self.geo.inode_bitmap(group), Kind::Inodes);
+        }
+    }
+
+    fn is_pinned(&self, block: u64) -> Option<u64> {
+        let (&start, &(len, _)) = self.pinned.range(..=block).next_back()?;
+        (block < start + len && !self.plants(Planted::EarlyReuse)).then_some(start + len)
+    }
+
+    /// Returns the best address of a file's next block.
+    pub(crate) fn goal(&self, ino: u64, x: &Extents) -> u64 {
+        if let Some(e) = x.iter().last() {
+            return e.physical + e.len;
+        }
+        let group = self.geo.inode_place(ino).map_or(0, |(g, _)| g);
+        self.geo.data(group).start
+    }
+
+    /// Allocates a run of 1 to `want` blocks, near `goal`.
+    pub(crate) fn allocate(&mut self, goal: u64, want: u64) -> Result<(u64, u64)> {
+        let first = self.geo.group_of(goal);
+        for i in 0..self.geo.groups {
+            let group = (first + i) % self.geo.groups;
+            if !self.geo.is_usable(group) || self.groups[group as usize].free_blocks == 0 {
+                continue;
+            }
+            let from = if i == 0 { goal } else { 0 };
+            if let Some((start, len)) = self.allocate_in(group, from, want)? {
+                return Ok((start, len));
+            }
+        }
+        Err(Errno::NOSPC.into())
+    }
+
+    fn allocate_in(&mut self, group: u64, goal: u64, want: u64) -> Result<Option<(u64, u64)>> {
+        self.init_group(group);
+        let data = self.geo.data(group);
+        let goal = goal.clamp(data.start, data.end - 1);
+        let bitmap = self.geo.block_bitmap(group);
+        self.block(bitmap, Kind::Blocks)?;
+        let b = &self.cache[&bitmap].data;
+        let find = |from: u64, to: u64| {
+            let mut at = from;
+            while at < to {
+                if at % 8 == data.start % 8 && b[HEADER + ((at - data.start) / 8) as usize] == 0xff {
+                    at += 8;
+                } else if bit(b, at - data.start) {
+                    at += 1;
+                } else if let Some(end) = self.is_pinned(at) {
+                    at = end;
+                } else {
+                    return Some(at);
+                }
+            }
+            None
+        };
+        let Some(start) = find(goal, data.end).or_else(|| find(data.start, goal)) else { return Ok(None) };
+        let is_free = |at: u64| at < data.end && !bit(b, at - data.start) && self.is_pinned(at).is_none();
+        let mut len = 1;
+        while len < want && is_free(start + len) {
+            len += 1;
+        }
+        let b = self.block_mut(bitmap, Kind::Blocks)?;
+        (start..start + len).for_each(|at| set_bit(b, at - data.start, true));
+        let s = &mut self.groups[group as usize];
+        s.free_blocks = s.free_blocks.checked_sub(len as u32).ok_or_else(|| miscounted(group))?;
+        self.groups_dirty.insert(group);
+        // A block that a planted mistake gives away early isn't pinned any more.
+        if self.plants(Planted::EarlyReuse) {
+            self.unpin(start, len);
+        }
+        Ok(Some((start, len)))
+    }
+
+    fn unpin(&mut self, start: u64, len: u64) {
+        self.pinned.retain(|&s, &mut (l, _)| s + l <= start || start + len <= s);
+        self.pinned_blocks = self.pinned.values().map(|p| p.0).sum();
+    }
+
+    /// Frees a run. It isn't given away before the record that frees it is durable.
+    pub(crate) fn free(&mut self, start: u64, len: u64) -> Result<()> {
+        let group = self.geo.group_of(start);
+        let data = self.geo.data(group);
+        let bitmap = self.geo.block_bitmap(group);
+        let b = self.block_mut(bitmap, Kind::Blocks)?;
+        for at in start..start + len {
+            if !bit(b, at - data.start) {
+                return Err(Error::Corrupt(format!("block {at} is freed twice")));
+            }
+            set_bit(b, at - data.start, false);
+        }
+        let s = &mut self.groups[group as usize];
+        s.free_blocks += len as u32;
+        self.groups_dirty.insert(group);
+        self.pinned.insert(start, (len, 0));
+        self.pinned_blocks += len;
+        for at in start..start + len {
+            self.cache.remove(&at);
+            self.dirty_blocks.remove(&at);
+            self.journal.revoke(at);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn inode_in_use(&mut self, group: u64, index: u64) -> Result<bool> {
+        if self.groups[group as usize].flags & 1 == 0 {
+            return Ok(false);
+        }
+        Ok(bit(self.block(self.geo.inode_bitmap(group), Kind::Inodes)?, index))
+    }
+
+    /// Allocates an inode: a directory in the emptiest group, a file in its parent's.
+    pub(crate) fn allocate_inode(&mut self, parent: u64, inode: Inode) -> Result<u64> {
+        let is_dir = inode.mode & S_IFMT == S_IFDIR;
+        let near = self.geo.inode_place(parent).map_or(0, |(g, _)| g);
+        let mut order: Vec<u64> = (0..self.geo.groups).map(|i| (near + i) % self.geo.groups).collect();
+        order.retain(|&g| self.geo.is_usable(g) && self.groups[g as usize].free_inodes > 0);
+        if is_dir {
+            // Directories spread, so that their files have room near them.
+            order.sort_by_key(|&g| std::cmp::Reverse(self.groups[g as usize].free_blocks));
+        }
+        let Some(&group) = order.first() else { return Err(Errno::NOSPC.into()) };
+        self.init_group(group);
+        let bitmap = self.geo.inode_bitmap(group);
+        let inodes = self.geo.inodes_per_group;
+        let b = self.block(bitmap, Kind::Inodes)?;
+        let first = (0..inodes.div_ceil(8)).find(|&byte| b[HEADER + byte as usize] != 0xff).unwrap_or(0) * 8;
+        let index = (first..inodes).find(|&i| !bit(b, i)).ok_or_else(|| miscounted(group))?;
+        let per = crate::format::INODES_PER_BLOCK;
+        let siblings = index / per * per..index / per * per + per;
+        let is_fresh = siblings.clone().all(|i| !bit(b, i));
+        set_bit(self.block_mut(bitmap, Kind::Inodes)?, index, true);
+        let (block, slot) = self.geo.inode_block(group, index);
+        // The generation outlives the inode where its block has been written before.
+        let mut generation = self.now.1 ^ self.now.0 as u32;
+        if is_fresh && self.block(block, Kind::Table).is_err() {
+            self.new_block(block, Kind::Table);
+        } else {
+            let at = HEADER + slot * INODE_BYTES;
+            generation =
+                Inode::decode(&self.block(block, Kind::Table)?[at..at + INODE_BYTES]).generation.wrapping_add(1);
+        }
+        let s = &mut self.groups[group as usize];
+        s.free_inodes -= 1;
+        s.dirs += u32::from(is_dir);
+        self.groups_dirty.insert(group);
+        let ino = self.geo.ino(group, index);
+        let inode = Inode { generation, root: vec![0; ROOT_BYTES], ..inode };
+        let node =
+            Node { inode, size: 0, extents: Extents::default(), pages: Default::default(), dirty: true, opens: 0 };
+        self.nodes.insert(ino, node);
+        Ok(ino)
+    }
+
+    /// Frees an inode without blocks.
+    pub(crate) fn free_inode(&mut self, ino: u64) -> Result<()> {
+        let node = self.nodes.get_mut(&ino).expect("it was emptied");
+        let is_dir = node.is_dir();
+        let generation = node.inode.generation;
+        node.inode = Inode { generation, root: vec![0; ROOT_BYTES], ..Inode::default() };
+        self.store_node(ino)?;
+        self.nodes.remove(&ino);
+        self.names.remove(&ino);
+        self.must_write.remove(&ino);
+        let (group, index) = self.geo.inode_place(ino).ok_or(Errno::STALE)?;
+        set_bit(self.block_mut(self.geo.inode_bitmap(group), Kind::Inodes)?, index, false);
+        let s = &mut self.groups[group as usize];
+        s.free_inodes += 1;
+        s.dirs = s.dirs.saturating_sub(is_dir.into());
+        self.groups_dirty.insert(group);
+        Ok(())
+    }
+
+    /// A group's bitmaps by what `blocks` and `inodes` say, for fsck. True if they differed.
+    pub(crate) fn rebuild_bitmaps(
+        &mut self,
+        group: u64,
+        blocks: &dyn Fn(u64) -> bool,
+        inodes: &dyn Fn(u64) -> Option<bool>,
+        repair: bool,
+    ) -> Result<bool> {
+        let data = self.geo.data(group);
+        let old = self.groups[group as usize];
+        let mut new = crate::fs::Summary { flags: old.flags | 1, ..Default::default() };
+        let mut bits = [vec![0; crate::disk::BLOCK], vec![0; crate::disk::BLOCK]];
+        for at in data.clone() {
+            set_bit(&mut bits[0], at - data.start, blocks(at));
+            new.free_blocks += u32::from(!blocks(at));
+        }
+        for i in 0..self.geo.inodes_per_group {
+            let used = inodes(self.geo.ino(group, i));
+            set_bit(&mut bits[1], i, used.is_some());
+            new.free_inodes += u32::from(used.is_none());
+            new.dirs += u32::from(used == Some(true));
+        }
+        if old.flags & 1 == 0 && bits.iter().all(|b| b.iter().all(|&x| x == 0)) {
+            new.flags = old.flags;
+        }
+        let places = [(self.geo.block_bitmap(group), Kind::Blocks), (self.geo.inode_bitmap(group), Kind::Inodes)];
+        let mut differs = old != new;
+        for ((block, kind), new_bits) in places.into_iter().zip(bits) {
+            let same = new.flags & 1 == 0 || self.block(block, kind).is_ok_and(|b| b[HEADER..] == new_bits[HEADER..]);
+            differs |= !same;
+            if repair && !same {
+                self.new_block(block, kind).copy_from_slice(&new_bits);
+            }
+        }
+        if repair && differs {
+            self.groups[group as usize] = new;
+            self.groups_dirty.insert(group);
+        }
+        Ok(differs)
+    }
+}
+
+fn miscounted(group: u64) -> Error {
+    Error::Corrupt(format!("group {group} has fewer free blocks or inodes than its summary says"))
+}

@@ -1,0 +1,52 @@
+//! Errors of the file system, and the errno that each becomes.
+
+use rustix::io::Errno;
+use std::fmt;
+
+/// An operation's failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The operation can't be done; the errno says why.
+    Os(Errno),
+    /// A structure on the device is corrupt. Run `plimsoll fsck`.
+    Corrupt(String),
+    /// The device failed. The file system accepts no more changes.
+    Device(String),
+}
+
+/// The file system's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// The errno that a system call returns for it.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Error::Os(errno) => *errno,
+            Error::Corrupt(_) => Errno::UCLEAN,
+            Error::Device(_) => Errno::IO,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Os(errno) => write!(f, "{errno}"),
+            Error::Corrupt(what) => write!(f, "corrupt: {what}; run `plimsoll fsck`"),
+            Error::Device(what) => write!(f, "the device failed: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Error {
+        Error::Os(errno)
+    }
+}
+
+/// A device's error, with what was tried.
+pub(crate) fn device(what: &str, block: u64, e: std::io::Error) -> Error {
+    Error::Device(format!("{what} block {block}: {e}"))
+}

@@ -1,0 +1,577 @@
+//! The FUSE front: requests of the kernel, on several threads, to one [`Fs`].
+//!
+//! The lock is held for an operation, not for a sync's writes: while one sync waits for the device, others prepare and write theirs.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{
+    BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
+    MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL, SessionUnmounter,
+    TimeOrNow, WriteFlags,
+};
+use rustix::io::Errno;
+
+use crate::{Attr, BLOCK, Disk, Error, Fallocate, Fs, Mode, Prepared, Rename, Result, SetAttr, Stamp};
+
+/// Time for which the kernel caches attributes and names: all changes pass by it.
+const TTL: Duration = Duration::from_secs(60);
+const NAME_MAX: u32 = 255;
+/// Period after which changes become durable by themselves, and journals are checkpointed.
+const PERIOD: Duration = Duration::from_secs(5);
+/// Logs fuller than this are checkpointed by themselves.
+const FULL_PERCENT: u64 = 80;
+
+/// Options of a mount.
+#[derive(Clone, Debug)]
+pub struct Mount {
+    /// Shown as the source in the list of mounts.
+    pub source: String,
+    /// Other users may use it.
+    pub allow_other: bool,
+    /// Threads that serve requests.
+    pub threads: usize,
+    /// No changes.
+    pub read_only: bool,
+}
+
+struct Shared {
+    fs: Mutex<Fs>,
+    /// A record became durable, or a sync failed.
+    durable: Condvar,
+    disk: Arc<dyn Disk>,
+}
+
+fn now() -> Stamp {
+    let d = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (d.as_secs() as i64, d.subsec_nanos())
+}
+
+fn time(t: Stamp) -> SystemTime {
+    let whole = Duration::from_secs(t.0.unsigned_abs());
+    let second = if t.0 < 0 { UNIX_EPOCH - whole } else { UNIX_EPOCH.checked_add(whole).unwrap_or(UNIX_EPOCH) };
+    second + Duration::from_nanos(t.1.into())
+}
+
+fn stamp(t: SystemTime) -> Stamp {
+    match t.duration_since(UNIX_EPOCH) {
+        Ok(d) => (d.as_secs() as i64, d.subsec_nanos()),
+        Err(e) => {
+            let d = e.duration();
+            let ns = d.subsec_nanos();
+            if ns == 0 { (-(d.as_secs() as i64), 0) } else { (-(d.as_secs() as i64) - 1, 1_000_000_000 - ns) }
+        }
+    }
+}
+
+fn kind(mode: u32) -> FileType {
+    match mode & 0o170_000 {
+        0o040_000 => FileType::Directory,
+        0o120_000 => FileType::Symlink,
+        0o020_000 => FileType::CharDevice,
+        0o060_000 => FileType::BlockDevice,
+        0o010_000 => FileType::NamedPipe,
+        0o140_000 => FileType::Socket,
+        _ => FileType::RegularFile,
+    }
+}
+
+fn file_attr(a: &Attr) -> FileAttr {
+    let [atime, mtime, ctime, crtime] = a.times.map(time);
+    FileAttr {
+        ino: INodeNo(a.ino),
+        size: a.size,
+        blocks: a.sectors,
+        atime,
+        mtime,
+        ctime,
+        crtime,
+        kind: kind(a.mode),
+        perm: (a.mode & 0o7777) as u16,
+        nlink: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        rdev: a.rdev,
+        blksize: BLOCK as u32,
+        flags: 0,
+    }
+}
+
+fn errno(e: &Error) -> fuser::Errno {
+    fuser::Errno::from_i32(e.errno().raw_os_error())
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Fs> {
+        let mut fs = self.fs.lock().expect("a panic under the lock ends the process");
+        fs.set_now(now());
+        fs
+    }
+
+    /// Makes a file, or everything, durable.
+    fn sync(&self, file: Option<u64>) -> Result<()> {
+        let mut fs = self.lock();
+        loop {
+            let failed = |fs: &Fs| fs.failure().map(|why| Error::Device(why.into()));
+            let wait = |fs| self.durable.wait_timeout(fs, PERIOD).expect("no panic under the lock").0;
+            let seq = match fs.prepare(file)? {
+                Prepared::Clean => return Ok(()),
+                Prepared::Busy => {
+                    fs = wait(fs);
+                    continue;
+                }
+                Prepared::Wait(seq) => seq,
+                Prepared::Commit(c) => {
+                    while fs.durable_seq() < c.after && failed(&fs).is_none() {
+                        fs = wait(fs);
+                    }
+                    drop(fs);
+                    let result = c.execute(&*self.disk);
+                    fs = self.lock();
+                    let result = fs.finish(c.seq, result);
+                    self.durable.notify_all();
+                    result?;
+                    c.seq
+                }
+            };
+            while fs.durable_seq() < seq {
+                if let Some(e) = failed(&fs) {
+                    return Err(e);
+                }
+                fs = wait(fs);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Does a change. Before it, a large transaction becomes durable; without space, what waits to be freed is freed.
+    fn change<T>(&self, mut f: impl FnMut(&mut Fs) -> Result<T>) -> Result<T> {
+        let full = self.lock().must_commit();
+        if full {
+            self.sync(None)?;
+        }
+        let result = f(&mut self.lock());
+        match result {
+            Err(Error::Os(Errno::NOSPC)) => {
+                self.sync(None)?;
+                f(&mut self.lock())
+            }
+            result => result,
+        }
+    }
+
+    /// Does the periodic work: write back, checkpoint.
+    fn tend(&self) -> Result<()> {
+        if self.lock().is_dirty() {
+            self.sync(None)?;
+        }
+        let mut fs = self.lock();
+        if fs.logs_used_percent() > FULL_PERCENT {
+            fs.checkpoint()
+        } else if fs.info().mode != Mode::Manylogs {
+            fs.checkpoint_lazily()
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A mounted file system, served by threads of its own.
+pub struct Mounted {
+    session: Option<std::thread::JoinHandle<io::Result<()>>>,
+    unmounter: Arc<Mutex<SessionUnmounter>>,
+    shared: Arc<Shared>,
+    tender: Option<std::thread::JoinHandle<()>>,
+    end: std::sync::mpsc::Sender<()>,
+}
+
+/// Mounts a file system on a directory.
+///
+/// # Errors
+/// If the kernel or `fusermount3` refuses.
+pub fn mount(fs: Fs, disk: Arc<dyn Disk>, at: &Path, how: &Mount) -> io::Result<Mounted> {
+    let shared = Arc::new(Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk });
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(how.source.clone()),
+        MountOption::Subtype("plimsoll".into()),
+        MountOption::DefaultPermissions,
+        if how.read_only { MountOption::RO } else { MountOption::RW },
+    ];
+    if rustix::process::getuid().is_root() {
+        config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
+    }
+    config.acl = if how.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(how.threads.max(1));
+    config.clone_fd = how.threads > 1;
+    let mut session = Session::new(Front { shared: shared.clone() }, at, &config)?;
+    let unmounter = Arc::new(Mutex::new(session.unmount_callable()));
+    let session = std::thread::spawn(move || session.run());
+    let (end, ended) = std::sync::mpsc::channel();
+    let tended = shared.clone();
+    let tender = std::thread::spawn(move || {
+        while ended.recv_timeout(PERIOD) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            // A failure is told to everybody who syncs; the next round would only repeat it.
+            if tended.tend().is_err() {
+                break;
+            }
+        }
+    });
+    Ok(Mounted { session: Some(session), unmounter, shared, tender: Some(tender), end })
+}
+
+impl Mounted {
+    /// Waits until somebody unmounts it, then makes all durable.
+    ///
+    /// # Errors
+    /// If not all could be made durable.
+    pub fn wait(mut self) -> io::Result<()> {
+        let served = match self.session.take() {
+            Some(session) => session.join().map_err(|_| io::Error::other("a thread of the front panicked"))?,
+            None => Ok(()),
+        };
+        self.close()?;
+        served
+    }
+
+    /// Unmounts it, from any thread; [`Mounted::wait`] then returns.
+    pub fn unmounter(&self) -> impl Fn() -> io::Result<()> + Send + use<> {
+        let unmounter = self.unmounter.clone();
+        move || unmounter.lock().expect("no panic under the lock").unmount()
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        let _ = self.end.send(()); // the thread may have ended after a failure
+        if let Some(t) = self.tender.take() {
+            t.join().map_err(|_| io::Error::other("the background thread panicked"))?;
+        }
+        let result = self.shared.lock().unmount();
+        result.map_err(|e| io::Error::other(e.to_string()))
+    }
+}
+
+struct Front {
+    shared: Arc<Shared>,
+}
+
+impl Front {
+    fn entry(&self, result: Result<Attr>, reply: ReplyEntry) {
+        match result {
+            Ok(a) => reply.entry(&TTL, &file_attr(&a), Generation(a.generation.into())),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+}
+
+fn empty(result: Result<()>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(errno(&e)),
+    }
+}
+
+fn sized(result: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+    match result {
+        Ok(v) if size == 0 => reply.size(v.len() as u32),
+        Ok(v) if v.len() > size as usize => reply.error(fuser::Errno::ERANGE),
+        Ok(v) => reply.data(&v),
+        Err(e) => reply.error(errno(&e)),
+    }
+}
+
+impl Filesystem for Front {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let result = self.shared.lock().lookup(parent.0, name.as_bytes());
+        self.entry(result, reply);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.shared.lock().getattr(ino.0) {
+            Ok(a) => reply.attr(&TTL, &file_attr(&a)),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // the trait's
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let when = |t: Option<TimeOrNow>| {
+            t.map(|t| match t {
+                TimeOrNow::SpecificTime(t) => stamp(t),
+                TimeOrNow::Now => now(),
+            })
+        };
+        let mut set = SetAttr { mode, uid, gid, size, atime: when(atime), mtime: when(mtime) };
+        let result = self.shared.change(|fs| {
+            // A new owner, or one who isn't root, ends set-user-id and set-group-id.
+            if (uid.is_some() || gid.is_some()) && mode.is_none() && req.uid() != 0 {
+                let a = fs.getattr(ino.0)?;
+                let group = if a.mode & 0o010 != 0 { 0o2000 } else { 0 };
+                set.mode = (a.mode & 0o170_000 == 0o100_000).then_some(a.mode & 0o7777 & !(0o4000 | group));
+            }
+            fs.setattr(ino.0, set)
+        });
+        match result {
+            Ok(a) => reply.attr(&TTL, &file_attr(&a)),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.shared.lock().readlink(ino.0) {
+            Ok(target) => reply.data(&target),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        let mode = mode & !(umask & 0o777);
+        let result = self.shared.change(|fs| fs.create(parent.0, name.as_bytes(), mode, (req.uid(), req.gid()), rdev));
+        self.entry(result, reply);
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let mode = 0o040_000 | (mode & 0o7777 & !(umask & 0o777));
+        let result = self.shared.change(|fs| fs.create(parent.0, name.as_bytes(), mode, (req.uid(), req.gid()), 0));
+        self.entry(result, reply);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(self.shared.change(|fs| fs.unlink(parent.0, name.as_bytes())), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(self.shared.change(|fs| fs.rmdir(parent.0, name.as_bytes())), reply);
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = target.as_os_str().as_bytes();
+        let result = self.shared.change(|fs| fs.symlink(parent.0, name.as_bytes(), target, (req.uid(), req.gid())));
+        self.entry(result, reply);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let known = RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE;
+        if !known.contains(flags) {
+            return reply.error(fuser::Errno::EINVAL);
+        }
+        let how = Rename {
+            no_replace: flags.contains(RenameFlags::RENAME_NOREPLACE),
+            exchange: flags.contains(RenameFlags::RENAME_EXCHANGE),
+        };
+        let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
+        empty(self.shared.change(|fs| fs.rename(from, to, how)), reply);
+    }
+
+    fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let result = self.shared.change(|fs| fs.link(ino.0, parent.0, name.as_bytes()));
+        self.entry(result, reply);
+    }
+
+    fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.shared.lock().open(ino.0) {
+            // All writes pass by the kernel's cache of this mount: it needn't be thrown away at an open.
+            Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.shared.lock().read(ino.0, offset, size as usize) {
+            Ok(data) => reply.data(&data),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.shared.change(|fs| fs.write(ino.0, offset, data)) {
+            Ok(n) => reply.written(n as u32),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        empty(self.shared.change(|fs| fs.release(ino.0)), reply);
+    }
+
+    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        empty(self.shared.sync(Some(ino.0)), reply);
+    }
+
+    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        empty(self.shared.sync(Some(ino.0)), reply);
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let mut fs = self.shared.lock();
+        if offset < 1 && reply.add(ino, 1, FileType::Directory, ".") {
+            return reply.ok();
+        }
+        if offset < 2 {
+            let parent = fs.lookup(ino.0, b"..").map_or(ino.0, |a| a.ino);
+            if reply.add(INodeNo(parent), 2, FileType::Directory, "..") {
+                return reply.ok();
+            }
+        }
+        match fs.readdir(ino.0, offset.max(2), 256) {
+            Ok(entries) => {
+                for e in entries {
+                    if reply.add(INodeNo(e.ino), e.cookie, kind(e.kind), OsStr::from_bytes(&e.name)) {
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let s = self.shared.lock().statfs();
+        let size = BLOCK as u32;
+        reply.statfs(s.blocks, s.blocks_free, s.blocks_free, s.inodes, s.inodes_free, size, NAME_MAX, size);
+    }
+
+    fn setxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
+        // XATTR_CREATE is 1, XATTR_REPLACE 2.
+        let (create, replace) = (flags & 1 != 0, flags & 2 != 0);
+        empty(self.shared.change(|fs| fs.setxattr(ino.0, name.as_bytes(), value, create, replace)), reply);
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        sized(self.shared.lock().getxattr(ino.0, name.as_bytes()), size, reply);
+    }
+
+    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self.shared.lock().listxattr(ino.0);
+        let joined = names.map(|n| n.into_iter().flat_map(|n| n.into_iter().chain([0])).collect());
+        sized(joined, size, reply);
+    }
+
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(self.shared.change(|fs| fs.removexattr(ino.0, name.as_bytes())), reply);
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let mode = 0o100_000 | (mode & 0o7777 & !(umask & 0o777));
+        let result = self.shared.change(|fs| {
+            let a = fs.create(parent.0, name.as_bytes(), mode, (req.uid(), req.gid()), 0)?;
+            fs.open(a.ino)?;
+            Ok(a)
+        });
+        match result {
+            Ok(a) => {
+                let generation = Generation(a.generation.into());
+                reply.created(&TTL, &file_attr(&a), generation, FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+            }
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        // FALLOC_FL_KEEP_SIZE is 1, PUNCH_HOLE 2, ZERO_RANGE 16.
+        let how = match mode & !1 {
+            0 => Fallocate::Allocate,
+            2 if mode & 1 != 0 => Fallocate::Punch,
+            16 => Fallocate::Zero,
+            _ => return reply.error(fuser::Errno::EOPNOTSUPP),
+        };
+        empty(self.shared.change(|fs| fs.fallocate(ino.0, how, offset, length, mode & 1 != 0)), reply);
+    }
+
+    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        // SEEK_DATA is 3, SEEK_HOLE 4; the kernel does the others.
+        let data = match whence {
+            3 => true,
+            4 => false,
+            _ => return reply.error(fuser::Errno::EINVAL),
+        };
+        let Ok(from) = u64::try_from(offset) else { return reply.error(fuser::Errno::ENXIO) };
+        match self.shared.lock().seek(ino.0, from, data) {
+            Ok(at) => reply.offset(at as i64),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+}

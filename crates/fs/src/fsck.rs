@@ -1,0 +1,330 @@
+//! Checking and repairing.
+//!
+//! Inodes are taken from their tables, not from the bitmaps; what they hold decides which blocks are in use; directories decide
+//! how many names each has. Bitmaps, counts and links are then compared, and rebuilt in a repair.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::disk::{BLOCK, Disk};
+use crate::error::{Error, Result};
+use crate::extents::Extents;
+use crate::format::{HEADER, INODE_BYTES, INODES_PER_BLOCK, Inode, Kind, ROOT_BYTES, Super};
+use crate::fs::{Fs, Node, ORPHANS, Options, ROOT, S_IFDIR, S_IFMT};
+
+/// Findings of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Each problem, in words.
+    pub problems: Vec<String>,
+    /// All problems were repaired.
+    pub repaired: bool,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Directories among them.
+    pub dirs: u64,
+    /// Blocks in use.
+    pub blocks: u64,
+}
+
+/// Checks a file system that isn't mounted, and repairs it if asked to.
+///
+/// # Errors
+/// If there is no superblock to start from, or the device fails.
+pub fn fsck(disk: Arc<dyn Disk>, repair: bool) -> Result<Report> {
+    let mut report = check(disk.clone(), repair)?;
+    if !repair || report.problems.is_empty() {
+        return Ok(report);
+    }
+    // What a round takes out of the tree leaves links and blocks that the next one counts.
+    for _ in 0..ROUNDS_MAX {
+        let next = check(disk.clone(), true)?;
+        if next.problems.is_empty() {
+            return Ok(Report { problems: report.problems, repaired: true, ..next });
+        }
+        report.problems.extend(next.problems);
+    }
+    Ok(report)
+}
+
+/// Rounds of a repair.
+const ROUNDS_MAX: usize = 6;
+
+fn check(disk: Arc<dyn Disk>, repair: bool) -> Result<Report> {
+    let mut report = Report::default();
+    let options = Options { read_only: !repair, ..Options::default() };
+    let mut fs = match Fs::assemble(disk.clone(), options.clone(), false) {
+        Ok(fs) => fs,
+        Err(first) => {
+            let fs = Fs::assemble(disk, options, true)?;
+            report.problems.push(first.to_string());
+            fs
+        }
+    };
+    for block in [0, fs.geo.second_super()] {
+        let mut b = vec![0; BLOCK];
+        if fs.disk.read(block, &mut b).is_err() || Super::decode(&b, block).is_err() {
+            report.problems.push(format!("superblock at block {block} is corrupt"));
+        }
+    }
+    let mut check =
+        Check { used: vec![0; fs.geo.blocks.div_ceil(64) as usize], links: BTreeMap::new(), report, repair };
+    check.inodes(&mut fs)?;
+    check.names(&mut fs)?;
+    check.links(&mut fs)?;
+    check.bitmaps(&mut fs)?;
+    if repair && !check.report.problems.is_empty() {
+        fs.start_epoch()?;
+        fs.drop_orphans()?;
+        fs.sync(None)?;
+        fs.checkpoint()?;
+    }
+    Ok(check.report)
+}
+
+struct Check {
+    /// A bit per block.
+    used: Vec<u64>,
+    /// Names of each inode; of a directory, its subdirectories.
+    links: BTreeMap<u64, u32>,
+    report: Report,
+    repair: bool,
+}
+
+impl Check {
+    fn problem(&mut self, what: String) {
+        self.report.problems.push(what);
+    }
+
+    fn claim(&mut self, start: u64, len: u64) -> bool {
+        let free = (start..start + len).all(|b| self.used[(b / 64) as usize] & (1 << (b % 64)) == 0);
+        if free {
+            (start..start + len).for_each(|b| self.used[(b / 64) as usize] |= 1 << (b % 64));
+            self.report.blocks += len;
+        }
+        free
+    }
+
+    /// All inodes into memory, with their blocks claimed.
+    fn inodes(&mut self, fs: &mut Fs) -> Result<()> {
+        for group in (0..fs.geo.groups).filter(|&g| fs.geo.is_usable(g)).collect::<Vec<_>>() {
+            if fs.groups[group as usize].flags & 1 == 0 {
+                continue;
+            }
+            for first in (0..fs.geo.inodes_per_group).step_by(INODES_PER_BLOCK as usize) {
+                let (block, _) = fs.geo.inode_block(group, first);
+                let b = match fs.block(block, Kind::Table) {
+                    Ok(b) => b.to_vec(),
+                    Err(Error::Device(e)) => return Err(Error::Device(e)),
+                    Err(e) => {
+                        // A table's block that was never written is no problem.
+                        let lost = (first..first + INODES_PER_BLOCK).any(|i| fs.inode_in_use(group, i).unwrap_or(true));
+                        if lost {
+                            self.problem(format!("inodes {} and following are lost: {e}", fs.geo.ino(group, first)));
+                            if self.repair {
+                                fs.new_block(block, Kind::Table);
+                            }
+                        }
+                        continue;
+                    }
+                };
+                for slot in 0..INODES_PER_BLOCK {
+                    let at = HEADER + slot as usize * INODE_BYTES;
+                    let inode = Inode::decode(&b[at..at + INODE_BYTES]);
+                    if inode.mode != 0 {
+                        self.inode(fs, fs.geo.ino(group, first + slot), inode)?;
+                    }
+                }
+            }
+        }
+        for (ino, permissions) in [(ROOT, 0o755), (ORPHANS, 0o700)] {
+            if fs.nodes.get(&ino).is_none_or(|n| !n.is_dir()) {
+                self.problem(format!("directory inode {ino} is missing"));
+                let inode = Inode {
+                    mode: S_IFDIR | permissions,
+                    nlink: 2,
+                    parent: ROOT,
+                    root: vec![0; ROOT_BYTES],
+                    ..Inode::default()
+                };
+                fs.nodes.insert(ino, empty_node(inode));
+            }
+        }
+        Ok(())
+    }
+
+    fn inode(&mut self, fs: &mut Fs, ino: u64, inode: Inode) -> Result<()> {
+        let extents = match fs.load_extents(ino, &inode) {
+            Ok(x) => x,
+            Err(Error::Device(e)) => return Err(Error::Device(e)),
+            Err(e) => return self.clear(fs, ino, inode, &e.to_string()),
+        };
+        let mut runs: Vec<(u64, u64)> = extents.iter().map(|e| (e.physical, e.len)).collect();
+        runs.extend(extents.leaves.values().map(|l| l.block).chain(extents.index.iter().copied()).map(|b| (b, 1)));
+        runs.extend((inode.xattr != 0).then_some((inode.xattr, 1)));
+        let held: u64 = runs.iter().map(|r| r.1).sum();
+        let (mut taken, mut ok) = (Vec::new(), inode.xattr == 0 || fs.geo.is_data(inode.xattr, 1));
+        for &(start, len) in runs.iter().take_while(|_| ok) {
+            if !self.claim(start, len) {
+                ok = false;
+                break;
+            }
+            taken.push((start, len));
+        }
+        if !ok {
+            for b in taken.into_iter().flat_map(|(s, l)| s..s + l) {
+                self.used[(b / 64) as usize] &= !(1 << (b % 64));
+                self.report.blocks -= 1;
+            }
+            return self.clear(fs, ino, inode, "a block of it belongs to another inode");
+        }
+        let size = inode.size;
+        let is_dir = inode.mode & S_IFMT == S_IFDIR;
+        let mut node = Node { inode, size, extents, pages: BTreeMap::new(), dirty: false, opens: 0 };
+        if node.inode.blocks != held {
+            self.problem(format!("inode {ino} counts {} blocks and has {held}", node.inode.blocks));
+            node.inode.blocks = held;
+            node.dirty = true;
+        }
+        self.report.inodes += 1;
+        self.report.dirs += u64::from(is_dir);
+        fs.nodes.insert(ino, node);
+        Ok(())
+    }
+
+    fn clear(&mut self, fs: &mut Fs, ino: u64, inode: Inode, why: &str) -> Result<()> {
+        self.problem(format!("inode {ino} is lost: {why}"));
+        if self.repair {
+            let gone = Inode { generation: inode.generation, root: vec![0; ROOT_BYTES], ..Inode::default() };
+            fs.nodes.insert(ino, empty_node(gone));
+            fs.store_node(ino)?;
+            fs.nodes.remove(&ino);
+        }
+        Ok(())
+    }
+
+    /// All directories: each entry must be a directory's only name, or a file's.
+    fn names(&mut self, fs: &mut Fs) -> Result<()> {
+        let (mut queue, mut seen) = (vec![ROOT, ORPHANS], BTreeSet::from([ROOT, ORPHANS]));
+        let lost: Vec<u64> = fs.nodes.keys().copied().collect();
+        let mut at = 0;
+        loop {
+            while let Some(dir) = queue.pop() {
+                self.dir(fs, dir, &mut queue, &mut seen)?;
+            }
+            // What no directory has gets a name, one after the other: a directory brings what is below it.
+            let Some(&ino) = lost.iter().skip_while(|i| **i <= at).find(|i| !seen.contains(i)) else { return Ok(()) };
+            at = ino;
+            self.problem(format!("inode {ino} has no name"));
+            seen.insert(ino);
+            if self.repair {
+                self.adopt(fs, ino)?;
+            }
+            if fs.nodes[&ino].is_dir() {
+                queue.push(ino);
+            }
+        }
+    }
+
+    fn dir(&mut self, fs: &mut Fs, dir: u64, queue: &mut Vec<u64>, seen: &mut BTreeSet<u64>) -> Result<()> {
+        let entries = match fs.readdir(dir, 0, usize::MAX) {
+            Ok(entries) => entries,
+            Err(Error::Device(e)) => return Err(Error::Device(e)),
+            Err(e) => {
+                self.problem(format!("directory {dir} is emptied: {e}"));
+                let n = fs.nodes.get_mut(&dir).expect("in memory");
+                n.extents = Extents::default();
+                n.extents.dirty = true;
+                (n.size, n.inode.size, n.inode.blocks, n.dirty) = (0, 0, u64::from(n.inode.xattr != 0), true);
+                (n.inode.depth, n.inode.entries) = (0, 0);
+                return Ok(());
+            }
+        };
+        for e in entries {
+            let kind = fs.nodes.get(&e.ino).map(|n| n.inode.mode & S_IFMT);
+            let is_dir = kind == Some(S_IFDIR);
+            if kind != Some(e.kind) || (is_dir && seen.contains(&e.ino)) {
+                self.problem(format!("entry {:?} of directory {dir} leads nowhere", String::from_utf8_lossy(&e.name)));
+                if self.repair {
+                    fs.change_entry(dir, &e.name, None)?;
+                }
+                continue;
+            }
+            seen.insert(e.ino);
+            if dir == ORPHANS {
+                continue;
+            }
+            if is_dir {
+                *self.links.entry(dir).or_default() += 1;
+                queue.push(e.ino);
+                let n = fs.nodes.get_mut(&e.ino).expect("in memory");
+                if n.inode.parent != dir {
+                    self.report
+                        .problems
+                        .push(format!("directory {} takes {} for its parent, not {dir}", e.ino, n.inode.parent));
+                    (n.inode.parent, n.dirty) = (dir, true);
+                }
+            } else {
+                *self.links.entry(e.ino).or_default() += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, fs: &mut Fs, ino: u64) -> Result<()> {
+        // The bitmaps aren't right yet: names without new blocks only, in the root's buckets.
+        let kind = fs.nodes[&ino].inode.mode & S_IFMT;
+        let name = format!("lost+found.{ino}");
+        fs.change_entry(ROOT, name.as_bytes(), None).ok();
+        self.bitmaps(fs)?;
+        self.report.problems.retain(|p| !p.starts_with("bitmaps"));
+        fs.add_entry(ROOT, name.as_bytes(), ino, kind)?;
+        for b in fs.nodes[&ROOT].extents.iter().flat_map(|e| e.physical..e.physical + e.len).collect::<Vec<_>>() {
+            self.used[(b / 64) as usize] |= 1 << (b % 64);
+        }
+        if kind == S_IFDIR {
+            *self.links.entry(ROOT).or_default() += 1;
+            let n = fs.nodes.get_mut(&ino).expect("in memory");
+            (n.inode.parent, n.dirty) = (ROOT, true);
+        } else {
+            *self.links.entry(ino).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    fn links(&mut self, fs: &mut Fs) -> Result<()> {
+        for (&ino, n) in &mut fs.nodes {
+            let counted = self.links.get(&ino).copied().unwrap_or(0) + if n.is_dir() { 2 } else { 0 };
+            let orphan = n.inode.nlink == 0 && counted <= 2;
+            if n.inode.nlink != counted && !orphan {
+                self.report.problems.push(format!("inode {ino} counts {} links and has {counted}", n.inode.nlink));
+                (n.inode.nlink, n.dirty) = (counted, true);
+            }
+            let blocks: u64 = n.extents.iter().map(|e| e.len).sum();
+            if n.is_dir() && n.inode.size != blocks * BLOCK as u64 {
+                self.report
+                    .problems
+                    .push(format!("directory {ino} has {blocks} blocks and a size of {}", n.inode.size));
+                (n.inode.size, n.dirty) = (blocks * BLOCK as u64, true);
+            }
+        }
+        Ok(())
+    }
+
+    fn bitmaps(&mut self, fs: &mut Fs) -> Result<()> {
+        let dirs: BTreeMap<u64, bool> = fs.nodes.iter().map(|(&i, n)| (i, n.is_dir())).collect();
+        let used = self.used.clone();
+        for group in (0..fs.geo.groups).filter(|&g| fs.geo.is_usable(g)).collect::<Vec<_>>() {
+            let block = |b: u64| used[(b / 64) as usize] & (1 << (b % 64)) != 0;
+            let differs = fs.rebuild_bitmaps(group, &block, &|ino| dirs.get(&ino).copied(), self.repair)?;
+            if differs {
+                self.problem(format!("bitmaps or counts of group {group}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn empty_node(inode: Inode) -> Node {
+    Node { inode, size: 0, extents: Extents::default(), pages: BTreeMap::new(), dirty: true, opens: 0 }
+}

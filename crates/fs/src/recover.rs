@@ -1,0 +1,217 @@
+//! Mounting: superblocks, then a scan of the logs for records that count. Nothing is replayed: the table is rebuilt, and blocks
+//! go to their places at the next checkpoint.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::commit::{Journal, Log, Logged};
+use crate::disk::{BLOCK, Disk};
+use crate::error::{Error, Result, device};
+use crate::format::{EPOCHS_MAX, Mode, Record, Super};
+use crate::fs::{Fs, Options, Planted};
+use crate::geometry::Geometry;
+
+/// Reads both superblocks and returns the newer one.
+pub(crate) fn read_super(disk: &dyn Disk) -> Result<Super> {
+    let read = |block: u64| {
+        let mut b = vec![0; BLOCK];
+        disk.read(block, &mut b).map_err(|e| device("reading superblock", block, e))?;
+        Super::decode(&b, block)
+    };
+    let (a, b) = match disk.blocks().checked_sub(1) {
+        Some(last) if last > 0 => (read(0), read(last)),
+        _ => return Err(Error::Corrupt("the device has no room for a superblock".into())),
+    };
+    let sb = match (a, b) {
+        (Ok(a), Ok(b)) if a.fs_id == b.fs_id && b.generation > a.generation => b,
+        (Ok(a), _) => a,
+        (Err(_), Ok(b)) => b,
+        (Err(e), Err(_)) => return Err(e),
+    };
+    if sb.blocks > disk.blocks() {
+        return Err(Error::Corrupt(format!("the file system has {} blocks, the device {}", sb.blocks, disk.blocks())));
+    }
+    Ok(sb)
+}
+
+/// Result of a scan of the logs.
+pub(crate) struct Scan {
+    pub logs: Vec<Log>,
+    pub table: BTreeMap<u64, Logged>,
+    /// The last record that counts.
+    pub last: u64,
+    /// Records up to this one were durable once: more than `last` means that something was lost.
+    pub witness: u64,
+}
+
+struct Found {
+    record: Record,
+    /// First block of the payload.
+    payload: u64,
+    log: usize,
+    end: u64,
+}
+
+fn is_live(sb: &Super, epoch: u64, seq: u64) -> bool {
+    let old = || sb.epochs.iter().any(|&(e, last)| e == epoch && seq <= last);
+    seq > sb.checkpoint_seq && (epoch == sb.epoch || old())
+}
+
+/// Reads the record at a log's position, if a whole one is there.
+fn read_record(
+    disk: &dyn Disk,
+    sb: &Super,
+    first: &[u8],
+    at: u64,
+    room: u64,
+    verify: bool,
+) -> Result<Option<(Record, u64, u64)>> {
+    let (header, payload) = Record::lengths(first);
+    if header + payload > room {
+        return Ok(None);
+    }
+    let mut b = vec![0; (header + payload) as usize * BLOCK];
+    disk.read(at, &mut b).map_err(|e| device("reading", at, e))?;
+    let (head, blocks) = b.split_at(header as usize * BLOCK);
+    let Some(record) = Record::decode(head, sb.fs_id) else { return Ok(None) };
+    let whole = blocks.chunks(BLOCK).zip(&record.entries).all(|(d, e)| !verify || crc32fast::hash(d) == e.crc);
+    let possible = record.entries.iter().all(|e| e.home < sb.blocks) && record.part < record.parts;
+    Ok((whole && possible).then_some((record, header, header + payload)))
+}
+
+pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool) -> Result<Scan> {
+    let mut logs: Vec<Log> = geo.logs().into_iter().map(|(start, len)| Log { start, len, used: 0 }).collect();
+    let mut found: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
+    let mut witness = sb.durable_seq;
+    for (i, log) in logs.iter().enumerate() {
+        let mut at = 0;
+        // Behind a gap nothing counts, but a header may say what was durable.
+        let mut gap = false;
+        let (mut chunk, mut chunk_at) = (Vec::new(), 0);
+        while at < log.len {
+            if chunk.is_empty() || at < chunk_at || at >= chunk_at + (chunk.len() / BLOCK) as u64 {
+                // Whoever looks behind a gap reads in large pieces.
+                let blocks = if gap { (log.len - at).min(256) } else { 1 };
+                chunk = vec![0; blocks as usize * BLOCK];
+                chunk_at = at;
+                disk.read(log.start + at, &mut chunk).map_err(|e| device("reading", log.start + at, e))?;
+            }
+            let first = &chunk[(at - chunk_at) as usize * BLOCK..][..BLOCK];
+            let (epoch, seq) = Record::claims(first);
+            if !Record::starts(first, sb.fs_id) || !is_live(sb, epoch, seq) {
+                // A log that was never used, or whose records have been checkpointed, ends here.
+                let ends = at == 0 && (first.iter().all(|&b| b == 0) || Record::starts(first, sb.fs_id));
+                if ends {
+                    break;
+                }
+                gap = true;
+                at += 1;
+                continue;
+            }
+            match read_record(disk, sb, first, log.start + at, log.len - at, verify)? {
+                Some((record, header, total)) => {
+                    witness = witness.max(record.durable);
+                    let payload = log.start + at + header;
+                    at += total;
+                    if !gap {
+                        found.entry(record.seq).or_default().push(Found { record, payload, log: i, end: at });
+                    }
+                }
+                None => {
+                    gap = true;
+                    at += 1;
+                }
+            }
+        }
+    }
+    let mut last = sb.checkpoint_seq;
+    let mut table = BTreeMap::new();
+    while let Some(parts) = found.get(&(last + 1)) {
+        let count = parts[0].record.parts;
+        let whole =
+            (0..count).all(|p| parts.iter().filter(|f| f.record.part == p && f.record.parts == count).count() == 1);
+        if !whole || parts.len() != count as usize {
+            break;
+        }
+        last += 1;
+        for home in parts.iter().flat_map(|f| &f.record.revokes) {
+            table.remove(home);
+        }
+        for f in parts {
+            for (i, e) in f.record.entries.iter().enumerate() {
+                table.insert(e.home, Logged { at: f.payload + i as u64, anywhere: e.anywhere });
+            }
+            logs[f.log].used = logs[f.log].used.max(f.end);
+        }
+    }
+    Ok(Scan { logs, table, last, witness })
+}
+
+impl Fs {
+    /// Mounts a file system.
+    ///
+    /// # Errors
+    /// If the device has none, is corrupt where a mount looks, or a record that was durable is missing.
+    pub fn mount(disk: Arc<dyn Disk>, options: Options) -> Result<Fs> {
+        let mut fs = Fs::assemble(disk, options, false)?;
+        if !fs.options.read_only {
+            fs.start_epoch()?;
+            fs.drop_orphans()?;
+        }
+        Ok(fs)
+    }
+
+    /// The state in memory, nothing changed on the device. `salvage`: go on without durable records that are missing.
+    pub(crate) fn assemble(disk: Arc<dyn Disk>, options: Options, salvage: bool) -> Result<Fs> {
+        let sb = read_super(&*disk)?;
+        let geo = Geometry::new(&sb)?;
+        let mode = options.mode.unwrap_or(sb.mode);
+        if (mode == Mode::Manylogs) != (geo.journal_blocks == 0) {
+            let has = if geo.journal_blocks == 0 { "scattered logs" } else { "a single journal" };
+            return Err(Error::Corrupt(format!("mode {} doesn't fit: the file system has {has}", mode.name())));
+        }
+        let s = scan(&*disk, &sb, &geo, options.planted != Some(Planted::NoChecksum))?;
+        if s.witness > s.last && !salvage {
+            return Err(Error::Corrupt(format!("record {} was durable and is missing or corrupt", s.last + 1)));
+        }
+        let journal = Journal::new(s.logs, s.table, s.last);
+        let mut fs = Fs {
+            disk,
+            sb,
+            geo,
+            mode,
+            options,
+            now: (0, 0),
+            cache: BTreeMap::new(),
+            dirty_blocks: Default::default(),
+            nodes: BTreeMap::new(),
+            groups: Vec::new(),
+            groups_dirty: Default::default(),
+            pinned: BTreeMap::new(),
+            pinned_blocks: 0,
+            reserved: 0,
+            dirty_pages: 0,
+            must_write: Default::default(),
+            journal,
+            head: 0,
+            failed: None,
+            names: BTreeMap::new(),
+        };
+        fs.load_groups()?;
+        Ok(fs)
+    }
+
+    /// Tells this mount's records from those that the last one left behind unfinished.
+    pub(crate) fn start_epoch(&mut self) -> Result<()> {
+        let last = self.journal.durable_seq;
+        if last > self.sb.checkpoint_seq {
+            self.sb.epochs.push((self.sb.epoch, last));
+        } else {
+            self.sb.epochs.clear();
+        }
+        let full = self.sb.epochs.len() >= EPOCHS_MAX;
+        self.sb.epoch += 1;
+        self.write_super()?;
+        if full { self.checkpoint() } else { Ok(()) }
+    }
+}

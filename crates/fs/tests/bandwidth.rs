@@ -1,0 +1,275 @@
+//! Bandwidth of a sequential reader beside a writer that syncs, and the syncs' latency, in each mode on a modelled 15k disk in
+//! virtual time (Manylogs Fig. 2a; ML-E2). `cargo test -p plimsoll-fs --test bandwidth -- --nocapture` prints the figures, which are
+//! a model's.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_base::Time;
+use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Done, Model, Op, Request};
+use plimsoll_fs::{BLOCK, Disk, Format, Fs, MemDisk, Mode, Options, ROOT, Write, mkfs};
+
+const READ_BYTES: u64 = 128 << 10;
+/// Read-ahead: requests of the reader in the disk at once.
+const READS: usize = 2;
+const FILE_BYTES: u64 = 2 << 30;
+const FILES: usize = 20;
+const READER: u64 = 1 << 40;
+
+struct Sim {
+    model: AnyModel,
+    now: Time,
+    tag: u64,
+    /// Runs of the reader's file: first byte and number of bytes.
+    runs: Vec<(u64, u64)>,
+    run: usize,
+    at: u64,
+    read_bytes: u64,
+    head: u64,
+    reading: usize,
+    on: bool,
+}
+
+/// The modelled disk: whoever calls it waits in virtual time, while the reader goes on.
+struct SimDisk {
+    content: MemDisk,
+    sim: Mutex<Sim>,
+}
+
+impl Sim {
+    fn read_on(&mut self) {
+        while !self.runs.is_empty() && self.reading < READS && self.model.outstanding() < self.model.queue_max() {
+            let (start, len) = self.runs[self.run];
+            let bytes = READ_BYTES.min(len - self.at);
+            self.tag += 1;
+            self.model.submit(
+                self.now,
+                Request { tag: READER + self.tag, op: Op::Read, offset: start + self.at, len: bytes },
+            );
+            self.reading += 1;
+            self.head = (start + self.at) / BLOCK as u64;
+            self.at += bytes;
+            if self.at == len {
+                (self.at, self.run) = (0, (self.run + 1) % self.runs.len());
+            }
+        }
+    }
+
+    /// The next event, but not beyond `until`; how many of the caller's requests it ended.
+    fn step(&mut self, until: Time) -> usize {
+        self.now = self.model.next_event().min(until).max(self.now);
+        let mut done: Vec<Done> = Vec::new();
+        self.model.advance(self.now, &mut done);
+        let mine = done.iter().filter(|d| d.tag < READER).count();
+        self.reading -= done.len() - mine;
+        self.read_bytes += (done.len() - mine) as u64 * READ_BYTES;
+        self.read_on();
+        mine
+    }
+
+    fn requests(&mut self, all: impl Iterator<Item = (Op, u64, u64)>) {
+        let mut left = 0;
+        for (op, offset, len) in all {
+            // The reader keeps its place in the queue.
+            while self.model.outstanding() + READS > self.model.queue_max() {
+                left -= self.step(Time::NEVER);
+            }
+            self.tag += 1;
+            self.model.submit(self.now, Request { tag: self.tag, op, offset, len });
+            left += 1;
+        }
+        while left > 0 {
+            left -= self.step(Time::NEVER);
+        }
+    }
+}
+
+impl Disk for SimDisk {
+    fn blocks(&self) -> u64 {
+        self.content.blocks()
+    }
+
+    fn read(&self, block: u64, into: &mut [u8]) -> io::Result<()> {
+        let mut sim = self.sim.lock().unwrap();
+        if sim.on {
+            sim.requests([(Op::Read, block * BLOCK as u64, into.len() as u64)].into_iter());
+        }
+        self.content.read(block, into)
+    }
+
+    fn write(&self, writes: &[Write]) -> io::Result<()> {
+        let mut sim = self.sim.lock().unwrap();
+        if sim.on {
+            // In pieces of at most 512 KiB, as block layers make them.
+            let piece = 512 << 10;
+            sim.requests(writes.iter().flat_map(|w| {
+                let (from, len) = (w.block * BLOCK as u64, w.data.len() as u64);
+                (0..len)
+                    .step_by(piece as usize)
+                    .map(move |at| (Op::Write { fua: false }, from + at, piece.min(len - at)))
+            }));
+        }
+        self.content.write(writes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let mut sim = self.sim.lock().unwrap();
+        if sim.on {
+            sim.requests([(Op::Flush, 0, 0)].into_iter());
+        }
+        Ok(())
+    }
+}
+
+struct Outcome {
+    kept_percent: f64,
+    sync_ms: f64,
+    writes_per_s: f64,
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// A file system with 20 files in each twentieth of the disk and a file of 2 GiB in the middle.
+fn prepare(mode: Mode, seed: u64) -> (Arc<SimDisk>, Fs, Vec<u64>) {
+    let spec = DeviceSpec::named("cheetah-15k5").unwrap();
+    let model = spec.build(DeviceOptions { seed, mismatch: 0.0 }).unwrap();
+    let blocks = model.size_bytes() / BLOCK as u64;
+    let sim = Sim {
+        model,
+        now: Time::ZERO,
+        tag: 0,
+        runs: Vec::new(),
+        run: 0,
+        at: 0,
+        read_bytes: 0,
+        head: 0,
+        reading: 0,
+        on: false,
+    };
+    let disk = Arc::new(SimDisk { content: MemDisk::new(blocks), sim: Mutex::new(sim) });
+    // The paper's journal has 5 GB; logs of 10 MB in 100 MB, writes up to 32 KB in logs.
+    let format = Format { journal_blocks: (5 << 30) / BLOCK as u64, ..Format::new(1, mode, blocks) };
+    mkfs(disk.clone(), format, (0, 0)).unwrap();
+    let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+    // Each directory is in a group of its own, one after the other.
+    let groups = fs.info().groups as usize;
+    let dirs: Vec<u64> = (0..groups - 4)
+        .map(|i| {
+            if fs.must_commit() {
+                fs.sync(None).unwrap();
+            }
+            fs.create(ROOT, format!("d{i}").as_bytes(), 0o040_755, (0, 0), 0).unwrap().ino
+        })
+        .collect();
+    let big = fs.create(dirs[groups / 2], b"big", 0o100_644, (0, 0), 0).unwrap().ino;
+    fs.fallocate(big, plimsoll_fs::Fallocate::Allocate, 0, FILE_BYTES, false).unwrap();
+    let files: Vec<u64> = (0..FILES)
+        .map(|i| {
+            let ino = fs.create(dirs[i * (groups - 8) / FILES + 2], b"f", 0o100_644, (0, 0), 0).unwrap().ino;
+            fs.write(ino, 0, &vec![1; 4 << 20]).unwrap();
+            fs.sync(Some(ino)).unwrap();
+            ino
+        })
+        .collect();
+    fs.sync(None).unwrap();
+    fs.checkpoint().unwrap();
+    let runs = fs.map(big).unwrap().into_iter().map(|(_, at, len)| (at * BLOCK as u64, len * BLOCK as u64)).collect();
+    disk.sim.lock().unwrap().runs = runs;
+    (disk, fs, files)
+}
+
+fn run(mode: Mode, writes_per_s: u64, seconds: u64, seed: u64) -> Outcome {
+    let (disk, mut fs, files) = prepare(mode, seed);
+    let at = |s: f64| Time::from_nanos((s * 1e9) as u64);
+    let wait = |until: Time| {
+        let mut sim = disk.sim.lock().unwrap();
+        while sim.now < until {
+            sim.step(until);
+        }
+    };
+    {
+        let mut sim = disk.sim.lock().unwrap();
+        sim.on = true;
+        sim.read_on();
+    }
+    let alone = 3.0;
+    wait(at(alone));
+    let base = disk.sim.lock().unwrap().read_bytes as f64 / alone;
+    let (mut rng, mut due, mut syncs, mut spent) = (Rng(seed), at(alone), 0u64, 0.0);
+    let end = at(alone + seconds as f64);
+    let (from, before) = {
+        let sim = disk.sim.lock().unwrap();
+        (sim.now, sim.read_bytes)
+    };
+    let mut checkpoint = at(alone + 5.0);
+    let period = FILES as f64 / writes_per_s as f64;
+    loop {
+        wait(due);
+        let began = disk.sim.lock().unwrap().now;
+        if began >= end {
+            break;
+        }
+        due = at(began.max(due).as_secs_f64() + period);
+        fs.set_now((began.as_secs_f64() as i64, 0));
+        for &ino in &files {
+            fs.write(ino, rng.below(1024) * BLOCK as u64, &[7; BLOCK]).unwrap();
+        }
+        let head = disk.sim.lock().unwrap().head;
+        fs.set_head(head);
+        fs.sync(None).unwrap();
+        let now = disk.sim.lock().unwrap().now;
+        spent += now.since(began).as_millis_f64();
+        syncs += 1;
+        // Single journals are checkpointed every five seconds, scattered logs not in the time of a run.
+        if mode != Mode::Manylogs && now >= checkpoint {
+            fs.checkpoint().unwrap();
+            checkpoint = at(now.as_secs_f64() + 5.0);
+        }
+    }
+    let sim = disk.sim.lock().unwrap();
+    let took = sim.now.since(from).as_secs_f64();
+    Outcome {
+        kept_percent: (sim.read_bytes - before) as f64 / took / base * 100.0,
+        sync_ms: spent / syncs as f64,
+        writes_per_s: (syncs * FILES as u64) as f64 / took,
+    }
+}
+
+#[test]
+fn manylogs_keeps_most() {
+    let seconds = std::env::var("PLIMSOLL_FS_SECONDS").map_or(6, |v| v.parse().expect("seconds"));
+    let mut kept = std::collections::BTreeMap::new();
+    println!("mode       asked  done writes/s  kept %  sync ms   (a model's)");
+    for rate in [40, 320] {
+        for mode in Mode::ALL {
+            let o = run(mode, rate, seconds, 1);
+            println!(
+                "{:<10} {rate:>5} {:>14.0} {:>7.1} {:>8.1}",
+                mode.name(),
+                o.writes_per_s,
+                o.kept_percent,
+                o.sync_ms
+            );
+            kept.insert((rate, mode.name()), o);
+        }
+    }
+    for rate in [40, 320] {
+        let of = |m: Mode| &kept[&(rate, m.name())];
+        assert!(
+            of(Mode::Manylogs).kept_percent > of(Mode::Adaptive).kept_percent,
+            "scattered logs keep more than one at {rate}/s"
+        );
+        assert!(
+            of(Mode::Adaptive).kept_percent > of(Mode::Ordered).kept_percent,
+            "one journal keeps more than none at {rate}/s"
+        );
+        assert!(of(Mode::Manylogs).sync_ms < of(Mode::Ordered).sync_ms, "syncs are shorter at {rate}/s");
+    }
+}

@@ -1,0 +1,388 @@
+//! Operations of the core, in each mode: against expectations, against a map, over a mount, on full and failing disks.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use plimsoll_fs::{
+    BLOCK, Disk, Error, Fallocate, Format, Fs, MemDisk, Mode, Options, ROOT, Rename, SetAttr, Write, fsck, mkfs,
+};
+use rustix::io::Errno;
+
+const FILE: u32 = 0o100_644;
+const DIR: u32 = 0o040_755;
+
+fn new(mode: Mode, blocks: u64) -> (Arc<MemDisk>, Fs) {
+    let disk = Arc::new(MemDisk::new(blocks));
+    mkfs(disk.clone(), Format::new(9, mode, blocks), (0, 0)).unwrap();
+    let fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+    (disk, fs)
+}
+
+fn clean(disk: Arc<MemDisk>) {
+    assert_eq!(fsck(disk, false).unwrap().problems, Vec::<String>::new());
+}
+
+fn file(fs: &mut Fs, name: &[u8]) -> u64 {
+    fs.create(ROOT, name, FILE, (1, 2), 0).unwrap().ino
+}
+
+#[test]
+fn a_file_survives_a_mount() {
+    for mode in Mode::ALL {
+        let (disk, mut fs) = new(mode, 8192);
+        let a = file(&mut fs, b"a");
+        assert_eq!(fs.write(a, 5000, b"hello").unwrap(), 5);
+        fs.setxattr(a, b"user.k", b"v", false, false).unwrap();
+        fs.symlink(ROOT, b"short", b"a", (0, 0)).unwrap();
+        fs.symlink(ROOT, b"long", &[b'x'; 4095], (0, 0)).unwrap();
+        fs.unmount().unwrap();
+        clean(disk.clone());
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        assert_eq!(fs.lookup(ROOT, b"a").unwrap().size, 5005);
+        assert_eq!(fs.read(a, 4998, 100).unwrap(), b"\0\0hello");
+        assert_eq!(fs.getxattr(a, b"user.k").unwrap(), b"v");
+        for (name, len) in [(&b"short"[..], 1), (b"long", 4095)] {
+            let ino = fs.lookup(ROOT, name).unwrap().ino;
+            assert_eq!(fs.readlink(ino).unwrap().len(), len);
+        }
+        fs.unlink(ROOT, b"long").unwrap();
+        fs.unmount().unwrap();
+        clean(disk);
+    }
+}
+
+#[test]
+fn names_have_their_errors() {
+    let (disk, mut fs) = new(Mode::Manylogs, 8192);
+    let is = |r: Result<(), Error>, e: Errno| assert_eq!(r, Err(Error::Os(e)));
+    let d = fs.create(ROOT, b"d", DIR, (0, 0), 0).unwrap().ino;
+    let e = fs.create(d, b"e", DIR, (0, 0), 0).unwrap().ino;
+    let a = file(&mut fs, b"a");
+    is(fs.create(ROOT, b"a", FILE, (0, 0), 0).map(drop), Errno::EXIST);
+    is(fs.create(ROOT, &[b'n'; 256], FILE, (0, 0), 0).map(drop), Errno::NAMETOOLONG);
+    is(fs.lookup(a, b"x").map(drop), Errno::NOTDIR);
+    is(fs.lookup(ROOT, b"x").map(drop), Errno::NOENT);
+    is(fs.rmdir(ROOT, b"d"), Errno::NOTEMPTY);
+    is(fs.rmdir(ROOT, b"a"), Errno::NOTDIR);
+    is(fs.unlink(ROOT, b"d"), Errno::ISDIR);
+    is(fs.link(d, ROOT, b"x").map(drop), Errno::PERM);
+    is(fs.rename((ROOT, b"d"), (e, b"x"), Rename::default()), Errno::INVAL);
+    is(fs.rename((ROOT, b"a"), (ROOT, b"d"), Rename::default()), Errno::ISDIR);
+    is(fs.rename((ROOT, b"d"), (ROOT, b"a"), Rename::default()), Errno::NOTDIR);
+    is(fs.rename((ROOT, b"a"), (ROOT, b"d"), Rename { no_replace: true, exchange: false }), Errno::EXIST);
+    is(fs.rename((ROOT, b"a"), (ROOT, b"x"), Rename { no_replace: false, exchange: true }), Errno::NOENT);
+    fs.rename((d, b"e"), (ROOT, b"a"), Rename { no_replace: false, exchange: true }).unwrap();
+    assert_eq!((fs.lookup(ROOT, b"a").unwrap().ino, fs.lookup(d, b"e").unwrap().ino), (e, a));
+    assert_eq!((fs.getattr(ROOT).unwrap().nlink, fs.getattr(d).unwrap().nlink), (4, 2));
+    fs.unmount().unwrap();
+    clean(disk);
+}
+
+#[test]
+fn an_open_file_outlives_its_name() {
+    let (disk, mut fs) = new(Mode::Manylogs, 8192);
+    let a = file(&mut fs, b"a");
+    fs.open(a).unwrap();
+    fs.write(a, 0, b"still").unwrap();
+    fs.unlink(ROOT, b"a").unwrap();
+    assert_eq!(fs.read(a, 0, 9).unwrap(), b"still");
+    fs.sync(Some(a)).unwrap();
+    let free = fs.statfs().inodes_free;
+    // Power is lost while it is open: the next mount frees it.
+    drop(fs);
+    let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+    assert_eq!(fs.statfs().inodes_free, free + 1);
+    fs.unmount().unwrap();
+    clean(disk);
+}
+
+#[test]
+fn directories_stay_fast_at_100_000_entries() {
+    let blocks = 200_000;
+    let disk = Arc::new(MemDisk::new(blocks));
+    let format = Format { inodes_per_group: 24_000, ..Format::new(9, Mode::Manylogs, blocks) };
+    mkfs(disk.clone(), format, (0, 0)).unwrap();
+    let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+    let d = fs.create(ROOT, b"d", DIR, (0, 0), 0).unwrap().ino;
+    let name = |i: u32| format!("a-file-with-a-name-{i}").into_bytes();
+    for i in 0..100_000 {
+        fs.create(d, &name(i), FILE, (0, 0), 0).unwrap();
+        if fs.must_commit() {
+            fs.sync(None).unwrap();
+        }
+    }
+    let (mut listed, mut cookie) = (0, 0);
+    loop {
+        let part = fs.readdir(d, cookie, 1000).unwrap();
+        let Some(last) = part.last() else { break };
+        listed += part.len();
+        cookie = last.cookie;
+    }
+    assert_eq!(listed, 100_000);
+    fs.unmount().unwrap();
+    let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+    for i in (0..100_000).step_by(17) {
+        fs.lookup(d, &name(i)).unwrap();
+    }
+    for i in 0..1000 {
+        fs.unlink(d, &name(i)).unwrap();
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    clean(disk);
+}
+
+#[test]
+fn random_operations_agree_with_a_vector() {
+    for mode in Mode::ALL {
+        let (disk, mut fs) = new(mode, 4096);
+        let ino = file(&mut fs, b"a");
+        let mut oracle: Vec<u8> = Vec::new();
+        let mut x = mode as u64;
+        let mut below = |n: u64| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (x >> 33) % n
+        };
+        for step in 0..800u64 {
+            let (at, len) = (below(300_000) as usize, 1 + below(40_000) as usize);
+            match below(9) {
+                0..=3 => {
+                    assert_eq!(fs.write(ino, at as u64, &vec![step as u8 | 1; len]).unwrap(), len);
+                    oracle.resize(oracle.len().max(at + len), 0);
+                    oracle[at..at + len].fill(step as u8 | 1);
+                }
+                4 => {
+                    fs.setattr(ino, SetAttr { size: Some(at as u64), ..SetAttr::default() }).unwrap();
+                    oracle.resize(at, 0);
+                }
+                5 => {
+                    let how = [Fallocate::Allocate, Fallocate::Punch, Fallocate::Zero][below(3) as usize];
+                    fs.fallocate(ino, how, at as u64, len as u64, true).unwrap();
+                    let end = oracle.len().min(at + len);
+                    if how != Fallocate::Allocate && at < end {
+                        oracle[at..end].fill(0);
+                    }
+                }
+                6 => fs.sync(Some(ino)).unwrap(),
+                7 if step % 50 == 0 => {
+                    fs.unmount().unwrap();
+                    fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+                }
+                7 => fs.checkpoint().unwrap(),
+                _ => {}
+            }
+            assert_eq!(fs.getattr(ino).unwrap().size, oracle.len() as u64);
+            let to = oracle.len().min(at + len);
+            let expected = if at < to { &oracle[at..to] } else { &[][..] };
+            assert!(fs.read(ino, at as u64, len).unwrap() == expected, "mode {}, step {step}", mode.name());
+        }
+        fs.unlink(ROOT, b"a").unwrap();
+        fs.unmount().unwrap();
+        clean(disk);
+    }
+}
+
+#[test]
+fn content_that_may_be_anywhere_stays_in_logs_until_it_is_deleted() {
+    let (disk, mut fs) = new(Mode::Manylogs, 16_384);
+    let d = fs.create(ROOT, b"commitlog", DIR, (0, 0), 0).unwrap().ino;
+    fs.setxattr(d, b"user.plimsoll.durability", b"anywhere", false, false).unwrap();
+    let a = fs.create(d, b"1", FILE, (0, 0), 0).unwrap();
+    assert!(a.anywhere, "inherited");
+    // Larger than LoggedWriteSize: other files' content would go to its place.
+    fs.write(a.ino, 0, &vec![7; 400_000]).unwrap();
+    fs.sync(Some(a.ino)).unwrap();
+    assert_eq!(fs.info().anywhere_blocks, 98);
+    fs.checkpoint_lazily().unwrap();
+    assert_eq!(fs.info().checkpoints, 0, "it isn't brought to its place while there is room");
+    fs.unmount().unwrap();
+    let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+    assert_eq!(fs.info().anywhere_blocks, 98);
+    assert_eq!(fs.read(a.ino, 399_000, 9000).unwrap(), vec![7; 1000]);
+    fs.unlink(d, b"1").unwrap();
+    fs.sync(None).unwrap();
+    assert_eq!(fs.info().anywhere_blocks, 0, "nothing is left to checkpoint");
+    fs.unmount().unwrap();
+    clean(disk);
+}
+
+#[test]
+fn name_patterns_mark_files() {
+    let disk = Arc::new(MemDisk::new(8192));
+    mkfs(disk.clone(), Format::new(9, Mode::Manylogs, 8192), (0, 0)).unwrap();
+    let anywhere = vec!["*.wal".to_owned(), "commitlog/*".to_owned()];
+    let mut fs = Fs::mount(disk, Options { anywhere, ..Options::default() }).unwrap();
+    let d = fs.create(ROOT, b"commitlog", DIR, (0, 0), 0).unwrap().ino;
+    assert!(fs.create(d, b"x", FILE, (0, 0), 0).unwrap().anywhere);
+    assert!(fs.create(ROOT, b"a.wal", FILE, (0, 0), 0).unwrap().anywhere);
+    assert!(!fs.create(ROOT, b"x", FILE, (0, 0), 0).unwrap().anywhere);
+}
+
+#[test]
+fn a_full_disk_and_no_inodes_are_enospc() {
+    for mode in Mode::ALL {
+        let (disk, mut fs) = new(mode, 2048);
+        let a = file(&mut fs, b"a");
+        let full = loop {
+            match fs.write(a, fs.statfs().blocks * 4096, &[1]) {
+                Err(e) => break e,
+                Ok(_) => {
+                    let size = fs.getattr(a).unwrap().size;
+                    if let Err(e) = fs.write(a, size, &vec![1; 64 * BLOCK]) {
+                        break e;
+                    }
+                }
+            }
+        };
+        assert_eq!(full, Error::Os(Errno::NOSPC));
+        fs.sync(None).unwrap();
+        fs.unlink(ROOT, b"a").unwrap();
+        fs.sync(None).unwrap();
+        let mut made = 0;
+        let out = loop {
+            if fs.must_commit() {
+                fs.sync(None).unwrap();
+            }
+            match fs.create(ROOT, format!("{made}").as_bytes(), FILE, (0, 0), 0) {
+                Ok(_) => made += 1,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(out, Error::Os(Errno::NOSPC));
+        assert_eq!(fs.statfs().inodes_free, 0);
+        fs.unmount().unwrap();
+        clean(disk);
+    }
+}
+
+#[test]
+fn a_read_only_mount_changes_nothing() {
+    let (disk, mut fs) = new(Mode::Data, 4096);
+    let a = file(&mut fs, b"a");
+    fs.write(a, 0, b"x").unwrap();
+    fs.sync(None).unwrap();
+    drop(fs);
+    let before: BTreeMap<_, _> = disk.content();
+    let mut fs = Fs::mount(disk.clone(), Options { read_only: true, ..Options::default() }).unwrap();
+    assert_eq!(fs.read(a, 0, 9).unwrap(), b"x");
+    assert_eq!(fs.write(a, 0, b"y").unwrap_err(), Error::Os(Errno::ROFS));
+    fs.unmount().unwrap();
+    assert!(before == disk.content());
+}
+
+struct Failing {
+    disk: MemDisk,
+    fails: AtomicBool,
+}
+
+impl Disk for Failing {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+    fn read(&self, block: u64, into: &mut [u8]) -> io::Result<()> {
+        self.disk.read(block, into)
+    }
+    fn write(&self, writes: &[Write]) -> io::Result<()> {
+        self.disk.write(writes)
+    }
+    fn flush(&self) -> io::Result<()> {
+        if self.fails.load(Ordering::Relaxed) { Err(io::Error::other("lost")) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn after_a_failed_flush_every_sync_fails_and_nothing_changes() {
+    let disk = Arc::new(Failing { disk: MemDisk::new(4096), fails: AtomicBool::new(false) });
+    mkfs(disk.clone(), Format::new(9, Mode::Manylogs, 4096), (0, 0)).unwrap();
+    let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+    let a = file(&mut fs, b"a");
+    fs.write(a, 0, b"x").unwrap();
+    disk.fails.store(true, Ordering::Relaxed);
+    assert_eq!(fs.sync(Some(a)).unwrap_err().errno(), Errno::IO);
+    disk.fails.store(false, Ordering::Relaxed);
+    assert_eq!(fs.sync(Some(a)).unwrap_err().errno(), Errno::IO);
+    assert_eq!(fs.write(a, 0, b"y").unwrap_err(), Error::Os(Errno::ROFS));
+}
+
+#[test]
+fn a_lost_record_that_was_durable_is_an_error_and_fsck_says_so() {
+    let (disk, mut fs) = new(Mode::Data, 4096);
+    file(&mut fs, b"a");
+    fs.sync(None).unwrap();
+    let first = fs.info().log_blocks_used;
+    file(&mut fs, b"b");
+    fs.sync(None).unwrap();
+    assert!(first > 0);
+    drop(fs);
+    // The second record's witness says that the first was durable.
+    let mut content = disk.content();
+    let (&record, _) = content.iter().find(|(_, d)| d.starts_with(b"PFSR")).unwrap();
+    let mut bytes = content[&record].to_vec();
+    bytes[100] ^= 1;
+    content.insert(record, bytes.into());
+    let bad = Arc::new(MemDisk::with(4096, content));
+    let mount = Fs::mount(bad.clone(), Options::default()).map(drop);
+    assert!(matches!(mount, Err(Error::Corrupt(_))), "{mount:?}");
+    assert!(!fsck(bad.clone(), true).unwrap().problems.is_empty());
+    assert_eq!(fsck(bad.clone(), false).unwrap().problems, Vec::<String>::new());
+    Fs::mount(bad, Options::default()).unwrap();
+}
+
+/// Changed bytes, also with a checksum that fits: mounting, reading and repairing end, whatever they find.
+#[test]
+fn damaged_images_end_in_an_error_or_a_repair() {
+    let images: u64 = std::env::var("PLIMSOLL_FS_IMAGES").map_or(150, |v| v.parse().expect("a number"));
+    let (disk, mut fs) = new(Mode::Manylogs, 2048);
+    let d = fs.create(ROOT, b"d", DIR, (0, 0), 0).unwrap().ino;
+    for i in 0..30 {
+        let ino = fs.create(d, format!("{i}").as_bytes(), FILE, (0, 0), 0).unwrap().ino;
+        for page in 0..30 {
+            fs.write(ino, page * 9000, &[1; 500]).unwrap();
+        }
+    }
+    fs.unmount().unwrap();
+    let file = fs.lookup(d, b"3").unwrap().ino;
+    fs.write(file, 0, b"in a log").unwrap();
+    fs.sync(None).unwrap();
+    drop(fs);
+    let content = disk.content();
+    let metadata: Vec<u64> = content.iter().filter(|(_, d)| d.starts_with(b"PFS")).map(|(&b, _)| b).collect();
+    let mut x = 5u64;
+    let mut below = |n: u64| {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (x >> 33) % n
+    };
+    for _ in 0..images {
+        let mut image = content.clone();
+        for _ in 0..1 + below(3) {
+            let block = metadata[below(metadata.len() as u64) as usize];
+            let mut bytes = image[&block].to_vec();
+            for _ in 0..1 + below(4) {
+                let range = if below(2) == 0 { 200 } else { BLOCK as u64 - 32 };
+                let at = 32 + below(range) as usize;
+                bytes[at] = [0, 1, 0xff, below(256) as u8][below(4) as usize];
+            }
+            if below(3) > 0 && bytes.starts_with(b"PFSB") {
+                plimsoll_fs::crash::reseal(&mut bytes);
+            }
+            image.insert(block, bytes.into());
+        }
+        let disk = Arc::new(MemDisk::with(2048, image));
+        if let Ok(mut fs) = Fs::mount(disk.clone(), Options::default()) {
+            for dir in [ROOT, d] {
+                for e in fs.readdir(dir, 0, 1000).unwrap_or_default() {
+                    drop(fs.read(e.ino, 0, 1 << 16));
+                    drop(fs.write(e.ino, 0, b"x"));
+                    drop(fs.unlink(dir, &e.name));
+                }
+            }
+            drop(fs.unmount());
+        }
+        if let Ok(report) = fsck(disk.clone(), true) {
+            let again = fsck(disk, false).unwrap();
+            assert_eq!(again.problems, Vec::<String>::new(), "left after a repair of {:?}", report.problems);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+"""usage: smoke.py BINDINGS SOCKET FILE: as c/smoke.c."""
+
+import importlib.util
+import mmap
+import sys
+
+bindings, socket, path = sys.argv[1:]
+spec = importlib.util.spec_from_file_location("host", f"{bindings}/plimsoll/host.py")
+host = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(host)
+
+h = host.Host(socket, refuse_first=True)
+with open(path, "r+b") as f:
+    assert h.forecast(f, 4096) > 0
+    try:
+        h.read(f, 4096, 0, 0)
+        raise SystemExit("it wasn't refused")
+    except host.Busy as busy:
+        assert busy.wait > 0 and busy.confidence > 0.5, busy
+    assert h.read(f, 4096, 0, 60) == b"\7" * 4096
+    assert h.read(f, 4096, 0, 0) == b"\7" * 4096
+    with mmap.mmap(f.fileno(), 4096) as m:
+        h.addrcheck(m, 0, 4096, 0)
+    try:
+        h.read(9999, 1, 0, 0)
+        raise SystemExit("it isn't open")
+    except OSError as e:
+        assert e.errno == 9, e
+    assert h.counts()["busy"] == 1, h.counts()
+print("ok")

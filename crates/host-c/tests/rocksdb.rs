@@ -1,0 +1,86 @@
+//! Debian's db_bench, unmodified, loads RocksDB's plug-in: its reads are served, and refused with RocksDB's own Busy while the disk is busy.
+
+#[path = "../../host/tests/common/mod.rs"]
+mod common;
+
+use common::{Modelled, Noise, Ticking, wait_for};
+use plimsoll_host::agent::{Access, Wanted};
+use plimsoll_host::{Options, Reader};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Standard output and error of a program.
+fn both(command: &mut Command) -> (bool, String) {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    (
+        output.status.success(),
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)),
+    )
+}
+
+#[test]
+fn db_bench_is_refused_with_rocksdbs_own_busy() {
+    let dir = tempfile::tempdir().unwrap();
+    let exe = std::env::current_exe().unwrap();
+    let libraries = exe.ancestors().nth(2).unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--package", "plimsoll-host-c"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if libraries.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().unwrap().success(), "the library doesn't build");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let plugin = dir.path().join("libplimsoll_rocksdb.so");
+    let mut compile = Command::new("g++");
+    compile.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o"]).arg(&plugin);
+    compile.arg("-I").arg(source.join("include")).arg(source.join("../../integrations/rocksdb/plimsoll_fs.cc"));
+    compile.arg("-L").arg(libraries).args(["-lplimsoll_host_c", "-lrocksdb"]);
+    let (compiled, said) = both(&mut compile);
+    assert!(compiled, "{said}");
+
+    let modelled = Modelled::start(dir.path(), 96, 4);
+    let disk = modelled.disk.as_ref().unwrap();
+    let socket = dir.path().join("host.sock");
+    let db = format!("--db={}", modelled.folder().join("db").display());
+    let db_bench = |arguments: &[&str], deadline_us: u32| {
+        let mut program = Command::new("db_bench");
+        program.args(["--fs_uri=plimsoll://", &db, "--num=2000", "--value_size=1000", "--compression_type=none"]);
+        program.args(["--cache_size=0", "--threads=1"]).args(arguments).env("LD_PRELOAD", &plugin);
+        program.env("LD_LIBRARY_PATH", libraries).env("PLIMSOLL_HOST_SOCKET", &socket);
+        both(program.env("PLIMSOLL_DEADLINE_US", deadline_us.to_string()))
+    };
+    // Nobody listens: plain reads, and that is told once.
+    let (done, said) = db_bench(&["--benchmarks=fillseq,compact,readrandom", "--reads=200"], 1000);
+    assert!(done && said.matches("no host agent can be reached").count() == 1, "{said}");
+
+    let wanted = Wanted { disks: vec![disk.name().into()], ..Wanted::default() };
+    let agent = Ticking::start(dir.path(), wanted, Access::Owner);
+    let reader = Reader::new(Options { socket: agent.socket.clone(), ..Options::default() });
+    let dev = File::open(modelled.folder()).unwrap().metadata().unwrap().dev();
+    let noise = Noise::start(disk, 6, 64 << 20);
+    wait_for("the disk is busy", || reader.forecast(dev, 4096).is_some_and(|f| f.wait_ns > 8_000_000));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let tables = || std::fs::read_dir(modelled.folder().join("db")).unwrap().flatten();
+            let files: Vec<File> = tables().filter_map(|e| File::open(e.path()).ok()).collect();
+            while !over.load(Relaxed) {
+                for file in &files {
+                    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+                }
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        });
+        let arguments = ["--benchmarks=readrandom", "--use_existing_db=1", "--reads=2000"];
+        let (_, said) = db_bench(&arguments, 4000);
+        over.store(true, Relaxed);
+        assert!(said.contains("Resource busy: plimsoll: wait about"), "{said}");
+    });
+    // Without noise, within a long deadline, it ends in order.
+    drop(noise);
+    let (done, said) = db_bench(&["--benchmarks=readrandom", "--use_existing_db=1", "--reads=200"], 60_000_000);
+    assert!(done && said.contains("readrandom"), "{said}");
+}

@@ -1,0 +1,254 @@
+//! A disk that the agent watches.
+
+use crate::calibrate::{Calibration, Sample};
+use crate::disk::Disk;
+use crate::forecast::{Costs, Forecast, Load, Ratios};
+use crate::layout::{DROP_ALL, Known, Orders, RawSample, SAMPLES, Samples, State, number};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// A timed read and what was forecast of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Judged {
+    /// The read.
+    pub sample: Sample,
+    /// By the costs in force when it came.
+    pub forecast: Forecast,
+    /// The errors of such forecasts when it came.
+    pub late_at: LateAt,
+}
+
+/// Errors of forecasts at one time, to ask later how probable lateness was.
+#[derive(Clone, Copy, Debug)]
+pub struct LateAt(usize);
+
+/// A disk that the agent watches.
+pub struct Watched {
+    disk: Disk,
+    slot: usize,
+    calibration: Calibration,
+    judged: Option<Vec<Judged>>,
+    ratios: Vec<Ratios>,
+    /// Completions and requests in flight when they were last compared with the kernel's.
+    compared: (u64, [u64; 2]),
+    round: Round,
+}
+
+impl Watched {
+    pub(super) fn new(disk: Disk, slot: usize, costs: Option<Costs>) -> Watched {
+        let calibration = costs.map_or_else(|| Calibration::new(disk.rotational), Calibration::with_costs);
+        let ratios = vec![calibration.ratios()];
+        Watched { disk, slot, calibration, judged: None, ratios, compared: (0, [0; 2]), round: Round::default() }
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    pub(super) fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// The costs in force.
+    pub fn costs(&self) -> &Costs {
+        self.calibration.costs()
+    }
+
+    /// Is enough known for forecasts?
+    pub fn knows(&self) -> bool {
+        self.calibration.knows()
+    }
+
+    /// Reads that were timed.
+    pub fn seen(&self) -> u64 {
+        self.calibration.seen()
+    }
+
+    /// From now on, keeps each timed read with its forecast.
+    pub fn judge(&mut self) {
+        self.judged = Some(Vec::new());
+    }
+
+    /// Timed reads since the last call.
+    pub fn judged(&mut self) -> Vec<Judged> {
+        self.judged.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The probability at that time, in thousandths, that the read takes longer than `deadline_ns`.
+    pub fn late_permille(&self, judged: &Judged, deadline_ns: u64) -> u32 {
+        judged.forecast.late_permille(&self.ratios[judged.late_at.0], deadline_ns)
+    }
+
+    /// Takes in what was timed.
+    pub(super) fn take(&mut self, from: &Samples, orders: &Orders, known: &Known) {
+        let (head, mut tail) = (from.head.load(Acquire), from.tail.load(Relaxed));
+        let taken = tail != head;
+        while tail != head {
+            let sample = sample(&from.ring[tail as usize % SAMPLES], self.disk.dev);
+            tail = tail.wrapping_add(1);
+            let late_at = LateAt(self.ratios.len() - 1);
+            if let Some(sample) = sample
+                && let Some(forecast) = self.calibration.take(sample)
+                && let Some(judged) = &mut self.judged
+            {
+                judged.push(Judged { sample, forecast, late_at });
+            }
+        }
+        from.tail.store(tail, Release);
+        if taken {
+            self.publish(orders, known);
+            let ratios = self.calibration.ratios();
+            if self.judged.is_none() {
+                self.ratios.clear();
+            }
+            self.ratios.push(ratios);
+        }
+    }
+
+    /// Gives the costs to the programs and to readers.
+    pub(super) fn publish(&self, orders: &Orders, known: &Known) {
+        let c = self.costs();
+        for (to, ns) in [
+            (&orders.read_ns, c.read_ns),
+            (&orders.read_ns_per_kib, c.read_ns_per_kib),
+            (&orders.write_ns, c.write_ns),
+            (&orders.write_ns_per_kib, c.write_ns_per_kib),
+            (&known.alone_ns, c.alone_ns),
+            (&known.alone_ns_per_kib, c.alone_ns_per_kib),
+            (&known.read_ns, c.read_ns),
+            (&known.read_ns_per_kib, c.read_ns_per_kib),
+            (&known.queued_read_ns, c.queued_read_ns),
+            (&known.queued_write_ns, c.queued_write_ns),
+        ] {
+            to.store(ns, Relaxed);
+        }
+        let ratios = self.calibration.ratios();
+        for (to, from) in known.ratio_permille.iter().flatten().zip(ratios.iter().flatten()) {
+            to.store(*from, Relaxed);
+        }
+        let samples = if self.knows() { self.calibration.seen().clamp(1, u32::MAX.into()) as u32 } else { 0 };
+        known.samples.store(samples, Relaxed);
+    }
+
+    /// Compares what is counted with what the kernel has, once a tick. Returns the reads and writes to drop: [`DROP_ALL`] of both if the
+    /// disk has been idle by the kernel's count for two ticks; else those by which the kernel's count was smaller at every tick of a round.
+    pub(super) fn compare(&mut self, state: &State, kernel: impl FnOnce() -> Option<[u64; 2]>) -> Option<[u32; 2]> {
+        let load = Load::of(state);
+        let ours = [number(load.reads), number(load.writes)];
+        let now = (state.completed.load(Relaxed), ours);
+        let is_same = std::mem::replace(&mut self.compared, now) == now;
+        if ours == [0, 0] {
+            self.round = Round::default();
+            return None;
+        }
+        let kernel = kernel()?;
+        if is_same && kernel == [0, 0] {
+            self.round = Round::default();
+            return Some([DROP_ALL; 2]);
+        }
+        for ((least, ours), kernel) in self.round.least.iter_mut().zip(ours).zip(kernel) {
+            *least = (*least).min(ours.saturating_sub(kernel));
+        }
+        self.round.ticks += 1;
+        if self.round.ticks < ROUND {
+            return None;
+        }
+        let least = std::mem::take(&mut self.round).least;
+        (least != [0, 0]).then(|| least.map(|n| u32::try_from(n).unwrap_or(u32::MAX - 1)))
+    }
+}
+
+/// Ticks of a round of comparisons: at each the two counts are of slightly different times.
+const ROUND: u32 = 10;
+
+/// By how much the kernel's counts were smaller, at least.
+struct Round {
+    ticks: u32,
+    least: [u64; 2],
+}
+
+impl Default for Round {
+    fn default() -> Round {
+        Round { ticks: 0, least: [u64::MAX; 2] }
+    }
+}
+
+fn sample(raw: &RawSample, dev: u32) -> Option<Sample> {
+    let w: [u64; 8] = std::array::from_fn(|i| raw.words[i].load(Relaxed));
+    let [arrived_ns, done_ns, next_free_ns, reads, writes, queued, bytes, of] = w;
+    let before =
+        Load { reads, writes, queued_reads: queued as u32, queued_writes: (queued >> 32) as u32, next_free_ns };
+    (of == u64::from(dev) && done_ns > arrived_ns).then_some(Sample { arrived_ns, done_ns, before, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched() -> Watched {
+        Watched::new(Disk { dev: 8 << 20, name: "sda".into(), rotational: false }, 3, None)
+    }
+
+    /// Memory of the BPF programs, all zeros.
+    fn zeros<T: crate::layout::Shared>() -> crate::shared::Mapped<T> {
+        use std::os::fd::AsFd;
+        let file = crate::shared::memory_file::<T>("test").unwrap();
+        crate::shared::Mapped::writable(file.as_fd()).unwrap()
+    }
+
+    fn put(samples: &Samples, n: u64) {
+        for i in 0..n {
+            let at = samples.head.load(Relaxed);
+            let words = [1000 + i, 90_000 + 1000 + i, 0, 0, 0, 0, 4096, 8 << 20];
+            for (to, w) in samples.ring[at as usize % SAMPLES].words.iter().zip(words) {
+                to.store(w, Relaxed);
+            }
+            samples.head.store(at + 1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn timed_reads_become_costs_for_programs_and_readers() {
+        let (samples, orders, notice) = (
+            zeros::<crate::layout::AllSamples>(),
+            zeros::<crate::layout::AllOrders>(),
+            zeros::<crate::layout::Notice>(),
+        );
+        let mut w = watched();
+        w.judge();
+        w.publish(&orders.of[3], &notice.of[3]);
+        assert!(notice.of[3].costs().is_none());
+        for _ in 0..2 {
+            put(&samples.of[3], 32);
+            w.take(&samples.of[3], &orders.of[3], &notice.of[3]);
+        }
+        assert_eq!(samples.of[3].tail.load(Relaxed), 64);
+        let costs = notice.of[3].costs().unwrap();
+        assert_eq!(costs.forecast(&Load::default(), 0, 4096).total_ns, 90_000);
+        assert!(orders.of[3].read_ns.load(Relaxed) > 0);
+        assert_eq!(w.judged().len(), 32, "those that came before anything was known aren't judged");
+    }
+
+    #[test]
+    fn requests_that_the_kernel_does_not_have_are_dropped() {
+        let states = zeros::<crate::layout::States>();
+        let state = &states.of[3];
+        let mut w = watched();
+        let reads = |n: u64| state.reads.store(n << crate::layout::COUNT_SHIFT, Relaxed);
+        reads(1);
+        assert_eq!(w.compare(state, || Some([0, 0])), None, "it may just have been issued");
+        assert_eq!(w.compare(state, || Some([0, 0])), Some([DROP_ALL; 2]));
+        assert!((0..4 * ROUND).all(|_| w.compare(state, || Some([1, 0])).is_none()), "the kernel has one too");
+        // A busy disk: two too many at every tick, now and then more.
+        let mut busy = |over: u64| {
+            let looks = (0..ROUND as u64).map(|i| {
+                state.completed.store(i + over * 1000, Relaxed);
+                reads(4 + i % 3 + over);
+                w.compare(state, || Some([4 - i % 2, 0]))
+            });
+            looks.last().unwrap()
+        };
+        assert_eq!(busy(2), Some([2, 0]));
+        assert_eq!(busy(0), None);
+    }
+}

@@ -1,0 +1,114 @@
+//! Disks of the system, by sysfs: which there are, and on which a file lies.
+
+use crate::layout::dev_of;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A disk: what the block layer queues for, not a partition of it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Disk {
+    /// `major << 20 | minor`.
+    pub dev: u32,
+    /// The kernel's name.
+    pub name: String,
+    /// It has an arm, says the kernel.
+    pub rotational: bool,
+}
+
+/// `MAJOR:MINOR` as a number.
+fn parse_dev(text: &str) -> Option<u32> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(dev_of(major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn read_dev(folder: &Path) -> Option<u32> {
+    parse_dev(&fs::read_to_string(folder.join("dev")).ok()?)
+}
+
+/// All disks that have a medium and a queue of requests, by name.
+pub fn all() -> Vec<Disk> {
+    let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
+    let mut disks: Vec<Disk> = entries.flatten().filter_map(|e| at(&e.path())).collect();
+    disks.sort_by(|a, b| a.name.cmp(&b.name));
+    disks
+}
+
+fn at(folder: &Path) -> Option<Disk> {
+    let number = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
+    // Mappers and software RAIDs pass bios on, and have no queue.
+    let queues = folder.join("mq").is_dir() && number("size")? > 0;
+    queues.then_some(Disk {
+        dev: read_dev(folder)?,
+        name: folder.file_name()?.to_str()?.replace('!', "/"),
+        rotational: number("queue/rotational") == Some(1),
+    })
+}
+
+/// The disk that a device's path, name, or partition stands for.
+pub fn named(name: &str) -> Option<Disk> {
+    let path = if name.contains('/') { PathBuf::from(name) } else { Path::new("/dev").join(name) };
+    let meta = fs::metadata(&path).ok()?;
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    // A file stands for the disk that it lies on.
+    let dev = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
+    let under = under(from_libc(dev));
+    all().into_iter().find(|d| under == [d.dev])
+}
+
+/// A device number of the C library as this crate has them.
+pub fn from_libc(dev: u64) -> u32 {
+    dev_of(libc::major(dev), libc::minor(dev))
+}
+
+/// The disks that a block device's requests end up at: itself, the disk of a partition, the members of a mapper or RAID. Empty if
+/// the kernel knows none (a file system without a device of its own).
+pub fn under(dev: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    descend(&PathBuf::from(format!("/sys/dev/block/{}:{}", dev >> 20, dev & 0xf_ffff)), 8, &mut found);
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn descend(folder: &Path, depth: u32, found: &mut Vec<u32>) {
+    let Ok(folder) = fs::canonicalize(folder) else { return };
+    if depth == 0 {
+        return;
+    }
+    if folder.join("partition").exists() {
+        return descend(folder.parent().unwrap_or(&folder), depth - 1, found);
+    }
+    let slaves: Vec<PathBuf> =
+        fs::read_dir(folder.join("slaves")).map(|d| d.flatten().map(|e| e.path()).collect()).unwrap_or_default();
+    if slaves.is_empty() {
+        found.extend(read_dev(&folder));
+    }
+    for slave in slaves {
+        descend(&slave, depth - 1, found);
+    }
+}
+
+/// Reads and writes in flight, as the kernel counts them.
+pub fn in_flight(dev: u32) -> Option<[u64; 2]> {
+    let text = fs::read_to_string(format!("/sys/dev/block/{}:{}/inflight", dev >> 20, dev & 0xf_ffff)).ok()?;
+    let mut numbers = text.split_whitespace().map(|n| n.parse().ok());
+    Some([numbers.next()??, numbers.next()??])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_parsed() {
+        assert_eq!(parse_dev("8:16\n"), Some(8 << 20 | 16));
+        assert_eq!(parse_dev("8"), None);
+        assert_eq!(from_libc(libc::makedev(259, 70_000)), 259 << 20 | 70_000);
+    }
+
+    #[test]
+    fn what_has_no_device_has_no_disk() {
+        assert_eq!(under(0), []);
+        assert_eq!(named("/proc/self/status"), None);
+    }
+}

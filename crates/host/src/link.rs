@@ -1,0 +1,127 @@
+//! A reader's connection to the agent's memory.
+
+use crate::forecast::{Costs, Forecast, Load};
+use crate::layout::{Known, MAGIC, Notice, State, States, VERSION, slots};
+use crate::shared::{Mapped, is_sealed};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Duration;
+
+/// The agent's default socket.
+pub const SOCKET: &str = "/run/plimsoll-host/host.sock";
+/// An agent whose heartbeat is older than this is dead or stopped.
+pub const STALE_NS: u64 = 100_000_000;
+/// An agent answers a connection within this time.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The agent's memory, mapped.
+pub struct Link {
+    states: Mapped<States>,
+    notice: Mapped<Notice>,
+}
+
+/// A disk in it.
+#[derive(Clone, Copy)]
+pub struct DiskView<'a> {
+    state: &'a State,
+    known: &'a Known,
+}
+
+impl Link {
+    /// Asks the agent at `socket` for its memory.
+    pub fn connect(socket: &Path) -> io::Result<Link> {
+        let at = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", socket.display()));
+        let stream = UnixStream::connect(socket).map_err(at)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(at)?;
+        let (states, notice) = receive(&stream).map_err(at)?;
+        Link::map(states.as_fd(), notice.as_fd()).map_err(at)
+    }
+
+    fn map(states: BorrowedFd, notice: BorrowedFd) -> io::Result<Link> {
+        // A file that may become shorter would end the process that reads it.
+        for fd in [states, notice] {
+            let name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+            if !is_sealed(fd) && !name.as_os_str().to_string_lossy().starts_with("anon_inode:bpf-map") {
+                return Err(io::Error::other("what was handed out is neither sealed memory nor a BPF map"));
+            }
+        }
+        for (fd, size) in [(states, size_of::<States>()), (notice, size_of::<Notice>())] {
+            let found = rustix::fs::fstat(fd)?.st_size as usize;
+            if is_sealed(fd) && found < size {
+                return Err(io::Error::other(format!("what was handed out has {found} bytes of {size}")));
+            }
+        }
+        let link = Link { states: Mapped::read_only(states)?, notice: Mapped::read_only(notice)? };
+        let (magic, version) = (link.notice.magic.load(Acquire), link.notice.version.load(Relaxed));
+        if magic != MAGIC || version != VERSION {
+            return Err(io::Error::other(format!(
+                "the agent speaks version {version}, this library version {VERSION}: use those of one release"
+            )));
+        }
+        Ok(link)
+    }
+
+    /// Is the agent alive at `now_ns`?
+    pub fn is_fresh(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.notice.heartbeat_ns.load(Relaxed)) < STALE_NS
+    }
+
+    /// Time of the agent's last heartbeat, by CLOCK_MONOTONIC.
+    pub fn heartbeat_ns(&self) -> u64 {
+        self.notice.heartbeat_ns.load(Relaxed)
+    }
+
+    /// The numbers of all disks that are watched.
+    pub fn disks(&self) -> impl Iterator<Item = u32> {
+        self.notice.of.iter().map(|known| known.dev.load(Relaxed)).filter(|dev| *dev != 0)
+    }
+
+    /// A disk that is watched, by its number.
+    pub fn disk(&self, dev: u32) -> Option<DiskView<'_>> {
+        let slot = slots(dev).find(|i| self.notice.of[*i].dev.load(Relaxed) == dev)?;
+        Some(DiskView { state: &self.states.of[slot], known: &self.notice.of[slot] })
+    }
+}
+
+impl DiskView<'_> {
+    /// Its load, and the costs of its requests if they are known.
+    pub fn now(&self) -> (Load, Option<Costs>) {
+        // An order to begin anew is obeyed at the next request: until then there is none.
+        let behind = self.state.epoch.load(Relaxed).wrapping_sub(self.known.reset_epoch.load(Relaxed)) as i32;
+        let load = if behind < 0 { Load::default() } else { Load::of(self.state) };
+        (load, self.known.costs())
+    }
+
+    /// Forecasts a read, if costs are known.
+    pub fn forecast(&self, now_ns: u64, len: u64) -> Option<Forecast> {
+        let (load, costs) = self.now();
+        Some(costs?.forecast(&load, now_ns, len))
+    }
+
+    /// The probability, in thousandths, that a read with this forecast takes longer than `deadline_ns`.
+    pub fn late_permille(&self, forecast: &Forecast, deadline_ns: u64) -> u32 {
+        self.known.late_permille(forecast, deadline_ns)
+    }
+}
+
+fn receive(stream: &UnixStream) -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut hello = [0; 8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(stream, &mut [IoSliceMut::new(&mut hello)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = message {
+            fds.extend(more);
+        }
+    }
+    let (Some(notice), Some(states), true) = (fds.pop(), fds.pop(), got.bytes == hello.len()) else {
+        return Err(io::Error::other("whoever listens there isn't the agent, or it has no descriptors left"));
+    };
+    Ok((states, notice))
+}

@@ -1,0 +1,279 @@
+//! A client's request, from its permit to its answer.
+
+use super::Pool;
+use crate::engine::exports::account_of;
+use crate::engine::inbox::Ready;
+use crate::engine::inject::Hit;
+use crate::engine::outbox::recycle;
+use crate::engine::permits::WaitsFor;
+use crate::engine::promise::micros;
+use crate::engine::requests::Inside;
+use crate::engine::terms;
+use crate::planted;
+use crate::planted::Mistake;
+use plimsoll_base::{Completion, Confidence, Data, Io, IoError, IoHead, Op, Outcome, Span, Time};
+use plimsoll_nbd::promise::Note as Said;
+use plimsoll_nbd::request::Request;
+use plimsoll_nbd::wire::Command as NbdCommand;
+use plimsoll_nbd::wire::NoteKind;
+use plimsoll_stack::{Forecast, Offered};
+use std::io;
+
+impl Pool {
+    /// A request wants a permit: it gets one, or is refused if it has a promise and its client wants to hear of it, or waits and
+    /// nothing is read meanwhile.
+    pub(super) fn ask(&mut self, conn: usize, request: Request) {
+        let c = &mut self.clients[conn];
+        if let Some(why) = c.behind(&request) {
+            c.outbox.refuse_behind(&request, why);
+            return self.clients.touch(conn);
+        }
+        match request.command {
+            NbdCommand::Cancel => return self.cancel(conn, request.cookie),
+            NbdCommand::BlockStatus if c.outbox.is_for_probes() => {
+                let notes = self.probe(conn, &request);
+                self.clients[conn].outbox.reply_probe(&request, &notes);
+                return self.clients.touch(conn);
+            }
+            _ => {}
+        }
+        if !self.stack.is_full() && self.clients.take_permit(conn, &request) {
+            let ready = self.clients[conn].inbox.admit(request, None, &mut self.buffers);
+            self.enter(conn, ready);
+        } else if request.command == NbdCommand::Read && self.head_of(conn, &request, self.now).may_be_refused() {
+            self.refuse_without_permit(conn, &request);
+        } else {
+            let ready = Ready { request, data: Data::Absent, waited_since: None };
+            self.clients.stall(self.now, conn, WaitsFor::Permit, ready);
+        }
+    }
+
+    /// An announced write is complete: it enters if it gets its permit, or waits for that.
+    pub(super) fn has_come(&mut self, conn: usize, ready: Ready) {
+        let has_room = !self.stack.is_full() || planted::is(Mistake::StackOverfilled);
+        if has_room && self.clients.take_permit_for_payload(conn, &ready.request) {
+            self.enter(conn, ready);
+        } else {
+            self.clients.stall(self.now, conn, WaitsFor::PermitForPayload, ready);
+        }
+    }
+
+    /// Refuses a read whose client opted into a promise, instead of slowing it. Its wait for a permit isn't known: the forecast from
+    /// there on is the least that it would have been, and has no confidence.
+    pub(super) fn refuse_without_permit(&mut self, conn: usize, request: &Request) {
+        let head = self.head_of(conn, request, self.now);
+        let forecast = Forecast { confidence: Confidence::NONE, ..self.stack.forecast(self.now, &head) };
+        self.refuse(conn, &head, request, forecast);
+    }
+
+    /// Withdraws a read that has not begun.
+    pub(super) fn cancel(&mut self, conn: usize, cookie: u64) {
+        if let Some(id) = self.courses.find(conn, cookie) {
+            self.stack.cancel(self.now, id);
+        }
+    }
+
+    /// Returns the forecast of a read that came now, for a client that asks.
+    pub(super) fn probe(&mut self, conn: usize, request: &Request) -> Vec<Said> {
+        let head = self.head_of(conn, &Request { command: NbdCommand::Read, ..*request }, self.now);
+        let wait = self.stack.forecast(self.now, &head).wait;
+        self.courses.probe(wait, self.stack.inflight(), &self.clients[conn].params.replica)
+    }
+
+    /// A device gets a request: its client may want to know.
+    pub(super) fn begun(&mut self, head: &IoHead) {
+        let Some(at) = self.courses.begun(self.now, head) else { return };
+        let inside = &self.inside[at];
+        let c = &mut self.clients[inside.conn];
+        if c.promise_of(&inside.request).tells {
+            c.outbox.note(&inside.request, &[(NoteKind::Begun, 1)]);
+            self.clients.touch(inside.conn);
+        }
+    }
+
+    pub(super) fn refuse(&mut self, conn: usize, head: &IoHead, request: &Request, forecast: Forecast) {
+        self.traces.refused(self.now, head, forecast);
+        let export = self.export(conn);
+        self.exports.refused(export, self.now);
+        self.teach_deadline(conn, export, request, None);
+        self.note_refusal(conn, request);
+        let outcome = Outcome::Busy { wait: forecast.wait, confidence: forecast.confidence };
+        let notes = [(NoteKind::InFlight, self.stack.inflight() as u32)];
+        self.clients.refuse(conn, request, outcome, &notes);
+    }
+
+    /// A host that sends refused reads again is served then.
+    pub(super) fn note_refusal(&mut self, conn: usize, request: &Request) {
+        if let Some(who) = self.clients[conn].sends_again() {
+            self.refusals.note(self.now, who, (request.offset, request.length.into()));
+        }
+    }
+
+    /// A read of a connection took so long, or was refused.
+    pub(super) fn teach_deadline(&mut self, conn: usize, export: usize, request: &Request, took: Option<Span>) {
+        if terms::teaches(&self.clients[conn], request) {
+            self.exports.teach(export, took);
+        }
+    }
+
+    pub(super) fn head_of(&self, conn: usize, request: &Request, arrived_at: Time) -> IoHead {
+        terms::head(&self.clients[conn], request, (self.now, arrived_at), &self.exports, &self.refusals)
+    }
+
+    /// Offers a request to the stack.
+    pub(super) fn enter(&mut self, conn: usize, ready: Ready) {
+        let Ready { request, data, waited_since } = ready;
+        // The time without a permit is part of what the client sees, and of its promise.
+        let arrived_at = waited_since.unwrap_or(self.now);
+        let mut head = self.head_of(conn, &request, arrived_at);
+        let serial = self.clients.serial(conn);
+        let export = self.export(conn);
+        let at = self.inside.next_place();
+        head.tag = at as u64;
+        head.account = account_of(export);
+        let injected = if self.injections.is_empty() { None } else { self.injections.hit(self.now, &head) };
+        let injected = match injected {
+            Some(Hit::Fails) => return self.fail_injected(conn, &head, &request, data),
+            Some(Hit::Holds(number)) => number,
+            None => 0,
+        };
+        // Asked for again only where it's kept: a forecast changes nothing, so the stack's own will be the same.
+        let sampled = self.traces.due().then(|| self.stack.forecast(self.now, &head));
+        match self.stack.offer(self.now, Io::new(head, data)) {
+            Offered::Accepted(id) => {
+                let trace = sampled.map_or(0, |forecast| self.traces.accepted(&head, forecast));
+                let c = &mut self.clients[conn];
+                c.entered();
+                if c.promises() {
+                    self.courses.entered(id, at, (conn, request.cookie), self.stack.inflight() - 1, &c.params.replica);
+                }
+                self.inside.insert(Inside { conn, serial, request, export, id, trace, injected });
+            }
+            Offered::Busy(forecast) => {
+                self.clients.turned_away(conn, &request);
+                self.refuse(conn, &head, &request, forecast);
+            }
+        }
+    }
+
+    /// Fails a request that never enters the stack: an injected error.
+    pub(super) fn fail_injected(&mut self, conn: usize, head: &IoHead, request: &Request, data: Data) {
+        recycle(data, &mut self.buffers);
+        let outcome = Outcome::Failed(IoError::Device);
+        let export = self.export(conn);
+        self.exports.injected(export, head.op);
+        if changes_or_flushes(head.op) {
+            self.clients[conn].has_changed(request, outcome);
+        }
+        self.clients.turned_away(conn, request);
+        self.clients.refuse(conn, request, outcome, &[]);
+    }
+
+    /// Sends answers that were held back long enough, and ends injections that are over.
+    pub(super) fn end_injected(&mut self) {
+        if self.injections.next_due() > self.now {
+            return;
+        }
+        while let Some(c) = self.injections.next_released(self.now) {
+            self.answer(c);
+        }
+        while let Some(over) = self.injections.next_over(self.now) {
+            tracing::info!(volume = over.key.id, seen = over.seen, hit = over.hit, "the injection of faults is over");
+        }
+    }
+
+    /// The place where a connection's requests are counted.
+    pub(super) fn export(&mut self, conn: usize) -> usize {
+        let params = &self.clients[conn].params;
+        self.exports.place(params.volume, params.tenant, params.auto)
+    }
+
+    /// Carries out what the stack ordered until it orders nothing more.
+    pub(super) fn pump(&mut self) -> io::Result<()> {
+        loop {
+            let mut idle = true;
+            while let Some((device, io)) = self.stack.next_device_io() {
+                idle = false;
+                self.begun(&io.head);
+                self.devices.begin(self.now, device, io, &mut self.ring, &mut self.buffers)?;
+            }
+            while let Some((device, c)) = self.devices.next_ready() {
+                idle = false;
+                self.stack.device_done(self.now, device, c);
+            }
+            while let Some((node, work)) = self.stack.next_work() {
+                idle = false;
+                self.workers.begin(node, work)?;
+            }
+            if let Some(first) = self.stack.next_done() {
+                idle = false;
+                // Once for all that ended together: what a device without delay takes is the node's own time.
+                self.tick();
+                self.answer_unless_held(first);
+                while let Some(c) = self.stack.next_done() {
+                    self.answer_unless_held(c);
+                }
+            }
+            if idle {
+                return if self.deletions.is_empty() { Ok(()) } else { self.go_on_deleting() };
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn answer_unless_held(&mut self, c: Completion) {
+        match self.inside[c.io.tag as usize].injected {
+            0 => self.answer(c),
+            number => {
+                if let Err(c) = self.injections.hold(self.now, number, c) {
+                    self.answer(c);
+                }
+            }
+        }
+    }
+
+    pub(super) fn answer(&mut self, c: Completion) {
+        let inside = self.inside.remove(c.io.tag as usize);
+        if self.exports.ended(inside.export, self.now, &c) {
+            self.exports.mark(inside.export, self.now, self.stack.waited(account_of(inside.export)));
+        }
+        if inside.trace > 0 {
+            self.traces.ended(inside.trace, self.now, &c);
+        }
+        if c.io.op == Op::Read {
+            match c.outcome {
+                Outcome::Done => {
+                    let took = self.now.since(c.io.arrived_at);
+                    self.teach_deadline(inside.conn, inside.export, &inside.request, Some(took));
+                }
+                Outcome::Busy { .. } => {
+                    self.note_refusal(inside.conn, &inside.request);
+                    self.teach_deadline(inside.conn, inside.export, &inside.request, None);
+                }
+                Outcome::Failed(_) => {} // says nothing of how long reads take
+            }
+        }
+        assert_eq!(self.clients.serial(inside.conn), inside.serial, "a connection stays until its requests have ended");
+        let conn = &mut self.clients[inside.conn];
+        conn.answered();
+        if changes_or_flushes(c.io.op) {
+            conn.has_changed(&inside.request, c.outcome);
+        }
+        let took = (c.io.op == Op::Read && c.outcome.is_done()).then(|| self.now.since(c.io.arrived_at));
+        let inflight = self.stack.inflight();
+        let mut course = self.courses.ended(self.now, inside.id, took, inflight, &conn.params.replica);
+        if took.is_some() && !course.is_empty() && c.io.expected_at.is_set() {
+            course.push((NoteKind::ForecastUs, micros(c.io.expected_at.since(c.io.arrived_at))));
+        }
+        let notes = match inside.request.command {
+            NbdCommand::BlockStatus => self.courses.probe(Span::ZERO, inflight, &conn.params.replica),
+            _ => course,
+        };
+        let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
+        self.clients.answer(inside.conn, &inside.request, (c.outcome, data), &notes, &mut self.buffers);
+    }
+}
+
+fn changes_or_flushes(op: Op) -> bool {
+    op.is_change() || op == Op::Flush
+}

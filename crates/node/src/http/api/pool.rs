@@ -1,0 +1,133 @@
+//! Pools and their layers.
+
+use super::promise::{ForecastStatus, PromisedReads, Shares};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A pool.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PoolStatus {
+    /// Name.
+    pub name: String,
+    /// Description of its device.
+    pub device: String,
+    /// UUID of its device, for `device.uuid` in the configuration; absent for a null device.
+    pub device_uuid: Option<String>,
+    /// `recovering`, `ready`, `degraded`, `failed`, or `ended` if its thread is gone.
+    pub state: String,
+    /// Has a flush failed? Then every flush fails until `POST /v1/pools/{name}/recover`.
+    pub flush_failed: bool,
+    /// Space that no volume has; absent for a null device.
+    pub free_bytes: Option<u64>,
+    /// Volumes being deleted: their space isn't free yet.
+    pub deleting: Vec<String>,
+    /// NBD connections.
+    pub connections: u32,
+    /// Requests in flight.
+    pub inside: u64,
+    /// Of those, waiting for an overlapping one.
+    pub overlap_waiting: u64,
+    /// Of those, waiting in the scheduler.
+    pub sched_waiting: u64,
+    /// Of those, at the device.
+    pub at_device: u64,
+    /// The oldest request in flight.
+    pub oldest: Option<Oldest>,
+    /// Requests taken in since the start.
+    pub accepted: u64,
+    /// Requests refused at once since the start.
+    pub refused: u64,
+    /// Requests ended since the start.
+    pub ended: u64,
+    /// Promises of all its volumes.
+    pub promises: PoolPromises,
+    /// Its layers, top first.
+    pub layers: Vec<LayerStatus>,
+    /// Its layers that are more than a queue, for people. The rest is at `/v1/pools/{name}/{layer}`.
+    pub parts: Vec<PartStatus>,
+}
+
+/// Promises of a pool's volumes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct PoolPromises {
+    /// Reads with a deadline, by what became of them.
+    pub reads: PromisedReads,
+    /// Actual times against forecast ones.
+    pub forecast: ForecastStatus,
+}
+
+/// `GET /v1/tenants/{name}/history`, `GET /v1/volumes/{name}/history`: oldest first, the running second and minute last.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct History {
+    /// The last 60 seconds.
+    pub seconds: Vec<HistoryPoint>,
+    /// The last 60 minutes.
+    pub minutes: Vec<HistoryPoint>,
+}
+
+/// A second or a minute.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct HistoryPoint {
+    /// Requests that ended as asked.
+    pub done: u64,
+    /// Reads with a deadline, by what became of them.
+    #[serde(flatten)]
+    pub reads: Shares,
+    /// 99th percentile of response times; of several volumes' or tenants', the largest. Absent without a request.
+    pub p99_us: Option<u64>,
+}
+
+/// A layer of a pool, for people.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PartStatus {
+    /// Name.
+    pub name: String,
+    /// The most important in a few words.
+    pub headline: String,
+    /// The fault and its consequences, if there is one.
+    pub problem: Option<String>,
+    /// Further lines: label and text.
+    pub lines: Vec<(String, String)>,
+}
+
+/// The oldest request in flight.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Oldest {
+    /// Since its arrival.
+    pub age_us: u64,
+    /// A layer's name, or `device`.
+    pub at: String,
+}
+
+/// A layer of a pool, since the start.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct LayerStatus {
+    /// Name.
+    pub name: String,
+    /// Requests that came in.
+    pub entered: u64,
+    /// Client requests passed on at once.
+    pub passed_at_once: u64,
+    /// Client requests passed on later; their waits follow.
+    pub waited: u64,
+    /// Half of those that waited, waited no longer.
+    pub wait_p50_us: u64,
+    /// 99 % of those that waited, waited no longer.
+    pub wait_p99_us: u64,
+    /// The longest wait.
+    pub wait_max_us: u64,
+    /// Requests that it served: only a device does, or the layer that models one.
+    pub served: u64,
+    /// Half of them took no longer, from arrival there to end.
+    pub service_p50_us: u64,
+    /// 99 % of them took no longer.
+    pub service_p99_us: u64,
+    /// Requests of its own.
+    pub own_ios: u64,
+    /// Their bytes.
+    pub own_bytes: u64,
+    /// Requests refused at the top in whose forecast it had a part.
+    pub refused_with_part: u64,
+    /// Requests it gave back busy after they were accepted.
+    pub revoked: u64,
+}

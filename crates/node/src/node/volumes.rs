@@ -1,0 +1,147 @@
+//! Volumes that are deleted and renamed: only when nobody uses them, and the configuration doesn't declare them.
+
+use super::{Node, NodeError, Result, blocking};
+use crate::directory::{Volume, check_export};
+use crate::engine::{Command, Connection};
+use plimsoll_store::{VolumeRecord, check_name};
+
+/// Clients that a refusal names.
+const NAMED_MAX: usize = 3;
+
+/// Explicit words for a deletion that is refused without them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Deletion {
+    /// Disconnect the volume's clients.
+    pub disconnect: bool,
+    /// Delete a volume that the configuration declares: the next start makes it again, empty.
+    pub declared: bool,
+}
+
+impl Node {
+    /// Deletes a volume: zeroes its space, and then frees it. If the node ends before, the next start continues.
+    ///
+    /// # Errors
+    /// If the configuration declares it, a client uses it, or its time slot runs.
+    pub async fn delete_volume(&self, name: &str, deletion: Deletion) -> Result<()> {
+        let one = self.changing.lock().await;
+        let volume = self.volume_named(name)?;
+        if !deletion.declared {
+            self.must_not_be_declared(
+                name,
+                "or delete it with `--declared` to have it made again, empty, at the next start",
+            )?;
+        }
+        self.check_not_running(&volume).await?;
+        match deletion.disconnect {
+            true => self.withdraw(&volume),
+            false => self.withdraw_unused(&volume, "or delete it with `--disconnect`").await?,
+        }
+        let Some(store) = self.pools[volume.pool].store.clone() else {
+            self.forget_promise(name);
+            drop(one);
+            return self.pools[volume.pool].forget(&volume).await;
+        };
+        let owned = name.to_string();
+        let begun = blocking(move || store.change().begin_delete(&owned)).await;
+        let record = begun.inspect_err(|_| self.offer_again(volume.clone()))?;
+        self.forget_promise(name);
+        drop(one); // zeroing may take long, and what is zeroed is nobody's any more: other changes need not wait
+        self.finish_delete(volume.pool, &record).await
+    }
+
+    /// Gives a volume another name. Its data, its key and what was set live for it stay.
+    ///
+    /// # Errors
+    /// If the configuration names it or the new name, a client uses it, or the new name is taken.
+    pub async fn rename_volume(&self, name: &str, new: &str) -> Result<()> {
+        let _one = self.changing.lock().await;
+        let volume = self.volume_named(name)?;
+        check_name(new).map_err(|e| NodeError::Refused(e.to_string()))?;
+        for name in [name, new] {
+            self.must_not_be_declared(name, "then rename")?;
+            let serves = |(nqn, export): (&String, &str)| (check_export(export) == Ok(name)).then(|| nqn.clone());
+            let subsystem = self.directory_ref(|d| d.subsystems.iter().find_map(|(nqn, s)| serves((nqn, &s.export))));
+            if let Some(nqn) = subsystem {
+                let what =
+                    format!("subsystem `{nqn}` serves a volume `{name}`: take it out of the configuration first");
+                return Err(NodeError::Conflict(what));
+            }
+        }
+        if self.directory_ref(|d| d.volumes.contains_key(new)) {
+            return Err(NodeError::Conflict(format!("volume `{new}` exists already")));
+        }
+        self.withdraw_unused(&volume, "then rename: they would look for its old name").await?;
+        if let Some(store) = self.pools[volume.pool].store.clone() {
+            let (from, to) = (name.to_string(), new.to_string());
+            let renamed = blocking(move || store.change().rename_volume(&from, &to)).await;
+            renamed.inspect_err(|_| self.offer_again(volume.clone()))?;
+        }
+        self.directory_mut(|d| {
+            d.volumes.insert(new.to_string(), Volume { name: new.to_string(), ..volume });
+            if let Some(promise) = d.promises.volumes.remove(name) {
+                d.promises.volumes.insert(new.to_string(), promise);
+            }
+        });
+        Ok(())
+    }
+
+    /// A volume that the configuration declares would be made again, empty, at the next start.
+    fn must_not_be_declared(&self, name: &str, todo: &str) -> Result<()> {
+        let Some(place) = self.configured().declares(name) else { return Ok(()) };
+        let what =
+            format!("volume `{name}` is declared in the configuration ({place}): take it out there and reload, {todo}");
+        Err(NodeError::Conflict(what))
+    }
+
+    /// Takes a volume out of the directory, so that no further client gets it.
+    fn withdraw(&self, volume: &Volume) {
+        self.directory_mut(|d| d.volumes.remove(&volume.name));
+    }
+
+    /// Takes a volume that nobody uses out of the directory.
+    ///
+    /// # Errors
+    /// If clients use it, or its pool doesn't answer: then it is in the directory as before.
+    async fn withdraw_unused(&self, volume: &Volume, todo: &str) -> Result<()> {
+        self.withdraw(volume);
+        let p = &self.pools[volume.pool];
+        let asked = p.ask_soon(|reply| Command::Connections { volume: Some(volume.key), tenant: None, reply });
+        let refusal = match asked.await {
+            Ok((_, 0)) => return Ok(()),
+            Ok((some, n)) => NodeError::Conflict(format!("{}: let them disconnect, {todo}", in_use(volume, &some, n))),
+            Err(_) => p.gone(),
+        };
+        self.offer_again(volume.clone());
+        Err(refusal)
+    }
+
+    /// Puts a volume into the directory that was taken out of it.
+    fn offer_again(&self, volume: Volume) {
+        self.directory_mut(|d| d.volumes.insert(volume.name.clone(), volume));
+    }
+
+    /// Whoever has its name next has what is configured for it, not what was set live.
+    fn forget_promise(&self, name: &str) {
+        self.promise(name, self.configured().promised.volumes.get(name).copied());
+    }
+
+    pub(super) async fn finish_delete(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
+        let p = &self.pools[pool];
+        let extents = p.stack_extents(&record.extents);
+        let key = record.key;
+        let zeroed = p.handle.ask(|reply| Command::DeleteVolume { key, extents, reply }).await.map_err(|_| p.gone())?;
+        zeroed.map_err(|e| p.zeroing_failed(&record.name, e))?;
+        let store = p.store.clone().expect("a record comes from a store");
+        let id = key.id;
+        blocking(move || store.change().finish_delete(id)).await
+    }
+}
+
+/// The clients of a volume in words: some by name, and their number.
+fn in_use(volume: &Volume, some: &[Connection], n: usize) -> String {
+    let named = some.iter().take(NAMED_MAX).map(|c| format!("{} for {}", c.peer, c.connected));
+    let named = named.collect::<Vec<_>>().join(", ");
+    let more = n.saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("volume `{}` is in use: {n} connected: {named}{more}", volume.name)
+}

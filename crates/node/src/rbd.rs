@@ -1,0 +1,148 @@
+//! RBD images as pools' devices: connecting, opening, metadata over them, and the watch for the loss of their lock.
+
+pub(crate) mod maps;
+
+use crate::config::DeviceConfig;
+use crate::engine::{Command, PoolHandle};
+use plimsoll_rbd::{Cluster, Image, Libraries, LockState, Queue};
+use plimsoll_store::{Expect, Look, Medium, Remote, RemoteDevice};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Ceph's own default.
+const CONF_DEFAULT: &str = "/etc/ceph/ceph.conf";
+const USER_DEFAULT: &str = "admin";
+/// The lock is asked for this often. A client that lost it is refused by the OSDs in any case (blocklist): this is for idle pools.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+
+/// Connects to the cluster of a device with `rbd`, with settings beside the configured ones.
+///
+/// # Errors
+/// The library or the step that failed, and the remedy.
+pub(crate) fn connect(d: &DeviceConfig, settings: &[(&str, &str)]) -> Result<Arc<Cluster>, String> {
+    let libraries = Libraries::load(d.libraries.as_deref()).map_err(|e| e.to_string())?;
+    let conf = d.conf.as_deref().unwrap_or(Path::new(CONF_DEFAULT));
+    let user = d.user.as_deref().unwrap_or(USER_DEFAULT);
+    Cluster::connect(&libraries, conf, user, settings).map_err(|e| e.to_string())
+}
+
+/// Opens the image of a device.
+///
+/// # Errors
+/// The library's.
+pub(crate) fn open(cluster: &Arc<Cluster>, d: &DeviceConfig, is_read_only: bool) -> Result<Arc<Image>, String> {
+    let name = d.rbd.as_deref().expect("a device with `rbd`");
+    Image::open(cluster, name, is_read_only).map(Arc::new).map_err(|e| e.to_string())
+}
+
+/// Handles that read from one CRUSH host each: a cluster handle has a dozen threads, so there are no more than this.
+const HANDLES_MAX: usize = 8;
+
+/// Opens a handle for each CRUSH host, that reads from the OSDs there: the hosts' names, and the handles' queues. A cluster of one host has
+/// none.
+///
+/// # Errors
+/// The monitors', or the library's.
+pub(crate) fn handles(cluster: &Cluster, d: &DeviceConfig) -> Result<Vec<(String, Queue)>, String> {
+    let hosts = maps::hosts(cluster)?;
+    if hosts.len() < 2 {
+        return Ok(Vec::new());
+    }
+    let open_at = |host: &String| {
+        let location = format!("host={host}");
+        let cluster = connect(d, &[("rbd_read_from_replica_policy", "localize"), ("crush_location", &location)])?;
+        let queue = Queue::new(open(&cluster, d, true)?).map_err(|e| e.to_string())?;
+        Ok((host.clone(), queue))
+    };
+    hosts.keys().take(HANDLES_MAX).map(open_at).collect()
+}
+
+/// Looks at the image of a device without its lock.
+///
+/// # Errors
+/// If it can't be opened.
+pub(crate) fn look(cluster: &Arc<Cluster>, d: &DeviceConfig, expect: &Expect) -> Result<Look, String> {
+    let image = open(cluster, d, true)?;
+    RemoteDevice::look(Path::new(&d.label()), medium(&image), expect).map_err(|e| e.to_string())
+}
+
+/// An image as the bytes under a device's metadata.
+pub(crate) fn medium(image: &Arc<Image>) -> Arc<dyn Remote> {
+    Arc::new(Bytes(image.clone()))
+}
+
+#[derive(Debug)]
+struct Bytes(Arc<Image>);
+
+impl Medium for Bytes {
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_at(out, offset).map_err(plimsoll_rbd::Error::io)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_at(data, offset).map_err(plimsoll_rbd::Error::io)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.flush().map_err(plimsoll_rbd::Error::io)
+    }
+}
+
+impl Remote for Bytes {
+    fn size_bytes(&self) -> io::Result<u64> {
+        self.0.size_bytes().map_err(plimsoll_rbd::Error::io)
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.zero_at(offset, len).map_err(plimsoll_rbd::Error::io)
+    }
+}
+
+/// Watches an image's lock and size from a thread of its own, as long as the pool has the image. A lost lock, or an image that was made
+/// smaller, fails the pool.
+///
+/// # Errors
+/// If there is no thread for it, or the image has no size.
+pub(crate) fn watch(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Result<(), String> {
+    let mut size_bytes = image.size_bytes().map_err(|e| e.to_string())?;
+    let (name, watched) = (image.name().to_string(), Arc::downgrade(image));
+    let watch = move || {
+        while let Some(image) = watched.upgrade() {
+            let now_bytes = image.size_bytes().unwrap_or(size_bytes);
+            if now_bytes < size_bytes {
+                tracing::error!(
+                    pool,
+                    image = name,
+                    was = size_bytes,
+                    is = now_bytes,
+                    "the RBD image was made smaller: its volumes are no longer served. Give it its size back and restart the node"
+                );
+                image.lose();
+            } else if now_bytes > size_bytes {
+                tracing::info!(
+                    pool,
+                    image = name,
+                    was = size_bytes,
+                    is = now_bytes,
+                    "the RBD image was made larger: what was added isn't used"
+                );
+                size_bytes = now_bytes;
+            }
+            if image.lock_state() == LockState::Lost {
+                tracing::error!(
+                    pool,
+                    image = name,
+                    "the RBD image's exclusive lock is lost: another client has taken it, and the pool's volumes are no longer served here. Restart the node if this one is to have it"
+                );
+                // The pool hears of it in its next round; it has one now.
+                let _ = handle.send(Command::Look(Box::new(|_, _| ())));
+                return;
+            }
+            drop(image);
+            std::thread::sleep(WATCH_EVERY);
+        }
+    };
+    std::thread::Builder::new().name("rbd-lock".into()).spawn(watch).map(drop).map_err(|e| e.to_string())
+}

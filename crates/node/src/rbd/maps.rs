@@ -1,0 +1,201 @@
+//! The cluster's maps: which OSDs have an image's objects, and on which hosts they are. Read anew when they change.
+
+use crate::engine::{Command, PoolHandle};
+use plimsoll_rbd::{Cluster, Image};
+use plimsoll_sched::osds::{OsdMap, OsdPlace, OsdsControl};
+use plimsoll_stack::Addressed;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The epoch is asked for this often.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// After a change the map is read again at this many looks: the manager hears of new acting sets some seconds later.
+const LOOKS_AFTER_CHANGE: u32 = 6;
+
+const STAT: &str = r#"{"prefix":"osd stat","format":"json"}"#;
+const DUMP: &str = r#"{"prefix":"osd dump","format":"json"}"#;
+const TREE: &str = r#"{"prefix":"osd tree","format":"json"}"#;
+const GROUPS: &str = r#"{"prefix":"pg dump","dumpcontents":["pgs_brief"],"format":"json"}"#;
+
+/// CRUSH hosts of the cluster with their OSDs, in the order of their names.
+pub(crate) type Hosts = BTreeMap<String, Vec<u32>>;
+
+fn json(bytes: &[u8], what: &str) -> Result<Value, String> {
+    serde_json::from_slice(bytes).map_err(|e| format!("{what}: no JSON: {e}"))
+}
+
+fn numbers(v: &Value) -> impl Iterator<Item = u32> {
+    // A place without OSD is 2147483647.
+    let number = |n: &Value| n.as_u64().filter(|n| *n < i32::MAX as u64).map(|n| n as u32);
+    v.as_array().into_iter().flatten().filter_map(number)
+}
+
+/// The hosts in the answer of `osd tree`.
+pub(crate) fn hosts_of(tree: &Value) -> Hosts {
+    let nodes = tree["nodes"].as_array().into_iter().flatten();
+    let hosts = nodes.filter(|n| n["type"] == "host");
+    let named = hosts.filter_map(|n| Some((n["name"].as_str()?.to_string(), numbers(&n["children"]).collect())));
+    named.filter(|(_, osds): &(String, Vec<u32>)| !osds.is_empty()).collect()
+}
+
+/// The cluster's hosts.
+///
+/// # Errors
+/// The monitors'.
+pub(crate) fn hosts(cluster: &Cluster) -> Result<Hosts, String> {
+    let tree = cluster.ask_monitors(TREE).map_err(|e| e.to_string())?;
+    Ok(hosts_of(&json(&tree, "osd tree")?))
+}
+
+/// An image's place in its cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// Prefix of its objects' names.
+    pub prefix: String,
+    /// Number of the pool that has them.
+    pub pool: i64,
+    /// Bytes of an object.
+    pub object_bytes: u64,
+    /// Beginning of the device in the image.
+    pub start: u64,
+}
+
+/// The map of an image from the answers of `osd dump`, `pg dump` and `osd tree`. `handles` are the hosts that are read from by a handle of
+/// their own, in the order of its ports.
+///
+/// # Errors
+/// Facts that are missing in the answers.
+pub(crate) fn map_of(
+    layout: &Layout,
+    handles: &[String],
+    (dump, groups, hosts): (&Value, &Value, &Hosts),
+) -> Result<OsdMap, String> {
+    let epoch = dump["epoch"].as_u64().ok_or("osd dump: no epoch")?;
+    let mut pools = dump["pools"].as_array().into_iter().flatten();
+    let pool = pools.find(|p| p["pool"].as_i64() == Some(layout.pool));
+    let pool = pool.ok_or_else(|| format!("osd dump: no pool {}", layout.pool))?;
+    if pool["object_hash"].as_u64() != Some(2) {
+        return Err(format!("pool {} places objects by a hash that isn't rjenkins", layout.pool));
+    }
+    let pg_num = pool["pg_num"].as_u64().filter(|n| (1..=1 << 20).contains(n)).ok_or("osd dump: no pg_num")?;
+    let mut osds: Vec<OsdPlace> = Vec::new();
+    let place = |number: u32, osds: &mut Vec<OsdPlace>| {
+        let at = osds.iter().position(|o| o.number == number);
+        at.unwrap_or_else(|| {
+            let host = hosts.iter().find(|(_, of)| of.contains(&number)).map_or("?", |(host, _)| host.as_str());
+            let port = handles.iter().position(|h| h == host).map(|at| at as u8 + 1);
+            osds.push(OsdPlace { number, host: host.into(), port });
+            osds.len() - 1
+        }) as u16
+    };
+    let mut acting = vec![Vec::new(); pg_num as usize];
+    let prefix = format!("{}.", layout.pool);
+    // Older clusters answer the list alone.
+    let stats = groups.get("pg_stats").unwrap_or(groups);
+    for group in stats.as_array().into_iter().flatten() {
+        let id = group["pgid"].as_str().and_then(|id| id.strip_prefix(&prefix));
+        let Some(at) = id.and_then(|id| usize::from_str_radix(id, 16).ok()).filter(|at| *at < acting.len()) else {
+            continue;
+        };
+        let primary = group["acting_primary"].as_u64().map(|p| p as u32);
+        let mut of: Vec<u32> = numbers(&group["acting"]).collect();
+        of.sort_by_key(|osd| Some(*osd) != primary);
+        acting[at] = of.into_iter().map(|osd| place(osd, &mut osds)).collect();
+    }
+    if let Some(at) = acting.iter().position(Vec::is_empty) {
+        return Err(format!("pg dump: group {}{at:x} has no OSD now", prefix));
+    }
+    let Layout { prefix, object_bytes, start, .. } = layout.clone();
+    Ok(OsdMap { epoch, prefix, object_bytes, start, acting, osds })
+}
+
+fn read(cluster: &Cluster, layout: &Layout, handles: &[String]) -> Result<OsdMap, String> {
+    let monitors = |command| cluster.ask_monitors(command).map_err(|e| e.to_string());
+    let (dump, tree) = (json(&monitors(DUMP)?, "osd dump")?, json(&monitors(TREE)?, "osd tree")?);
+    let groups = cluster.ask_manager(GROUPS).map_err(|e| e.to_string())?;
+    map_of(layout, handles, (&dump, &json(&groups, "pg dump")?, &hosts_of(&tree)))
+}
+
+fn epoch(cluster: &Cluster) -> Option<u64> {
+    let stat = cluster.ask_monitors(STAT).ok()?;
+    json(&stat, "osd stat").ok()?["epoch"].as_u64()
+}
+
+/// Tells the pool's layer the map, and again when it changes, from a thread that ends with the image.
+///
+/// # Errors
+/// If there is no thread for it.
+pub(crate) fn follow(
+    pool: String,
+    (cluster, image): (Arc<Cluster>, Weak<Image>),
+    layout: Layout,
+    handles: Vec<String>,
+    handle: PoolHandle,
+) -> Result<(), String> {
+    let follow = move || {
+        let (mut known, mut looks) = (None, 0);
+        while image.strong_count() > 0 {
+            let now = epoch(&cluster);
+            if now.is_some() && now != known {
+                looks = LOOKS_AFTER_CHANGE;
+            }
+            if looks > 0 {
+                looks -= 1;
+                match read(&cluster, &layout, &handles) {
+                    Ok(map) => {
+                        known = Some(map.epoch);
+                        let (reply, _) = tokio::sync::oneshot::channel();
+                        let to = Addressed::new(&OsdsControl::Map(map));
+                        if handle.send(Command::Tell { to, reply }).is_err() {
+                            return;
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(pool, error, "the cluster's map can't be read: forecasts go by the one before");
+                    }
+                }
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    };
+    std::thread::Builder::new().name("rbd-maps".into()).spawn(follow).map(drop).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Answers as Ceph 16 gives them, cut down.
+    #[test]
+    fn a_map_is_made_of_the_clusters_answers() {
+        let dump = json!({"epoch": 28, "pools": [
+            {"pool": 1, "pg_num": 1, "object_hash": 2}, {"pool": 2, "pg_num": 2, "object_hash": 2}]});
+        let groups = json!({"pg_ready": true, "pg_stats": [
+            {"pgid": "2.1", "acting": [1, 2, 0], "acting_primary": 2},
+            {"pgid": "1.0", "acting": [2, 0, 1], "acting_primary": 2},
+            {"pgid": "2.0", "acting": [0, 2147483647u32], "acting_primary": 0}]});
+        let tree = json!({"nodes": [
+            {"id": -1, "name": "default", "type": "root", "children": [-3]},
+            {"id": -3, "name": "h0", "type": "host", "children": [0]},
+            {"id": -4, "name": "h1", "type": "host", "children": [1, 2]},
+            {"id": -5, "name": "empty", "type": "host", "children": []}]});
+        let hosts = hosts_of(&tree);
+        assert_eq!(hosts.keys().collect::<Vec<_>>(), ["h0", "h1"]);
+        let layout = Layout { prefix: "rbd_data.x".into(), pool: 2, object_bytes: 4 << 20, start: 7 };
+        let map = map_of(&layout, &["h1".into()], (&dump, &groups, &hosts)).unwrap();
+        let number = |at: &u16| map.osds[usize::from(*at)].number;
+        assert_eq!(
+            map.acting.iter().map(|a| a.iter().map(number).collect()).collect::<Vec<Vec<u32>>>(),
+            [vec![0], vec![2, 1, 0]]
+        );
+        let port = |n: u32| map.osds.iter().find(|o| o.number == n).unwrap().port;
+        assert_eq!((port(0), port(1), port(2), map.epoch, map.start), (None, Some(1), Some(1), 28, 7));
+        let e = map_of(&Layout { pool: 3, ..layout.clone() }, &[], (&dump, &groups, &hosts)).unwrap_err();
+        assert_eq!(e, "osd dump: no pool 3");
+        let e = map_of(&layout, &[], (&dump, &json!({}), &hosts)).unwrap_err();
+        assert_eq!(e, "pg dump: group 2.0 has no OSD now");
+    }
+}

@@ -1,0 +1,176 @@
+//! The file system through FUSE: commands, a mount against a native directory as the oracle, kill -9, fio's verification.
+#![cfg(feature = "tools")]
+
+mod common;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
+
+fn plimsoll(args: &[&str]) -> Output {
+    Command::new(PLIMSOLL).args(args).output().unwrap()
+}
+
+fn ok(output: Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+struct Mounted {
+    child: Child,
+    at: PathBuf,
+}
+
+impl Mounted {
+    fn new(image: &Path, at: &Path, extra: &[&str]) -> Mounted {
+        let mut child =
+            Command::new(PLIMSOLL).arg("mount").args([image, at]).args(extra).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "mounted\n");
+        Mounted { child, at: at.to_owned() }
+    }
+
+    fn unmount(mut self) {
+        ok(Command::new("umount").arg(&self.at).output().unwrap());
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        ok(Command::new("umount").arg("-l").arg(&self.at).output().unwrap());
+    }
+}
+
+fn setup(journal: &str) -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, at) = (dir.path().join("fs.img"), dir.path().join("mnt"));
+    fs::create_dir(&at).unwrap();
+    ok(plimsoll(&["mkfs", image.to_str().unwrap(), "--size", "256MiB", "--journal", journal]));
+    (dir, image, at)
+}
+
+fn fsck(image: &Path) {
+    ok(plimsoll(&["fsck", image.to_str().unwrap()]));
+}
+
+#[test]
+fn a_mount_does_what_a_directory_does() {
+    let (dir, image, at) = setup("manylogs");
+    let native = dir.path().join("native");
+    fs::create_dir(&native).unwrap();
+    let m = Mounted::new(&image, &at, &[]);
+    let mut seed = 11u64;
+    let mut below = |n: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % n
+    };
+    for step in 0..2000 {
+        let (a, b) = (format!("f{}", below(8)), format!("f{}", below(8)));
+        let (offset, len, what) = (below(100_000), below(30_000), below(10));
+        let results = [&at, &native].map(|root| {
+            let (a, b) = (root.join(&a), root.join(&b));
+            let result = match what {
+                0 => File::create(&a).map(drop),
+                1 => fs::remove_file(&a),
+                2 => fs::rename(&a, &b),
+                3 => fs::hard_link(&a, &b),
+                4 => OpenOptions::new().write(true).open(&a).and_then(|f| f.set_len(offset)),
+                5 => File::open(&a).and_then(|f| f.sync_all()),
+                6 => symlink(&b, &a),
+                _ => OpenOptions::new()
+                    .write(true)
+                    .open(&a)
+                    .and_then(|f| f.write_all_at(&vec![step as u8; len as usize], offset)),
+            };
+            let size = fs::symlink_metadata(&a).ok().map(|m| (m.is_file().then_some(m.size()), m.nlink(), m.mode()));
+            (result.map_err(|e| e.raw_os_error()), size)
+        });
+        assert_eq!(results[0], results[1], "step {step}: {what} of {a}, {b}");
+    }
+    let content = |root: &Path| {
+        let mut names: Vec<_> = fs::read_dir(root).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        names.into_iter().map(|n| (n.clone(), fs::read(root.join(n)).map_err(|e| e.raw_os_error()))).collect::<Vec<_>>()
+    };
+    let expected: Vec<_> = content(&native).into_iter().map(|(n, c)| (n, c.map_err(|_| ()))).collect();
+    let found = |root: &Path| content(root).into_iter().map(|(n, c)| (n, c.map_err(|_| ()))).collect::<Vec<_>>();
+    assert!(found(&at) == expected);
+    m.unmount();
+    fsck(&image);
+    let m = Mounted::new(&image, &at, &["--read-only"]);
+    assert!(found(&at) == expected);
+    m.unmount();
+}
+
+#[test]
+fn what_was_synced_survives_kill_9_in_every_mode() {
+    for journal in ["ordered", "data", "adaptive", "manylogs"] {
+        let (_dir, image, at) = setup(journal);
+        let m = Mounted::new(&image, &at, &["--threads", "2"]);
+        let threads: Vec<_> = (0..4)
+            .map(|t| {
+                let at = at.clone();
+                std::thread::spawn(move || {
+                    for i in 0..10 {
+                        let mut f = File::create(at.join(format!("{t}-{i}"))).unwrap();
+                        f.write_all(&vec![t as u8 + 1; 3000 * (i + 1)]).unwrap();
+                        f.sync_all().unwrap();
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        m.kill();
+        fsck(&image);
+        let m = Mounted::new(&image, &at, &[]);
+        for (t, i) in (0..4).flat_map(|t| (0..10).map(move |i| (t, i))) {
+            assert_eq!(fs::read(at.join(format!("{t}-{i}"))).unwrap(), vec![t as u8 + 1; 3000 * (i + 1)]);
+        }
+        m.unmount();
+        fsck(&image);
+    }
+}
+
+#[test]
+fn fio_verifies() {
+    let (_dir, image, at) = setup("manylogs");
+    let m = Mounted::new(&image, &at, &[]);
+    let job = [
+        "--name=v",
+        "--size=16M",
+        "--bs=4k-64k",
+        "--rw=randwrite",
+        "--verify=crc32c",
+        "--fsync=32",
+        "--numjobs=2",
+        "--randseed=5",
+    ];
+    ok(Command::new("fio").args(job).arg(format!("--directory={}", at.display())).output().unwrap());
+    m.unmount();
+    fsck(&image);
+}
+
+#[test]
+fn misuse_is_explained() {
+    let (dir, image, at) = setup("data");
+    let again = plimsoll(&["mkfs", image.to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("--force"));
+    let m = Mounted::new(&image, &at, &["--journal", "ordered", "--anywhere", "*.wal"]);
+    let busy = plimsoll(&["fsck", image.to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&busy.stderr).contains("is it mounted?"));
+    m.unmount();
+    let info: serde_json::Value =
+        serde_json::from_str(&ok(plimsoll(&["fs", "info", image.to_str().unwrap(), "--json"]))).unwrap();
+    assert_eq!(info["journal"], "data");
+    let other = plimsoll(&["mount", image.to_str().unwrap(), at.to_str().unwrap(), "--journal", "manylogs"]);
+    assert!(String::from_utf8_lossy(&other.stderr).contains("a single journal"));
+    let empty = dir.path().join("empty");
+    fs::write(&empty, vec![0; 1 << 20]).unwrap();
+    assert!(!plimsoll(&["fsck", empty.to_str().unwrap()]).status.success());
+}

@@ -1,0 +1,276 @@
+//! Operators' changes of a node that serves: volumes deleted and renamed, the configuration exported, metadata restored.
+
+mod common;
+use common::client::Client;
+use common::{Server, config};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const FILE: &str = r#"{ file = "p.img", size = "64MiB" }"#;
+
+/// Looks again and again: each look is a request.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+fn create(server: &Server, name: &str) {
+    server.cli(&["volume", "create", name, "--pool", "p", "--size", "4MiB", "--tenant", "t"]);
+}
+
+fn volumes(server: &Server) -> Vec<String> {
+    let all = server.control("GET", "/v1/volumes").json();
+    all.as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap().to_string()).collect()
+}
+
+/// Runs a command on a terminal of its own, and types a line: what it said, and whether it went well.
+fn on_a_terminal(dir: &Path, arguments: &[&str], typed: &str) -> (String, bool) {
+    let mut command = format!("'{}'", env!("CARGO_BIN_EXE_plimsoll"));
+    arguments.iter().for_each(|a| command += &format!(" '{a}'"));
+    let mut child = Command::new("script")
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .current_dir(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("`script` is in every Debian");
+    child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success())
+}
+
+#[test]
+fn a_deletion_asks_and_spares_what_is_used_or_declared() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config(FILE, "4MiB"));
+    create(&server, "spare");
+    // Nobody to ask.
+    let why = server.cli_fails(&["volume", "delete", "spare"]);
+    assert!(why.contains("4.0 MiB of pool p") && why.contains("say --yes"), "{why}");
+    let delete = ["volume", "delete", "spare", "--control", "control.sock"];
+    let (said, done) = on_a_terminal(dir.path(), &delete, "spar\n");
+    assert!(!done && said.contains("Type its name") && said.contains("nothing was done"), "{said}");
+    assert_eq!(volumes(&server), ["spare", "vol"]);
+
+    // A client has it: it is named, and goes on.
+    let mut client = Client::connect(&server.socket(), "spare").unwrap();
+    let why = server.cli_fails(&["volume", "delete", "spare", "--yes"]);
+    let me = format!("uid:{}", rustix::process::geteuid().as_raw());
+    assert!(why.contains("is in use: 1 connected") && why.contains(&me), "{why}");
+    client.write(0, &[1; 512]).unwrap().unwrap();
+    drop(client);
+    let mut again = Client::connect(&server.socket(), "spare").expect("it is offered as before");
+    assert_eq!(again.read(0, 512).unwrap().unwrap(), [1; 512]);
+    let deleted = server.cli(&["volume", "delete", "spare", "--yes", "--disconnect", "--json"]);
+    let deleted: Value = serde_json::from_str(&deleted).unwrap();
+    assert_eq!(deleted, json!({"deleted": "spare", "pool": "p", "size_bytes": 4 << 20}));
+    assert!(again.read(0, 512).is_err());
+
+    // The file declares it: its line is named.
+    let text = std::fs::read_to_string(dir.path().join("node.toml")).unwrap();
+    let line = 1 + text.lines().position(|l| l == "name = \"vol\"").unwrap();
+    let why = server.cli_fails(&["volume", "delete", "vol", "--yes"]);
+    assert!(why.contains(&format!("node.toml:{line})")) && why.contains("reload"), "{why}");
+    // Its line after a reload.
+    std::fs::write(dir.path().join("node.toml"), format!("\n\n{text}")).unwrap();
+    server.cli(&["reload"]);
+    let why = server.cli_fails(&["volume", "delete", "vol", "--yes"]);
+    assert!(why.contains(&format!("node.toml:{})", line + 2)), "{why}");
+    // Once it isn't declared any more it is deleted, and stays deleted.
+    let (before, rest) = text.split_once("[[volume]]").unwrap();
+    let without = format!("{before}[[grant]]{}", rest.split_once("[[grant]]").unwrap().1);
+    std::fs::write(dir.path().join("node.toml"), &without).unwrap();
+    server.cli(&["reload"]);
+    let delete = ["volume", "delete", "vol", "--control", "control.sock"];
+    let (said, done) = on_a_terminal(dir.path(), &delete, "vol\n");
+    assert!(done && said.contains("is deleted"), "{said}");
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &without);
+    assert!(volumes(&server).is_empty());
+    assert!(server.stop());
+}
+
+#[test]
+fn a_renamed_volume_keeps_its_data_and_settings_and_whoever_uses_it_keeps_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config(FILE, "4MiB"));
+    create(&server, "old");
+    server.cli(&["volume", "deadline", "old", "30ms"]);
+    let mut client = Client::connect(&server.socket(), "old").unwrap();
+    client.write(0, &[7; 4096]).unwrap().unwrap();
+    client.flush().unwrap().unwrap();
+    let why = server.cli_fails(&["volume", "rename", "old", "new"]);
+    assert!(why.contains("is in use: 1 connected"), "{why}");
+    drop(client);
+    until("the client's end", || server.control("GET", "/v1/volumes/old").json()["connections"] == 0);
+    for (arguments, what) in [
+        (["old", "vol"], "node.toml:"),
+        (["vol", "new"], "node.toml:"),
+        (["old", "a/b"], "'/'"),
+        (["none", "new"], "there is no volume `none`"),
+    ] {
+        let why = server.cli_fails(&["volume", "rename", arguments[0], arguments[1]]);
+        assert!(why.contains(what), "{arguments:?}: {why}");
+    }
+    create(&server, "taken");
+    assert!(server.cli_fails(&["volume", "rename", "old", "taken"]).contains("exists already"));
+    let renamed = server.cli(&["volume", "rename", "old", "new", "--json"]);
+    let renamed: Value = serde_json::from_str(&renamed).unwrap();
+    assert_eq!((&renamed["name"], &renamed["promise"]["deadline_us"]), (&json!("new"), &json!(30_000)), "{renamed}");
+    assert!(Client::connect(&server.socket(), "old").is_err());
+    let mut client = Client::connect(&server.socket(), "new").unwrap();
+    assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    client.write(4096, &[8; 4096]).unwrap().unwrap();
+    client.flush().unwrap().unwrap();
+    let events = server.control("GET", "/v1/events?kind=change").json().to_string();
+    assert!(events.contains("PATCH /v1/volumes/old") && events.contains("rename"), "{events}");
+    // Its durable mark follows it: after a kill it may lack other replicas' writes.
+    server.kill();
+    let server = Server::start(dir.path(), &config(FILE, "4MiB"));
+    assert_eq!(volumes(&server), ["new", "taken", "vol"]);
+    let shown = server.control("GET", "/v1/volumes/new").json();
+    assert_eq!((&shown["behind"], &shown["promise"]["deadline_us"]), (&json!("unclean stop"), &json!(30_000)));
+    let mut client = Client::connect(&server.socket(), "new").unwrap();
+    assert_eq!(client.read(0, 8192).unwrap().unwrap(), [[7; 4096], [8; 4096]].concat());
+    drop(client);
+    // The old name is another volume's.
+    create(&server, "old");
+    let mut other = Client::connect(&server.socket(), "old").unwrap();
+    assert_eq!(other.read(0, 4096).unwrap().unwrap(), [0; 4096]);
+    assert!(server.stop());
+}
+
+fn diff(server: &Server) -> Vec<String> {
+    let shown: Value = serde_json::from_str(&server.cli(&["config", "diff", "--json"])).unwrap();
+    assert_eq!(shown["fault"], Value::Null, "{shown}");
+    let word = |d: &Value, key: &str| d[key].as_str().unwrap_or("-").to_string();
+    let line = |d: &Value| ["section", "key", "file", "served", "why"].map(|key| word(d, key)).join("|");
+    shown["drift"].as_array().unwrap().iter().map(line).collect()
+}
+
+/// An exported configuration is served as it is written, by this node and by another one.
+#[test]
+fn the_served_configuration_is_exported_and_its_drift_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = config(FILE, "4MiB").replace("name = \"p\"", "name = \"p\"\nsched = \"cfq\"\ncores = 4");
+    let server = Server::start(dir.path(), &text);
+    assert_eq!(diff(&server), Vec::<String>::new());
+    assert!(server.cli(&["config", "diff"]).contains("served as written"));
+    create(&server, "live");
+    server.cli(&["volume", "grow", "vol", "--size", "8MiB"]);
+    server.cli(&["volume", "deadline", "vol", "30ms", "--busy", "error"]);
+    server.cli(&["tenant", "set", "t", "--weight", "7"]);
+    server.cli(&[
+        "tenant",
+        "set",
+        "gold",
+        "--class",
+        "latency-critical",
+        "--objective",
+        "99.9=20ms",
+        "--deadline",
+        "1500us",
+    ]);
+    server.cli(&["pool", "set", "p", "idle=16ms"]);
+    let live = [
+        "pool p|idle_time|-|\"16000us\"|live",
+        "tenant gold||-|declared|live",
+        "tenant t|weight|-|7|live",
+        "volume live||-|declared|live",
+        "volume vol|busy|-|\"error\"|live",
+        "volume vol|deadline|-|\"30000us\"|live",
+        "volume vol|size|4194304|8388608|live",
+    ];
+    assert_eq!(diff(&server), live);
+    // A file that was changed and isn't read yet.
+    let file = dir.path().join("node.toml");
+    std::fs::write(&file, text.replace("[control]", "[control]\ndrain = \"5s\"")).unwrap();
+    assert!(
+        diff(&server).contains(&"control|drain|\"5000000us\"|\"60000000us\"|unread".to_string()),
+        "{:?}",
+        diff(&server)
+    );
+    let out = dir.path().join("served.toml");
+    server.cli(&["config", "export", "--out", out.to_str().unwrap()]);
+    let why = server.cli_fails(&["config", "export", "--out", out.to_str().unwrap()]);
+    assert!(why.contains("exists"), "{why}");
+    let exported = std::fs::read_to_string(&out).unwrap();
+    assert!(server.cli(&["config", "export"]) == exported);
+    // The same node with it, then another one.
+    std::fs::write(&file, &exported).unwrap();
+    server.cli(&["reload"]);
+    assert_eq!(diff(&server), Vec::<String>::new());
+    assert!(server.stop());
+    std::fs::remove_file(dir.path().join("p.img")).unwrap();
+    let server = Server::start(dir.path(), &exported);
+    assert_eq!(diff(&server), Vec::<String>::new());
+    assert_eq!(volumes(&server), ["live", "vol"]);
+    let vol = server.control("GET", "/v1/volumes/vol").json();
+    assert_eq!(vol["promise"], json!({"deadline_us": 30_000, "from": "volume", "busy": "error"}));
+    // Reading it over TCP takes the token: it names peers and paths.
+    let http =
+        server.control("GET", "/v1/status").json()["node"]["listens"]["control_http"].as_str().unwrap().to_string();
+    for path in ["/v1/config", "/v1/pools/p/backup"] {
+        assert_eq!(common::http::tcp(&http, "GET", path, "", None).code, 401, "{path}");
+    }
+    assert!(server.stop());
+}
+
+#[test]
+fn metadata_that_are_lost_come_back_with_all_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("p.img");
+    let text = config(FILE, "4MiB");
+    let server = Server::start(dir.path(), &text);
+    create(&server, "live");
+    let write = |name: &str, byte: u8| {
+        let mut client = Client::connect(&server.socket(), name).unwrap();
+        client.write(8192, &vec![byte; 65536]).unwrap().unwrap();
+        client.flush().unwrap().unwrap();
+    };
+    write("vol", 3);
+    write("live", 4);
+    let backup = dir.path().join("p.backup");
+    server.cli(&["pool", "backup", "p", "--out", backup.to_str().unwrap()]);
+    let restore = |more: &[&str]| {
+        let arguments = ["pool", "restore", image.to_str().unwrap(), "--from", backup.to_str().unwrap()];
+        let output = common::run(env!("CARGO_BIN_EXE_plimsoll"), &[&arguments, more].concat());
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap())
+    };
+    let (done, said) = restore(&["--yes"]);
+    assert!(!done && said.contains(&format!("process {} uses this device", server.pid())), "{said}");
+    assert!(server.stop());
+    let (done, said) = restore(&[]);
+    assert!(!done && said.contains("say --yes"), "{said}");
+    // The store's pages and both superblocks are lost.
+    let file = std::fs::File::options().write(true).open(&image).unwrap();
+    use std::os::unix::fs::FileExt;
+    for at in [0, (1 << 20) + 8192] {
+        file.write_all_at(&[0; 65536], at).unwrap();
+    }
+    drop(file);
+    let why = Server::try_start(dir.path(), &text).err().expect("nothing is left");
+    assert!(why.contains("superblocks are zero") && why.contains("pool restore"), "{why}");
+    // An orderly end is a change of the metadata, too.
+    let (done, said) = restore(&["--yes"]);
+    assert!(!done && said.contains("changed 2 times since") && said.contains("--older"), "{said}");
+    let (done, said) = restore(&["--yes", "--older", "--json"]);
+    assert!(done, "{said}");
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&said["volumes"], said["zeroed_bytes"].as_u64() > Some(0)), (&json!(2), true), "{said}");
+    let server = Server::start(dir.path(), &text);
+    assert_eq!(volumes(&server), ["live", "vol"]);
+    for (name, byte) in [("vol", 3), ("live", 4)] {
+        let mut client = Client::connect(&server.socket(), name).unwrap();
+        assert_eq!(client.read(8192, 65536).unwrap().unwrap(), vec![byte; 65536], "{name}");
+        assert_eq!(client.read(0, 8192).unwrap().unwrap(), [0; 8192]);
+    }
+    assert!(server.stop());
+}

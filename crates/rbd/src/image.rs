@@ -1,0 +1,283 @@
+//! An open RBD image: its facts, blocking I/O, and the exclusive lock.
+
+use crate::api::Handle;
+use crate::cluster::{Cluster, c_string};
+use crate::error::{Error, check};
+use std::ffi::{c_char, c_int};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// `RBD_FEATURE_EXCLUSIVE_LOCK`.
+const EXCLUSIVE_LOCK: u64 = 4;
+/// `RBD_LOCK_MODE_EXCLUSIVE`.
+const MODE_EXCLUSIVE: c_int = 0;
+/// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
+pub(crate) const THICK: c_int = 1;
+
+/// State of an image's exclusive lock as its owner sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockState {
+    /// This handle has it.
+    Owned,
+    /// Another may have it: nothing may be written any more.
+    Lost,
+}
+
+/// An open image.
+pub struct Image {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) handle: Handle,
+    pool: Handle,
+    name: String,
+    is_read_only: bool,
+    lost: AtomicBool,
+    /// Descriptor at which librbd announces completions. Closed after the image.
+    event: OwnedFd,
+}
+
+// SAFETY: an rbd_image_t may be used by several threads at once (qemu and others do); the pointers are only passed to the library.
+unsafe impl Send for Image {}
+// SAFETY: as above.
+unsafe impl Sync for Image {}
+
+impl Image {
+    /// Opens `pool/image`. One that is opened read-only is for looking, or for reading beside the lock's owner.
+    ///
+    /// # Errors
+    /// If there is no such pool or image, or it can't be served: why, and the remedy.
+    pub fn open(cluster: &Arc<Cluster>, name: &str, is_read_only: bool) -> Result<Image, Error> {
+        let l = cluster.libraries.clone();
+        let (pool_name, image_name) =
+            name.split_once('/').ok_or_else(|| Error::says(format!("`{name}` is no `pool/image`")))?;
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
+            .map_err(|e| Error::of(format!("RBD image {name}: no event descriptor"), -e.raw_os_error()))?;
+        let (c_pool, c_image) = (c_string(pool_name)?, c_string(image_name)?);
+        let mut pool = null_mut();
+        // SAFETY: the cluster is connected; the name is a C string; `pool` is written.
+        let found = unsafe { (l.rados_ioctx_create)(cluster.handle, c_pool.as_ptr(), &mut pool) };
+        check(found, || format!("RBD image {name}: there is no pool `{pool_name}`, or this user may not use it"))?;
+        // SAFETY: `pool` is live. A full pool then answers that it is full; otherwise writes would wait until it isn't.
+        unsafe { (l.rados_set_pool_full_try)(pool) };
+        let open = if is_read_only { l.rbd_open_read_only } else { l.rbd_open };
+        let mut handle = null_mut();
+        // SAFETY: `pool` is live; the name is a C string; no snapshot; `handle` is written.
+        let opened = unsafe { open(pool, c_image.as_ptr(), &mut handle, null()) };
+        if opened < 0 {
+            // SAFETY: nothing was opened that uses `pool`.
+            unsafe { (l.rados_ioctx_destroy)(pool) };
+            let hint = if opened == -libc::ENOENT {
+                format!(": make it with `rbd create --size … {name}`")
+            } else {
+                String::new()
+            };
+            return Err(Error::of(format!("RBD image {name} can't be opened{hint}"), opened));
+        }
+        let lost = AtomicBool::new(false);
+        let image = Image { cluster: cluster.clone(), handle, pool, name: name.into(), is_read_only, lost, event };
+        image.check_cache()?;
+        Ok(image)
+    }
+
+    /// Refuses an image whose own metadata turn librbd's cache on: a write that is done would not be durable.
+    fn check_cache(&self) -> Result<(), Error> {
+        for key in ["conf_rbd_cache", "conf_rbd_plugins"] {
+            let value = self.metadata(key);
+            if value.as_deref().is_some_and(|v| !["false", "0", "no", "off", ""].contains(&v)) {
+                let name = &self.name;
+                let value = value.unwrap_or_default();
+                return Err(Error::says(format!(
+                    "RBD image {name}: its own metadata have {key} = {value}, and writes would be acknowledged from a cache: `rbd image-meta \
+                     remove {name} {key}`"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn metadata(&self, key: &str) -> Option<String> {
+        let c_key = c_string(key).ok()?;
+        let mut value = [0u8; 256];
+        let mut len = value.len();
+        // SAFETY: the image is open; the key is a C string; at most `len` bytes are written, and `len` becomes their number.
+        let got = unsafe {
+            (self.cluster.libraries.rbd_metadata_get)(self.handle, c_key.as_ptr(), value.as_mut_ptr().cast(), &mut len)
+        };
+        (got == 0).then(|| text_of(&value[..len.min(value.len())]))
+    }
+
+    /// `pool/image`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    fn number<T: Default>(
+        &self,
+        what: &str,
+        function: unsafe extern "C" fn(Handle, *mut T) -> c_int,
+    ) -> Result<T, Error> {
+        let mut number = T::default();
+        // SAFETY: the image is open; the number is written.
+        let got = unsafe { function(self.handle, &mut number) };
+        check(got, || format!("RBD image {}: its {what} can't be found", self.name))?;
+        Ok(number)
+    }
+
+    /// Bytes of the image now.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn size_bytes(&self) -> Result<u64, Error> {
+        self.number("size", self.cluster.libraries.rbd_get_size)
+    }
+
+    /// Prefix of the names of its objects, the number of the pool that has them, and the bytes of an object; `None` for an image that is
+    /// striped otherwise than object by object.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn layout(&self) -> Result<Option<(String, i64, u64)>, Error> {
+        let l = &self.cluster.libraries;
+        let mut prefix = [0u8; 256];
+        // SAFETY: the image is open; at most the buffer's length is written.
+        let got =
+            unsafe { (l.rbd_get_block_name_prefix)(self.handle, prefix.as_mut_ptr().cast::<c_char>(), prefix.len()) };
+        check(got, || format!("RBD image {}: its objects' name can't be found", self.name))?;
+        let unit: u64 = self.number("stripe unit", l.rbd_get_stripe_unit)?;
+        let count: u64 = self.number("stripe count", l.rbd_get_stripe_count)?;
+        // SAFETY: the image is open.
+        let pool = unsafe { (l.rbd_get_data_pool_id)(self.handle) };
+        Ok((count == 1).then(|| (text_of(&prefix), pool, unit)))
+    }
+
+    /// Takes the exclusive lock, and keeps it from those who ask for it. Waits for one whose owner has died (30 s by Ceph's default).
+    ///
+    /// # Errors
+    /// If the image has no such lock, or another client has it.
+    pub fn lock(&self) -> Result<(), Error> {
+        let name = &self.name;
+        let features: u64 = self.number("features", self.cluster.libraries.rbd_get_features)?;
+        if features & EXCLUSIVE_LOCK == 0 {
+            return Err(Error::says(format!(
+                "RBD image {name}: it has no exclusive lock, and two gateways could write to it: `rbd feature enable {name} exclusive-lock`"
+            )));
+        }
+        // SAFETY: the image is open.
+        let locked = unsafe { (self.cluster.libraries.rbd_lock_acquire)(self.handle, MODE_EXCLUSIVE) };
+        check(locked, || {
+            format!(
+                "RBD image {name}: its exclusive lock can't be had: another client has it (`rbd lock list {name}` shows which)"
+            )
+        })?;
+        Ok(())
+    }
+
+    /// Asks whether the lock is still there. Once it was lost, it stays lost for this handle.
+    pub fn lock_state(&self) -> LockState {
+        let mut is_owner = 0;
+        // SAFETY: the image is open; the answer is written.
+        let asked = unsafe { (self.cluster.libraries.rbd_is_exclusive_lock_owner)(self.handle, &mut is_owner) };
+        if asked < 0 || is_owner == 0 {
+            self.lose();
+        }
+        self.known_lock_state()
+    }
+
+    /// State of the lock as it was last seen, without asking.
+    pub fn known_lock_state(&self) -> LockState {
+        if self.lost.load(Ordering::Acquire) { LockState::Lost } else { LockState::Owned }
+    }
+
+    /// Notes that the lock is lost: the cluster has refused this client, or the image isn't what it was.
+    pub fn lose(&self) {
+        if !self.is_read_only {
+            self.lost.store(true, Ordering::Release);
+        }
+    }
+
+    /// Reads all of `out` from `offset`, waiting for it.
+    ///
+    /// # Errors
+    /// The library's; an end of the image before `out` is full.
+    pub fn read_at(&self, out: &mut [u8], offset: u64) -> Result<(), Error> {
+        let at = out.as_mut_ptr().cast();
+        // SAFETY: the image is open; the call writes at most `out`'s length there and has ended when it returns.
+        let n = unsafe { (self.cluster.libraries.rbd_read)(self.handle, offset, out.len(), at) };
+        self.whole("read", offset, out.len(), n)
+    }
+
+    /// Writes all of `data` at `offset`, waiting for it.
+    ///
+    /// # Errors
+    /// The library's; the lock is lost.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<(), Error> {
+        self.may_write()?;
+        // SAFETY: the image is open; the call only reads `data` and has ended when it returns.
+        let n = unsafe { (self.cluster.libraries.rbd_write)(self.handle, offset, data.len(), data.as_ptr().cast()) };
+        self.whole("written", offset, data.len(), n)
+    }
+
+    /// Makes durable what was written, waiting for it.
+    ///
+    /// # Errors
+    /// The library's; the lock is lost.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.may_write()?;
+        // SAFETY: the image is open.
+        let flushed = unsafe { (self.cluster.libraries.rbd_flush)(self.handle) };
+        check(flushed, || format!("RBD image {}: can't be flushed", self.name)).map(drop)
+    }
+
+    /// Makes a range read as zeroes, waiting for it.
+    ///
+    /// # Errors
+    /// The library's; the lock is lost.
+    pub fn zero_at(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.may_write()?;
+        // SAFETY: the image is open.
+        let n = unsafe { (self.cluster.libraries.rbd_write_zeroes)(self.handle, offset, len as usize, 0, 0) };
+        self.whole("zeroed", offset, len as usize, n)
+    }
+
+    fn may_write(&self) -> Result<(), Error> {
+        match self.known_lock_state() {
+            LockState::Owned => Ok(()),
+            LockState::Lost => Err(Error::says(format!("RBD image {}: its exclusive lock is lost", self.name))),
+        }
+    }
+
+    fn whole(&self, done: &str, offset: u64, len: usize, n: isize) -> Result<(), Error> {
+        let name = &self.name;
+        match usize::try_from(n) {
+            Ok(n) if n == len => Ok(()),
+            Ok(n) => Err(Error::says(format!("RBD image {name}: {n} of {len} bytes at {offset} could be {done}"))),
+            Err(_) => Err(Error::of(format!("RBD image {name}: {len} bytes at {offset} can't be {done}"), n as i32)),
+        }
+    }
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the handle: a queue keeps its image alive. Closing waits for what is in flight and gives the lock back.
+        unsafe {
+            (self.cluster.libraries.rbd_close)(self.handle);
+            (self.cluster.libraries.rados_ioctx_destroy)(self.pool);
+        }
+    }
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Image").field(&self.name).finish()
+    }
+}

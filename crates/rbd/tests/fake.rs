@@ -1,0 +1,175 @@
+//! Images of the fake of Ceph's libraries: completions in another order, errors, a lost lock, short images, and what a loader says.
+
+use plimsoll_base::{Buf, BufMut};
+use plimsoll_rbd::{Cluster, Done, Image, Libraries, LockState, Queue};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const BYTES: u64 = 16 << 20;
+
+/// A folder with a cluster: its configuration, an image, and the two libraries.
+struct Fake {
+    folder: tempfile::TempDir,
+}
+
+/// Cargo builds examples for tests; they lie beside the tests' own folder.
+fn library() -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    exe.ancestors().nth(2).unwrap().join("examples/libfake_ceph.so")
+}
+
+impl Fake {
+    fn new() -> Fake {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["librados.so.2", "librbd.so.1"] {
+            std::os::unix::fs::symlink(library(), folder.path().join(name)).unwrap();
+        }
+        std::fs::write(folder.path().join("ceph.conf"), "").unwrap();
+        std::fs::File::create(folder.path().join("pool.image")).unwrap().set_len(BYTES).unwrap();
+        Fake { folder }
+    }
+
+    fn control(&self, lines: &str) {
+        std::fs::write(self.folder.path().join("control"), lines).unwrap();
+    }
+
+    fn cluster(&self) -> Arc<Cluster> {
+        let libraries = Libraries::load(Some(self.folder.path())).unwrap();
+        Cluster::connect(&libraries, &self.folder.path().join("ceph.conf"), "admin", &[]).unwrap()
+    }
+
+    fn image(&self) -> Arc<Image> {
+        Arc::new(Image::open(&self.cluster(), "pool/image", false).unwrap())
+    }
+
+    fn queue(&self) -> Queue {
+        let image = self.image();
+        image.lock().unwrap();
+        Queue::new(image).unwrap()
+    }
+}
+
+/// Waits until all in flight has ended.
+fn all(queue: &mut Queue) -> Vec<Done> {
+    let mut ended = Vec::new();
+    while !queue.is_empty() {
+        let mut count = [0; 8];
+        rustix::io::read(queue.event(), &mut count).unwrap();
+        ended.extend(std::iter::from_fn(|| queue.next_done()));
+    }
+    ended
+}
+
+fn block(n: usize) -> Buf {
+    Buf::copy_of(&[n as u8 + 1; 4096])
+}
+
+#[test]
+fn bytes_come_back_whatever_the_order_of_completions() {
+    let fake = Fake::new();
+    let mut queue = fake.queue();
+    for n in 0..64 {
+        queue.write(n, n as u64 * 4096, block(n)).unwrap();
+    }
+    let order: Vec<usize> = all(&mut queue).iter().map(|d| d.tag).collect();
+    assert!(!order.is_sorted(), "the fake ends requests in an order of its own");
+    for n in 0..64 {
+        queue.read(n, n as u64 * 4096, BufMut::zeroed(4096)).unwrap();
+    }
+    let read: BTreeMap<usize, Buf> = all(&mut queue).into_iter().map(|d| (d.tag, d.read.unwrap())).collect();
+    assert!((0..64).all(|n| read[&n].as_slice() == block(n).as_slice()));
+    queue.zero(1, 4096, 8192, false).unwrap();
+    queue.flush(2).unwrap();
+    assert!(all(&mut queue).iter().all(|d| d.result.is_ok()));
+    let mut out = vec![1; 4 * 4096];
+    queue.image().read_at(&mut out, 0).unwrap();
+    assert!(out[..4096].iter().all(|b| *b == 1) && out[4096..12288].iter().all(|b| *b == 0) && out[12288] == 4);
+}
+
+#[test]
+fn errors_end_the_request_that_they_are_of() {
+    let fake = Fake::new();
+    let mut queue = fake.queue();
+    fake.control("fail read 5\nfull\n");
+    queue.read(1, 0, BufMut::zeroed(512)).unwrap();
+    queue.write(2, 0, block(0)).unwrap();
+    queue.flush(3).unwrap();
+    let results: BTreeMap<usize, Result<(), i32>> = all(&mut queue).iter().map(|d| (d.tag, d.result)).collect();
+    assert_eq!(results, BTreeMap::from([(1, Err(libc::EIO)), (2, Err(libc::ENOSPC)), (3, Ok(()))]));
+    assert_eq!(queue.image().known_lock_state(), LockState::Owned);
+}
+
+#[test]
+fn nothing_is_written_once_the_lock_is_lost() {
+    let fake = Fake::new();
+    let mut queue = fake.queue();
+    queue.write(1, 0, block(1)).unwrap();
+    assert!(all(&mut queue)[0].result.is_ok());
+    fake.control("stolen\n");
+    queue.write(2, 0, block(2)).unwrap();
+    assert_eq!(all(&mut queue)[0].result, Err(libc::ESHUTDOWN), "the cluster refuses this client");
+    assert_eq!(queue.image().known_lock_state(), LockState::Lost);
+    // Even if the cluster would take it again.
+    fake.control("");
+    assert_eq!(queue.write(3, 0, block(3)), Err(libc::ESHUTDOWN));
+    assert_eq!((queue.zero(4, 0, 512, false), queue.flush(5)), (Err(libc::ESHUTDOWN), Err(libc::ESHUTDOWN)));
+    assert!(
+        queue.image().write_at(&[1], 0).unwrap_err().to_string().contains("pool/image: its exclusive lock is lost")
+    );
+    assert_eq!(queue.image().lock_state(), LockState::Lost);
+    // An idle image hears of it when it asks.
+    let fake = Fake::new();
+    let image = fake.image();
+    image.lock().unwrap();
+    assert_eq!(image.lock_state(), LockState::Owned);
+    fake.control("stolen\n");
+    assert_eq!(image.lock_state(), LockState::Lost);
+}
+
+#[test]
+fn one_handle_has_the_lock() {
+    let fake = Fake::new();
+    let first = fake.image();
+    first.lock().unwrap();
+    let second = fake.image();
+    let e = second.lock().unwrap_err().to_string();
+    assert!(e.contains("pool/image: its exclusive lock can't be had: another client has it"), "{e}");
+    drop(first);
+    second.lock().unwrap();
+    fake.control("no-exclusive-lock\n");
+    let e = fake.image().lock().unwrap_err().to_string();
+    assert!(e.contains("rbd feature enable pool/image exclusive-lock"), "{e}");
+}
+
+#[test]
+fn a_short_image_reads_as_an_error() {
+    let fake = Fake::new();
+    let mut queue = fake.queue();
+    fake.control("size 1000\n");
+    assert_eq!(queue.image().size_bytes().unwrap(), 1000);
+    queue.read(1, 0, BufMut::zeroed(4096)).unwrap();
+    assert_eq!(all(&mut queue)[0].result, Err(libc::EIO));
+    let e = queue.image().read_at(&mut [0; 4096], 0).unwrap_err().to_string();
+    assert_eq!(e, "RBD image pool/image: 1000 of 4096 bytes at 0 could be read");
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let says = |e: plimsoll_rbd::Error| e.to_string();
+    let e = says(Libraries::load(Some(Path::new("/nowhere"))).err().unwrap());
+    assert!(e.contains("/nowhere/librados.so.2 can't be loaded") && e.contains("`librados2`"), "{e}");
+    let fake = Fake::new();
+    let libraries = Libraries::load(Some(fake.folder.path())).unwrap();
+    let e = says(Cluster::connect(&libraries, Path::new("/nowhere/ceph.conf"), "admin", &[]).unwrap_err());
+    assert!(e.starts_with("/nowhere/ceph.conf: Ceph's configuration can't be read"), "{e}");
+    let e = says(Image::open(&fake.cluster(), "pool/other", false).unwrap_err());
+    assert!(e.contains("rbd create --size") && e.contains("No such file"), "{e}");
+    fake.control("metadata conf_rbd_cache true\n");
+    let e = says(Image::open(&fake.cluster(), "pool/image", false).unwrap_err());
+    assert!(e.contains("rbd image-meta remove pool/image conf_rbd_cache"), "{e}");
+    std::fs::write(fake.folder.path().join("down"), "").unwrap();
+    let conf = fake.folder.path().join("ceph.conf");
+    let e = says(Cluster::connect(&libraries, &conf, "admin", &[]).unwrap_err());
+    assert!(e.contains("check the monitors' addresses"), "{e}");
+}

@@ -1,0 +1,387 @@
+//! Reads of a Ceph RBD image by the OSDs that have them: a forecast for each, and a replica where the primary would be late.
+//!
+//! ```text
+//!  read ─► object ─► placement group ─► primary ─┬─ in time ─► port 0: librbd's own choice, the primary
+//!                                                └─ late, or it stands out ─► port of a replica's host, if that one is in time
+//!  read under way, stalled ─► once more at a replica: the first answer counts
+//!  change, flush ─► port 0
+//! ```
+//! An OSD stands out when a read stalls there: it takes several times as long as reads take. It is then avoided for a while, and asked again.
+//! So one slow OSD costs its own objects' reads the time until it is noticed, and nobody else anything.
+//!
+//! A replica sends a read back if the object's last write isn't known to it as stable: it learns that with a later write of the placement
+//! group. Such objects are read at their primary, and counted.
+//!
+//! The layer has no queue: a depth would let one slow OSD hold up the requests of all.
+
+pub mod map;
+pub mod place;
+mod standing;
+
+pub use map::{OsdMap, OsdPlace, OsdView, OsdsControl};
+
+use plimsoll_base::{Completion, Confidence, Data, Io, IoHead, IoId, Op, Span, TenantId, Time, VolumeKey};
+use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Port, Ports};
+use slab::Slab;
+use standing::{Standing, stall_limit};
+use std::collections::BTreeMap;
+
+/// The mean time of reads follows by 1/2 to the power of this.
+const TYPICAL_SHIFT: u32 = 4;
+
+/// A read that a client waits for.
+struct Read {
+    /// `None` once it has been answered.
+    io: Option<Io>,
+    primary: usize,
+    /// Under way at this OSD, by the id of the first try.
+    first: (IoId, usize),
+    sent_at: Time,
+    /// The second try's id and OSD.
+    second: Option<(IoId, usize)>,
+    /// It has stalled, and was counted.
+    is_late: bool,
+    /// Tries that haven't ended.
+    tries: u8,
+}
+
+/// Writes of a placement group that its replicas may not know as stable.
+#[derive(Default)]
+struct Unstable(Vec<(IoId, u64, bool)>);
+
+impl Unstable {
+    /// A new write tells replicas of all that have ended.
+    fn sent(&mut self, id: IoId, object: u64) {
+        self.0.retain(|(_, _, ended)| !ended);
+        self.0.push((id, object, false));
+    }
+
+    fn ended(&mut self, id: IoId) {
+        self.0.iter_mut().filter(|w| w.0 == id).for_each(|w| w.2 = true);
+    }
+
+    fn has(&self, object: u64) -> bool {
+        self.0.iter().any(|w| w.1 == object)
+    }
+}
+
+/// See the module's documentation.
+pub struct Osds {
+    map: OsdMap,
+    standings: Vec<Standing>,
+    reads: Slab<Read>,
+    /// Changes under way: the OSD of the first object, and the groups.
+    changes: BTreeMap<IoId, (usize, Vec<usize>)>,
+    unstable: Vec<Unstable>,
+    /// Mean time of reads, of all OSDs.
+    typical: Span,
+}
+
+impl Default for Osds {
+    fn default() -> Osds {
+        Osds::new()
+    }
+}
+
+impl Osds {
+    /// A layer that knows no map: all is at one OSD.
+    pub fn new() -> Osds {
+        let map = OsdMap {
+            object_bytes: u64::MAX,
+            acting: vec![vec![0]],
+            osds: vec![OsdPlace { number: 0, host: String::new(), port: None }],
+            ..OsdMap::default()
+        };
+        let (standings, unstable) = (vec![Standing::new()], vec![Unstable::default()]);
+        Osds { map, standings, reads: Slab::new(), changes: BTreeMap::new(), unstable, typical: Span::ZERO }
+    }
+
+    /// The epoch of the cluster's map; 0 before there is one.
+    pub fn epoch(&self) -> u64 {
+        self.map.epoch
+    }
+
+    /// Requests under way.
+    pub fn depth(&self) -> usize {
+        self.reads.len() + self.changes.len()
+    }
+
+    /// The OSDs as they stand.
+    pub fn view(&self, now: Time) -> Vec<OsdView> {
+        let head = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(0), 0, 4096, now);
+        let of = |(place, s): (&OsdPlace, &Standing)| OsdView {
+            number: place.number,
+            host: place.host.clone(),
+            forecast_ns: s.forecast(now, &head, self.limit()).0.as_nanos(),
+            reads: s.counts.reads,
+            late: s.counts.late,
+            steered: s.counts.steered,
+            refused: s.counts.refused,
+            fresh: s.counts.fresh,
+            stands_out: s.stands_out,
+        };
+        // Before the first map all was at an OSD without a host, which none of the map's is.
+        let known = |(place, _): &(&OsdPlace, &Standing)| self.map.epoch == 0 || !place.host.is_empty();
+        self.map.osds.iter().zip(&self.standings).filter(known).map(of).collect()
+    }
+
+    fn limit(&self) -> Span {
+        stall_limit(self.typical)
+    }
+
+    fn set_map(&mut self, map: OsdMap) {
+        // OSDs keep what was learned of them, and requests under way their OSDs: places may only be added.
+        let mut osds = std::mem::take(&mut self.map.osds);
+        if self.map.epoch == 0 && self.reads.is_empty() && self.changes.is_empty() {
+            osds.clear();
+            self.standings.clear();
+        }
+        let place_of = |osds: &mut Vec<OsdPlace>, osd: &OsdPlace| {
+            let found = osds.iter().position(|o| o.number == osd.number && !o.host.is_empty());
+            match found {
+                Some(at) => osds[at] = osd.clone(),
+                None => osds.push(osd.clone()),
+            }
+            found.unwrap_or(osds.len() - 1) as u16
+        };
+        let places: Vec<u16> = map.osds.iter().map(|osd| place_of(&mut osds, osd)).collect();
+        let acting: Vec<Vec<u16>> =
+            map.acting.iter().map(|a| a.iter().map(|p| places[usize::from(*p)]).collect()).collect();
+        self.standings.resize_with(osds.len(), Standing::new);
+        if acting.len() != self.map.acting.len() || self.unstable.is_empty() {
+            // Groups were split. Nothing is known of which writes their replicas know as stable: those under way end as of none.
+            self.unstable = std::iter::repeat_with(Unstable::default).take(acting.len()).collect();
+        }
+        self.map = OsdMap { osds, acting, ..map };
+    }
+
+    fn acting(&self, head: &IoHead) -> (u64, usize, &[u16]) {
+        let object = self.map.object(head.offset);
+        let pg = self.map.pg(object);
+        (object, pg, &self.map.acting[pg])
+    }
+
+    fn primary(&self, head: &IoHead) -> usize {
+        usize::from(self.acting(head).2[0])
+    }
+
+    /// Is all of a read in one object?
+    fn is_in_one_object(&self, head: &IoHead) -> bool {
+        head.len > 0 && self.map.object(head.offset) == self.map.object(head.end() - 1)
+    }
+
+    fn is_in_time(&self, at: Time, head: &IoHead, osd: usize) -> bool {
+        !head.deadline.is_set() || at + self.standings[osd].forecast(at, head, self.limit()).0 <= head.deadline
+    }
+
+    /// The best replica for a read but for `not`: its place and port. `Err`: there would be one, but the object is fresh.
+    fn replica(&self, at: Time, head: &IoHead, not: usize) -> Option<Result<(usize, Port), ()>> {
+        if !self.is_in_one_object(head) {
+            return None;
+        }
+        let (object, pg, acting) = self.acting(head);
+        let usable = |place: &u16| {
+            let osd = usize::from(*place);
+            let port = self.map.osds[osd].port.filter(|_| osd != not)?;
+            let standing = &self.standings[osd];
+            let is_good = !standing.is_avoided(at, self.limit()) && self.is_in_time(at, head, osd);
+            is_good.then(|| (standing.forecast(at, head, self.limit()).0, osd, port))
+        };
+        let (_, osd, port) = acting.iter().filter_map(usable).min()?;
+        if self.unstable[pg].has(object) && osd != usize::from(acting[0]) {
+            return Some(Err(()));
+        }
+        Some(Ok((osd, port)))
+    }
+
+    /// The OSD that a read goes to, and the port; `true` if it would have been steered but for its object's last write.
+    fn choose(&self, at: Time, head: &IoHead) -> (usize, Port, bool) {
+        let primary = self.primary(head);
+        let standing = &self.standings[primary];
+        let late = standing.is_avoided(at, self.limit()) || !self.is_in_time(at, head, primary);
+        match late.then(|| self.replica(at, head, primary)).flatten() {
+            Some(Ok((osd, port))) => (osd, port, false),
+            Some(Err(())) => (primary, 0, true),
+            None => (primary, 0, false),
+        }
+    }
+
+    /// Sends a try of a read to an OSD, by a port; its id.
+    fn send(
+        &mut self,
+        now: Time,
+        (slot, head): (usize, &IoHead),
+        (osd, port): (usize, Port),
+        out: &mut Actions,
+    ) -> IoId {
+        let io = out.piece(head, Op::Read, head.offset, head.len, slot as u64);
+        let id = io.id;
+        self.standings[osd].sent(now, &io, true);
+        self.reads[slot].tries += 1;
+        out.submit(port, io);
+        out.wake_at(now + self.limit());
+        id
+    }
+
+    fn submit_read(&mut self, now: Time, io: Io, out: &mut Actions) {
+        let primary = self.primary(&io);
+        let (osd, port, is_fresh) = self.choose(now, &io);
+        let head = io.head;
+        let counts = &mut self.standings[primary].counts;
+        counts.fresh += u64::from(is_fresh);
+        counts.steered += u64::from(osd != primary);
+        let read =
+            Read { io: Some(io), primary, first: (IoId(0), osd), sent_at: now, second: None, is_late: false, tries: 0 };
+        let slot = self.reads.insert(read);
+        self.reads[slot].first.0 = self.send(now, (slot, &head), (osd, port), out);
+    }
+
+    /// A read has stalled: it is sent to a replica, too.
+    fn rescue(&mut self, now: Time, slot: usize, out: &mut Actions) {
+        let read = &mut self.reads[slot];
+        read.is_late = true;
+        let ((_, osd), primary) = (read.first, read.primary);
+        let Some(head) = read.io.as_ref().map(|io| io.head) else { return };
+        self.standings[osd].stalled(now);
+        // A deadline that it misses is no reason to wait longer.
+        let patient = IoHead { deadline: Time::NEVER, ..head };
+        match self.replica(now, &patient, osd) {
+            Some(Ok(to)) => {
+                self.standings[primary].counts.steered += u64::from(osd == primary);
+                let id = self.send(now, (slot, &head), to, out);
+                self.reads[slot].second = Some((id, to.0));
+            }
+            Some(Err(())) => self.standings[primary].counts.fresh += 1,
+            None => {}
+        }
+    }
+
+    /// Objects of a change and their groups, the first few of many: a replica that is asked for another one sends the read back.
+    fn groups(&self, head: &IoHead) -> Vec<(u64, usize)> {
+        const OBJECTS_MORE_MAX: u64 = 64;
+        let (first, last) = (self.map.object(head.offset), self.map.object(head.end().max(head.offset + 1) - 1));
+        (first..=last.min(first + OBJECTS_MORE_MAX)).map(|object| (object, self.map.pg(object))).collect()
+    }
+
+    fn read_ended(&mut self, now: Time, c: Completion, out: &mut Actions) {
+        let slot = c.io.tag as usize;
+        let limit = self.limit();
+        let read = &mut self.reads[slot];
+        read.tries -= 1;
+        let (id, osd) = read.second.filter(|s| s.0 == c.io.id).unwrap_or(read.first);
+        let (sent_at, is_first) = (read.sent_at, id == read.first.0);
+        self.standings[osd].ended(now, id, limit);
+        if is_first && now.since(sent_at) < limit {
+            let took = now.since(sent_at).as_nanos();
+            let typical = self.typical.as_nanos();
+            self.typical = Span::from_nanos(typical - (typical >> TYPICAL_SHIFT) + (took >> TYPICAL_SHIFT));
+        }
+        let read = &mut self.reads[slot];
+        let is_over = read.tries == 0;
+        // A failure counts only if no other try may still succeed.
+        if (c.outcome.is_done() || is_over)
+            && let Some(mut io) = read.io.take()
+        {
+            let (outcome, dispatched_at) = (c.outcome, c.dispatched_at);
+            io.data = if outcome.is_done() { c.io.into_data() } else { Data::Absent };
+            out.complete(Completion { io, outcome, dispatched_at });
+        }
+        if is_over {
+            self.reads.remove(slot);
+        }
+    }
+}
+
+impl Layer for Osds {
+    fn name(&self) -> &'static str {
+        OsdsControl::LAYER
+    }
+
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        if head.op != Op::Read {
+            return below.serve(Span::ZERO, Span::ZERO, Confidence::NONE);
+        }
+        let (osd, _, _) = self.choose(at, head);
+        let standing = &self.standings[osd];
+        let (took, confidence) = standing.forecast(at, head, self.limit());
+        if head.deadline.is_set() && at + took > head.deadline && standing.is_forgotten(at) {
+            return below.serve(Span::ZERO, Span::ZERO, Confidence::NONE);
+        }
+        below.serve(Span::ZERO, took, confidence)
+    }
+
+    fn refused(&mut self, now: Time, head: &IoHead, _forecast: &Forecast, _out: &mut Actions) {
+        let primary = self.primary(head);
+        self.standings[primary].counts.refused += 1;
+        self.standings[primary].judged(now, head);
+    }
+
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        if io.op == Op::Read {
+            return self.submit_read(now, io, out);
+        }
+        if io.op.is_change() {
+            let groups = self.groups(&io);
+            groups.iter().for_each(|(object, pg)| self.unstable[*pg].sent(io.id, *object));
+            let osd = self.primary(&io);
+            self.standings[osd].sent(now, &io, false);
+            self.changes.insert(io.id, (osd, groups.iter().map(|(_, pg)| *pg).collect()));
+        }
+        out.submit(0, io);
+    }
+
+    fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
+        if c.io.op == Op::Read {
+            return self.read_ended(now, c, out);
+        }
+        if let Some((osd, groups)) = self.changes.remove(&c.io.id) {
+            let limit = self.limit();
+            self.standings[osd].ended(now, c.io.id, limit);
+            for pg in groups {
+                if let Some(unstable) = self.unstable.get_mut(pg) {
+                    unstable.ended(c.io.id);
+                }
+            }
+        }
+        out.complete(c);
+    }
+
+    fn wake(&mut self, now: Time, out: &mut Actions) {
+        let limit = self.limit();
+        let waits = |r: &Read| !r.is_late && r.io.is_some();
+        let is_stalled = |r: &Read| waits(r) && now.since(r.sent_at) >= limit;
+        let stalled: Vec<usize> = self.reads.iter().filter(|(_, r)| is_stalled(r)).map(|(slot, _)| slot).collect();
+        for slot in stalled {
+            self.rescue(now, slot, out);
+        }
+        let next = self.reads.iter().filter(|(_, r)| waits(r)).map(|(_, r)| r.sent_at).min();
+        if let Some(sent_at) = next {
+            out.wake_at(sent_at + limit);
+        }
+    }
+
+    fn told(&mut self, _now: Time, message: &[u8], _out: &mut Actions) -> bool {
+        match OsdsControl::decode(message) {
+            Some(OsdsControl::Map(map)) if map.is_sound() => {
+                self.set_map(map);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn cancel(&mut self, _now: Time, _id: IoId, _out: &mut Actions) {
+        // All that came is at a device.
+    }
+
+    fn is_idle(&self) -> bool {
+        self.reads.is_empty() && self.changes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! One OSD as a gateway sees it: a predictor, what is outstanding there, and whether it stands out.
+
+use crate::blackbox::BlackBoxPredictor;
+use plimsoll_base::{Confidence, IoHead, IoId, Span, Time};
+use std::collections::BTreeMap;
+
+/// A read that has waited for less is never taken for a stalled one.
+const STALL_MIN: Span = Span::from_micros(3000);
+/// A read has stalled once it has waited for this many times of what reads take.
+const STALL_TIMES: u64 = 6;
+/// An OSD that has stalled is avoided for this long, doubled with each stall in a row up to the second.
+const AVOID_MIN: Span = Span::from_secs(1);
+const AVOID_MAX: Span = Span::from_secs(32);
+/// An OSD is forgiven once it has answered this many reads in a row in time after it was asked again.
+const FORGIVEN_AFTER: u32 = 16;
+/// Of a thousand reads in time, this many may be refused.
+const NEEDLESS_PERMILLE: u32 = 10;
+
+/// The limit of a read's time, by what reads of the pool take.
+pub(super) fn stall_limit(typical: Span) -> Span {
+    STALL_MIN.max(typical * STALL_TIMES)
+}
+
+/// Counters of an OSD.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub reads: u64,
+    pub late: u64,
+    pub steered: u64,
+    pub refused: u64,
+    pub fresh: u64,
+}
+
+/// See the module's documentation.
+pub(super) struct Standing {
+    predictor: BlackBoxPredictor,
+    outstanding: BTreeMap<IoId, Time>,
+    /// Until then it isn't read from where there is another.
+    avoided_until: Time,
+    avoid: Span,
+    in_time: u32,
+    pub stands_out: bool,
+    pub counts: Counts,
+}
+
+impl Standing {
+    pub fn new() -> Standing {
+        Standing {
+            predictor: BlackBoxPredictor::new(NEEDLESS_PERMILLE),
+            outstanding: BTreeMap::new(),
+            avoided_until: Time::ZERO,
+            avoid: AVOID_MIN,
+            in_time: 0,
+            stands_out: false,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Returns the send time of the read that has waited longest. Ids grow, so the first is the oldest.
+    pub fn oldest(&self) -> Option<Time> {
+        self.outstanding.first_key_value().map(|(_, sent_at)| *sent_at)
+    }
+
+    fn waited(&self, now: Time) -> Span {
+        self.oldest().map_or(Span::ZERO, |sent_at| now.since(sent_at))
+    }
+
+    /// Returns whether it is to be avoided at `now`.
+    pub fn is_avoided(&self, now: Time, limit: Span) -> bool {
+        now < self.avoided_until || self.waited(now) >= limit
+    }
+
+    /// Forecast of a read. An OSD that stalls is expected to go on for as long as it has.
+    pub fn forecast(&self, now: Time, head: &IoHead, limit: Span) -> (Span, Confidence) {
+        let (took, confidence) = self.predictor.predict(now, head);
+        let waited = self.waited(now);
+        if waited < limit { (took, confidence) } else { (took.max(waited * 2), confidence) }
+    }
+
+    /// Is a read sent whatever was learned, since none was seen for long?
+    pub fn is_forgotten(&self, now: Time) -> bool {
+        self.outstanding.is_empty() && self.predictor.is_forgotten(now)
+    }
+
+    pub fn judged(&mut self, now: Time, head: &IoHead) {
+        self.predictor.judged(now, head);
+    }
+
+    pub fn sent(&mut self, now: Time, head: &IoHead, is_read: bool) {
+        self.predictor.sent(now, head);
+        if is_read {
+            self.counts.reads += 1;
+            self.outstanding.insert(head.id, now);
+        }
+    }
+
+    /// A read has stalled: the OSD stands out by it.
+    pub fn stalled(&mut self, now: Time) {
+        self.counts.late += 1;
+        self.in_time = 0;
+        if now >= self.avoided_until {
+            self.avoided_until = now + self.avoid;
+            self.avoid = (self.avoid * 2).min(AVOID_MAX);
+        }
+        self.stands_out = true;
+    }
+
+    /// A request has ended. An OSD that has answered enough reads in time is forgiven.
+    pub fn ended(&mut self, now: Time, id: IoId, limit: Span) {
+        self.predictor.ended(now, id);
+        let Some(sent_at) = self.outstanding.remove(&id) else { return };
+        if now.since(sent_at) >= limit {
+            self.in_time = 0;
+            return;
+        }
+        self.in_time += 1;
+        if self.in_time >= FORGIVEN_AFTER && now >= self.avoided_until {
+            self.avoid = AVOID_MIN;
+            self.stands_out = false;
+        }
+    }
+}

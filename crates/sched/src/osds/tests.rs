@@ -1,0 +1,200 @@
+//! The layer over three OSDs on three hosts, driven by hand.
+
+use super::*;
+use plimsoll_base::Outcome;
+use plimsoll_stack::{Addressed, Offered, Stack, StackConfig, Target};
+
+const OBJECT: u64 = 4 << 20;
+
+fn us(n: u64) -> Time {
+    Time::ZERO + Span::from_micros(n)
+}
+
+struct Bench {
+    stack: Stack,
+    at: Vec<(usize, Io)>,
+}
+
+/// Group N's OSDs are N, N+1, N+2 (of three), and there are three groups.
+fn map(epoch: u64) -> OsdMap {
+    let osds = (0..3).map(|n| OsdPlace { number: n, host: format!("h{n}"), port: Some(1 + n as u8) }).collect();
+    let acting = (0..3).map(|n: u16| vec![n, (n + 1) % 3, (n + 2) % 3]).collect();
+    OsdMap { epoch, prefix: "rbd_data.1".into(), object_bytes: OBJECT, start: 0, acting, osds }
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let offer =
+            Offer { size_bytes: 1 << 40, block_bytes: 512, io_bytes_max: 1 << 26, atomic_bytes: 512, queue_max: 64 };
+        let mut stack = Stack::new(StackConfig::default(), vec![offer; 4]);
+        stack.push(Box::new(Osds::new()), (0..4).map(Target::Device).collect());
+        stack.start(Time::ZERO);
+        assert!(stack.tell(Time::ZERO, &Addressed::new(&OsdsControl::Map(map(1)))));
+        Bench { stack, at: Vec::new() }
+    }
+
+    /// An offset whose primary is this OSD.
+    fn of(&self, osd: u16) -> u64 {
+        let m = map(1);
+        (0..100).find(|object| m.acting[m.pg(*object)][0] == osd).expect("a hash spreads") * OBJECT
+    }
+
+    fn offer(&mut self, now: Time, op: Op, offset: u64, deadline: Option<Span>) -> Option<IoId> {
+        let mut head = IoHead::new(op, VolumeKey::POOL, TenantId(1), offset, 4096, now);
+        head.deadline = deadline.map_or(Time::NEVER, |d| now + d);
+        let data = if op == Op::Write { Data::Zeroes } else { Data::Absent };
+        let offered = self.stack.offer(now, Io::new(head, data));
+        self.collect();
+        match offered {
+            Offered::Accepted(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    fn collect(&mut self) {
+        while let Some(io) = self.stack.next_device_io() {
+            self.at.push(io);
+        }
+    }
+
+    /// Devices of the requests in flight, in order.
+    fn devices(&self) -> Vec<usize> {
+        self.at.iter().map(|(d, _)| *d).collect()
+    }
+
+    /// The device answers its request that is the `nth` in flight; requests that end by it.
+    fn end(&mut self, now: Time, nth: usize, outcome: Outcome) -> Vec<(IoId, Outcome)> {
+        let (device, mut io) = self.at.remove(nth);
+        io.data = Data::Zeroes;
+        self.stack.device_done(now, device, Completion { io, outcome, dispatched_at: now });
+        self.collect();
+        std::iter::from_fn(|| self.stack.next_done()).map(|c| (c.io.id, c.outcome)).collect()
+    }
+
+    fn view(&self, now: Time, osd: usize) -> OsdView {
+        self.stack.layer::<Osds>().expect("there").view(now).remove(osd)
+    }
+
+    /// Reads of an OSD that take 200 us each, from `at` on; when the last has ended.
+    fn learn(&mut self, mut at: Time, osd: u16, reads: u32) -> Time {
+        for _ in 0..reads {
+            let offset = self.of(osd);
+            self.offer(at, Op::Read, offset, None).expect("no deadline");
+            at += Span::from_micros(200);
+            assert_eq!(self.end(at, self.at.len() - 1, Outcome::Done).len(), 1);
+        }
+        at
+    }
+}
+
+#[test]
+fn a_stalled_read_is_sent_to_a_replica_and_the_first_answer_counts() {
+    let mut b = Bench::new();
+    let now = b.learn(us(0), 0, 50);
+    let offset = b.of(0);
+    let id = b.offer(now, Op::Read, offset, None).unwrap();
+    assert_eq!(b.devices(), [0], "the primary, by the handle that chooses nothing");
+    let limit = now + Span::from_millis(3);
+    assert!(b.stack.next_wake() <= limit);
+    b.stack.wake(limit);
+    b.collect();
+    assert_eq!(b.devices(), [0, 2], "once more, at the first replica's host");
+    assert_eq!(b.end(limit + Span::from_micros(200), 1, Outcome::Done), [(id, Outcome::Done)]);
+    assert!(!b.stack.is_idle(), "the first try is still under way");
+    // The OSD stands out: what comes next goes elsewhere at once.
+    let late = limit + Span::from_millis(1);
+    b.offer(late, Op::Read, offset, None).unwrap();
+    assert_eq!(b.devices()[1], 2);
+    assert_eq!(b.end(late, 1, Outcome::Done).len(), 1);
+    assert!(b.end(late, 0, Outcome::Done).is_empty(), "the request has ended already");
+    assert!(b.stack.is_idle());
+    let v = b.view(late, 0);
+    assert!(v.stands_out && (v.late, v.steered) == (1, 2), "{v:?}");
+    assert!(!b.view(late, 1).stands_out);
+}
+
+#[test]
+fn a_failed_try_waits_for_the_other() {
+    let mut b = Bench::new();
+    let offset = b.of(0);
+    let id = b.offer(us(0), Op::Read, offset, None).unwrap();
+    b.stack.wake(us(3000));
+    b.collect();
+    assert!(b.end(us(3100), 1, Outcome::Failed(plimsoll_base::IoError::Device)).is_empty());
+    assert_eq!(b.end(us(9000), 0, Outcome::Done), [(id, Outcome::Done)]);
+}
+
+#[test]
+fn an_object_that_was_just_written_is_read_at_its_primary() {
+    let mut b = Bench::new();
+    let (mine, now) = (b.of(0), us(10));
+    b.offer(now, Op::Write, mine, None).unwrap();
+    assert_eq!(b.devices(), [0], "changes go to the handle that has the lock");
+    b.end(us(300), 0, Outcome::Done);
+    b.offer(us(400), Op::Read, mine, None).unwrap();
+    b.stack.wake(us(3400));
+    b.collect();
+    assert_eq!(b.devices(), [0], "a replica would send it back");
+    assert_eq!(b.view(us(3400), 0).fresh, 1);
+    b.end(us(30_000), 0, Outcome::Done);
+    // A later write of the same group tells the replicas of it.
+    let m = map(1);
+    let other = (0..1000).find(|o| m.acting[m.pg(*o)][0] == 0 && o * OBJECT != mine).unwrap() * OBJECT;
+    b.offer(us(31_000), Op::Write, other, None).unwrap();
+    b.end(us(31_300), 0, Outcome::Done);
+    b.offer(us(31_400), Op::Read, mine, None).unwrap();
+    assert_eq!(b.devices(), [2], "the primary stands out, and the replica knows the object as stable");
+}
+
+#[test]
+fn a_slow_osd_refuses_its_own_objects_only_where_no_replica_can_be_read() {
+    let mut b = Bench::new();
+    let mut alone = map(2);
+    alone.osds.iter_mut().for_each(|o| o.port = None);
+    assert!(b.stack.tell(us(0), &Addressed::new(&OsdsControl::Map(alone))));
+    let now = b.learn(us(0), 0, 100);
+    let now = b.learn(now, 1, 100);
+    let (slow, fast) = (b.of(0), b.of(1));
+    b.offer(now, Op::Read, slow, None).unwrap();
+    let later = now + Span::from_millis(20);
+    b.stack.wake(later);
+    b.collect();
+    assert_eq!(b.offer(later, Op::Read, slow, Some(Span::from_millis(10))), None, "it stalls for twice as long");
+    assert!(b.offer(later, Op::Read, fast, Some(Span::from_millis(10))).is_some());
+    assert_eq!((b.view(later, 0).refused, b.view(later, 1).refused), (1, 0));
+    // With the replicas' handles it is steered before it would be refused.
+    assert!(b.stack.tell(later, &Addressed::new(&OsdsControl::Map(map(3)))));
+    assert!(b.offer(later, Op::Read, slow, Some(Span::from_millis(10))).is_some());
+    assert_eq!(b.devices().last(), Some(&3), "the other replica has a read in flight");
+}
+
+#[test]
+fn an_osd_is_asked_again_and_forgiven() {
+    let mut b = Bench::new();
+    let offset = b.of(0);
+    b.offer(us(0), Op::Read, offset, None).unwrap();
+    b.stack.wake(us(3000));
+    b.collect();
+    b.end(us(3100), 1, Outcome::Done);
+    b.end(us(3200), 0, Outcome::Done);
+    let now = us(3000) + Span::from_secs(1);
+    let now = b.learn(now, 0, 20);
+    assert!(!b.view(now, 0).stands_out);
+}
+
+#[test]
+fn maps_that_make_no_sense_are_refused_and_changed_ones_keep_what_was_learned() {
+    let mut b = Bench::new();
+    let now = b.learn(us(0), 1, 30);
+    let mut bad = map(2);
+    bad.acting[0] = vec![7];
+    assert!(!b.stack.tell(now, &Addressed::new(&OsdsControl::Map(bad))));
+    let mut next = map(2);
+    // OSD 0 was replaced by OSD 9, and the order of the rest is another.
+    next.osds[0] = OsdPlace { number: 9, host: "h9".into(), port: None };
+    next.osds.reverse();
+    assert!(b.stack.tell(now, &Addressed::new(&OsdsControl::Map(next))));
+    let views = b.stack.layer::<Osds>().unwrap().view(now);
+    let of = |n: u32| views.iter().find(|v| v.number == n).unwrap().reads;
+    assert_eq!((of(1), of(9)), (30, 0));
+}

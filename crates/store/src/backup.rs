@@ -1,0 +1,341 @@
+//! A pool's metadata in a file of text: taken while the pool serves, put back onto its device when it doesn't.
+//!
+//! A backup has the superblock and all rows of the metadata store. It has no data: those stay on the device, and a restored map shows them again.
+//! Data that only the pool's cache or logs hold aren't part of it.
+//!
+//! A map that is older than the pool shows less than there is, and calls space free that has somebody's data. So a restore says how old the
+//! backup is, by the metadata that is still there or by the witness of its newest change, and refuses an older one unless it is asked to.
+//! Unless the backup has the pool's own map, all space that it calls free is zeroed: free space reads as zeroes.
+
+use crate::device::{
+    DeviceError, DeviceErrorKind, First, Locked, ROLE_MAIN, first_bytes, lock, open_meta, owner, read_superblock,
+    write_superblock,
+};
+use crate::meta::{MetaError, MetaStore, MetaView};
+use crate::probe;
+use crate::record::{ReplicaRecord, tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
+use crate::region::{HEADER_BYTES, RegionBackend, witness_of};
+use crate::state::State;
+use crate::superblock::{REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Version of the file's format.
+pub const BACKUP_FORMAT: u64 = 1;
+
+/// See the module's documentation.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Backup {
+    superblock: Superblock,
+    state: State,
+}
+
+/// Age of a backup, by what is left of the pool's metadata.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Age {
+    /// It says the same as the metadata, or was taken after their last change.
+    Current,
+    /// The metadata were changed since. The number of changes: a client's first opening of a volume is one, too.
+    Older(u64),
+    /// Nothing is left that could tell.
+    Unknown,
+}
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Age::Current => f.write_str("nothing was changed since it was taken"),
+            Age::Older(changes) => write!(f, "the metadata were changed {changes} times since it was taken"),
+            Age::Unknown => f.write_str("nothing is left that could tell its age"),
+        }
+    }
+}
+
+/// A restore that is done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Restored {
+    /// Age of the backup.
+    pub age: Age,
+    /// Volumes of the pool, those being deleted included.
+    pub volumes: usize,
+    /// Bytes of free space that were zeroed.
+    pub zeroed_bytes: u64,
+}
+
+/// Error of a restore.
+#[derive(Debug)]
+pub enum RestoreError {
+    /// The backup can't be used.
+    Backup(String),
+    /// It is older than the pool, or may be.
+    Old(Age),
+    /// The device can't be used.
+    Device(DeviceError),
+}
+
+impl fmt::Display for RestoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RestoreError::Backup(what) => write!(f, "the backup can't be used: {what}"),
+            RestoreError::Old(age) => write!(
+                f,
+                "the backup may be older than the pool: {age}. Volumes that were made or grown since would be LOST; --older restores it nevertheless"
+            ),
+            RestoreError::Device(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for RestoreError {}
+
+impl Backup {
+    /// A backup of a pool's metadata as they are.
+    pub fn of(superblock: &Superblock, view: &MetaView) -> Backup {
+        Backup { superblock: superblock.clone(), state: view.state().clone() }
+    }
+
+    /// Number of its volumes, those being deleted included.
+    pub fn volumes(&self) -> usize {
+        self.state.volumes.len()
+    }
+
+    /// The device that it is of.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The file's text.
+    pub fn text(&self) -> String {
+        let row = |json: Vec<u8>| serde_json::from_slice::<Value>(&json).expect("the store's rows are JSON");
+        let s = &self.state;
+        let body = json!({
+            "superblock": hex(&self.superblock.encode()),
+            "volumes": s.volumes.iter().map(|(id, v)| (id.to_string(), row(volume_to_json(v)))).collect::<BTreeMap<_, _>>(),
+            "generations": s.generations,
+            "tenants": s.tenants.iter().map(|(name, t)| (name, row(tenant_to_json(t)))).collect::<BTreeMap<_, _>>(),
+            "settings": s.settings,
+            "cache": s.cache,
+            "changes": s.commit,
+        });
+        let file = json!({ "plimsoll_pool_backup": BACKUP_FORMAT, "xxh3": checksum(&body), "body": body });
+        serde_json::to_string_pretty(&file).expect("it is JSON") + "\n"
+    }
+
+    /// The backup in a file's text.
+    ///
+    /// # Errors
+    /// If the text isn't a whole backup of a pool's main device; the error names the fault.
+    pub fn parse(text: &str) -> Result<Backup, RestoreError> {
+        read(text).map_err(RestoreError::Backup)
+    }
+
+    /// Puts the metadata back onto the device that they are of. `older` allows it where they were changed since, or nobody can tell.
+    ///
+    /// # Errors
+    /// If the device is in use, another one, or holds what Plimsoll didn't write; if the backup is older than the pool.
+    pub fn restore(&self, path: &Path, older: bool) -> Result<Restored, RestoreError> {
+        let on_device = |kind| RestoreError::Device(DeviceError { path: path.to_owned(), kind });
+        let locked = lock(path, false).map_err(on_device)?;
+        let found = self.look(&locked).map_err(on_device)?;
+        if found.age != Age::Current && !older {
+            return Err(RestoreError::Old(found.age));
+        }
+        if !found.is_same && self.superblock.region(RegionKind::Logs).is_some() {
+            let what =
+                "its pool has logs, which lie in the space that it calls free: only a current backup can be restored";
+            return Err(RestoreError::Backup(what.into()));
+        }
+        let free_bytes = self.put_and_verify(&locked, &found).map_err(on_device)?;
+        let zeroed_bytes = if found.is_same { 0 } else { free_bytes };
+        Ok(Restored { age: found.age, volumes: self.volumes(), zeroed_bytes })
+    }
+
+    /// Writes the metadata and reads them as a start does. Returns the free bytes.
+    fn put_and_verify(&self, locked: &Locked, found: &Found) -> Result<u64, DeviceErrorKind> {
+        let (superblock, state) = self.put(&locked.file, found)?;
+        let (read, _) = read_superblock(&locked.file, &locked.probe)?;
+        let medium = locked.file.try_clone().map_err(|error| DeviceErrorKind::Io { doing: "cannot open it", error })?;
+        let store = open_meta(medium, &read, u64::MAX).map_err(DeviceErrorKind::Meta)?;
+        if read != superblock || *store.state() != state {
+            let what = "what is read back isn't what was written: check the device".to_string();
+            return Err(DeviceErrorKind::Meta(MetaError::Corrupt { what }));
+        }
+        Ok(store.free_bytes())
+    }
+
+    fn region(&self, kind: RegionKind) -> Region {
+        self.superblock.region(kind).expect("every superblock has one")
+    }
+
+    /// Looks at what is left on the device, and at how old the backup is beside it.
+    fn look(&self, Locked { file, probe }: &Locked) -> Result<Found, DeviceErrorKind> {
+        let needed_bytes = self.superblock.end();
+        if probe.size_bytes < needed_bytes {
+            return Err(DeviceErrorKind::TooSmall { size_bytes: probe.size_bytes, needed_bytes });
+        }
+        let device_uuid = self.superblock.device_uuid;
+        let other = |found| Err(DeviceErrorKind::OtherDevice { found, expected: device_uuid });
+        let there = match first_bytes(file, probe)? {
+            First::Ours => read_superblock(file, probe).ok().map(|(superblock, _)| superblock),
+            First::Lost | First::Blank | First::Creating => None,
+            First::Foreign if is_blank(file)? => None,
+            First::Foreign => return Err(DeviceErrorKind::Foreign),
+        };
+        if let Some(found) = there.as_ref().filter(|s| s.device_uuid != device_uuid) {
+            return other(found.device_uuid);
+        }
+        let witness = witness_of(file, self.region(RegionKind::Metadata))
+            .map_err(|error| DeviceErrorKind::Io { doing: "cannot read its metadata", error })?;
+        if let Some(found) = witness.filter(|w| w.device_uuid != device_uuid) {
+            return other(found.device_uuid);
+        }
+        let sequence = there.as_ref().map_or(0, |s| s.sequence).max(witness.map_or(0, |w| w.superblock));
+        let formatted = there.as_ref().is_some_and(|s| s.formatted);
+        let store = there.as_ref().and_then(|s| open_meta(file.try_clone().ok()?, s, u64::MAX).ok());
+        let changes = store.as_ref().map(|s| s.state().commit).or(witness.map(|w| w.changes));
+        let is_same = changes == Some(self.state.commit)
+            || store.as_ref().is_some_and(|s| essence(s.state()) == essence(&self.state));
+        let age = match changes.map(|changes| changes.saturating_sub(self.state.commit)) {
+            Some(since) if since > 0 && !is_same => Age::Older(since),
+            Some(_) => Age::Current,
+            None => Age::Unknown,
+        };
+        Ok(Found { age, is_same, sequence, formatted, changes: changes.unwrap_or(0) })
+    }
+
+    /// Writes superblock and metadata. The superblock first: until its region is whole again, a start refuses the device.
+    fn put(&self, file: &File, found: &Found) -> Result<(Superblock, State), DeviceErrorKind> {
+        let io = |doing| move |error| DeviceErrorKind::Io { doing, error };
+        let superblock = Superblock {
+            sequence: found.sequence.max(self.superblock.sequence) + 1,
+            formatted: found.formatted || self.superblock.formatted,
+            ..self.superblock.clone()
+        };
+        let mut state = State { commit: found.changes.max(self.state.commit) + 1, ..restored(&self.state) };
+        if !found.is_same {
+            state.spend_free_ids(self.region(RegionKind::Home));
+        }
+        let home = self.region(RegionKind::Home);
+        let space = state.check(home).map_err(|what| DeviceErrorKind::Meta(MetaError::Corrupt { what }))?;
+        if !found.is_same {
+            // Metadata that are still whole show volumes in what is zeroed now: a start must not believe them if this is broken off.
+            let metadata = self.region(RegionKind::Metadata).offset;
+            probe::zero(file, metadata, HEADER_BYTES).map_err(io("cannot write its metadata"))?;
+            file.sync_all().map_err(io("cannot sync it"))?;
+            for (offset, len) in space.free_runs() {
+                probe::zero(file, offset, len).map_err(io("cannot zero its free space"))?;
+            }
+            file.sync_all().map_err(io("cannot sync it"))?;
+        }
+        let copies = superblock.stale(&[[0; SUPERBLOCK_BYTES]; 2]);
+        write_superblock(file, &superblock, &copies).map_err(io("cannot write its superblock"))?;
+        let medium = file.try_clone().map_err(io("cannot open it"))?;
+        let backend = RegionBackend::format(medium, self.region(RegionKind::Metadata), owner(&superblock));
+        let backend = backend.map_err(io("cannot write its metadata"))?;
+        MetaStore::restore(backend, home, state.clone()).map_err(DeviceErrorKind::Meta)?;
+        file.sync_all().map_err(io("cannot sync it"))?;
+        Ok((superblock, state))
+    }
+}
+
+/// Remains of a device's metadata.
+struct Found {
+    age: Age,
+    /// The backup's map is the pool's: what it calls free reads as zeroes.
+    is_same: bool,
+    /// The newest sequence of a superblock that is known.
+    sequence: u64,
+    formatted: bool,
+    /// The newest change that is known.
+    changes: u64,
+}
+
+/// Are the superblocks and the beginning of the metadata zeroes?
+fn is_blank(file: &File) -> Result<bool, DeviceErrorKind> {
+    let mut b = vec![0; (REGION_ALIGN + HEADER_BYTES) as usize];
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut b, 0)
+        .map_err(|error| DeviceErrorKind::Io { doing: "cannot read its first MiB", error })?;
+    Ok(b.iter().all(|b| *b == 0))
+}
+
+/// The rows without what changes as the pool serves: what is left is the same, or the backup is older.
+fn essence(state: &State) -> State {
+    let mut state = State { commit: 0, ..state.clone() };
+    for v in state.volumes.values_mut() {
+        (v.replica, v.behind) = (ReplicaRecord::default(), None);
+    }
+    state
+}
+
+/// The rows as they are put back. Nobody knows what volumes were written since: each may lack other replicas' changes, and only the cache
+/// may have its latest.
+fn restored(state: &State) -> State {
+    let mut state = state.clone();
+    for v in state.volumes.values_mut() {
+        v.replica.open = true;
+        v.behind = None;
+    }
+    state
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2);
+    digits.map(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 16).ok()).collect()
+}
+
+fn checksum(body: &Value) -> String {
+    format!("{:016x}", xxh3_64(body.to_string().as_bytes()))
+}
+
+fn read(text: &str) -> Result<Backup, String> {
+    let file: Value = serde_json::from_str(text).map_err(|e| format!("it isn't JSON: {e}"))?;
+    match file["plimsoll_pool_backup"].as_u64() {
+        Some(BACKUP_FORMAT) => {}
+        Some(other) => {
+            return Err(format!("it has format {other}, this program knows {BACKUP_FORMAT}: use a newer one"));
+        }
+        None => return Err("it isn't a backup of a pool".into()),
+    }
+    let body = &file["body"];
+    if file["xxh3"].as_str() != Some(&checksum(body)) {
+        return Err("its checksum is wrong: it was cut off or changed".into());
+    }
+    let superblock = body["superblock"].as_str().and_then(unhex);
+    let superblock =
+        superblock.and_then(|b| <[u8; SUPERBLOCK_BYTES]>::try_from(b).ok()).ok_or("it has no superblock")?;
+    let superblock = Superblock::decode(&superblock).map_err(|e| format!("superblock: {e}"))?;
+    if superblock.role != ROLE_MAIN {
+        return Err(format!("it is of a pool's device {:?}", superblock.role));
+    }
+    let mut state = State::default();
+    let rows = |table: &str| body[table].as_object().ok_or(format!("it has no {table}"));
+    let bytes = |row: &Value| row.to_string().into_bytes();
+    for (id, row) in rows("volumes")? {
+        let id: u32 = id.parse().map_err(|_| format!("volume {id:?}"))?;
+        let volume = volume_from_json(id, &bytes(row)).map_err(|e| format!("volume {id}: {e}"))?;
+        if volume.state == crate::record::VolumeState::Ready {
+            state.names.insert(volume.name.clone(), id);
+        }
+        state.volumes.insert(id, volume);
+    }
+    for (name, row) in rows("tenants")? {
+        let tenant = tenant_from_json(name, &bytes(row)).map_err(|e| format!("tenant {name:?}: {e}"))?;
+        state.tenants.insert(name.clone(), tenant);
+    }
+    let of = |e: serde_json::Error| e.to_string();
+    state.generations = serde_json::from_value(body["generations"].clone()).map_err(of)?;
+    state.settings = serde_json::from_value(body["settings"].clone()).map_err(of)?;
+    state.cache = serde_json::from_value(body["cache"].clone()).map_err(of)?;
+    state.commit = body["changes"].as_u64().ok_or("it doesn't say how many changes there were")?;
+    let home = superblock.region(RegionKind::Home).ok_or("its superblock has no home region")?;
+    state.check(home)?;
+    Ok(Backup { superblock, state })
+}

@@ -1,0 +1,58 @@
+#!/bin/bash
+# Plants a violation of each rule that `make lint` and `make audit` check, in a copy of the tree, and fails if one isn't found. By hand.
+#
+# usage: tests/ci_rules.sh [RULE…]
+#
+# Builds little: what is planted lies in small crates. Lints share a target directory, so that the second run takes seconds.
+set -u
+cd "$(dirname "$0")/.."
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target/ci-rules}
+git ls-files -z | xargs -0 cp -P --parents -t "$copy"
+cd "$copy"
+git init -q && git add -A && git -c user.name=x -c user.email=x commit -qm tree
+wrong=0 chosen=("$@")
+
+# rule NAME WORDS-OF-THE-FINDING PLANT COMMAND: clean before, found once planted, for the reason that it's there for.
+rule() {
+  local name=$1 words=$2 plant=$3 command=$4 said
+  if [ ${#chosen[@]} -gt 0 ] && ! [[ " ${chosen[*]} " == *" $name "* ]]; then return; fi
+  git checkout -q . && git clean -qfd
+  if ! said=$(bash -c "$command" 2>&1); then
+    echo "$name: FAILS WITHOUT A VIOLATION"; echo "$said" | tail -5; wrong=1; return
+  fi
+  bash -c "$plant"
+  if said=$(bash -c "$command" 2>&1); then
+    echo "$name: NOT FOUND"; wrong=1
+  elif [[ "$said" != *"$words"* ]]; then
+    echo "$name: FAILS FOR ANOTHER REASON"; echo "$said" | tail -5; wrong=1
+  else
+    echo "$name: found: $(grep -m1 -F -- "$words" <<<"$said")"
+  fi
+}
+
+pure() { echo "cargo clippy -q --locked -p plimsoll-throttle -- -D warnings"; }
+source=crates/throttle/src/lib.rs
+rule format "Diff in" "echo 'fn  f(){}' >> $source" "cargo fmt --all --check"
+rule locked "lock file" "sed -i 's/^tempfile = .*/tempfile = \"=3.19.0\"/' Cargo.toml" "cargo metadata --locked --offline --format-version 1"
+rule arrows-layer "a layer knows no other layer" "sed -i 's/^\[dependencies\]/&\nplimsoll-sched.workspace = true/' crates/throttle/Cargo.toml" "tests/arrows.py"
+rule arrows-contract "the contract knows no layer" "echo 'use plimsoll_cache::Cache;' >> crates/stack/src/stack.rs" "tests/arrows.py"
+rule arrows-message "a layer knows no other layer" "echo 'fn planted(_: plimsoll_logs::LogsControl) {}' >> crates/cache/src/lib.rs" "tests/arrows.py"
+rule arrows-engine "the engine knows no layer" "echo 'use super::super::parts::PARTS;' >> crates/node/src/engine/conn.rs" "tests/arrows.py"
+rule arrows-http "domain doesn't know its HTTP" "echo 'use crate::http::Control;' >> crates/node/src/directory.rs" "tests/arrows.py"
+rule licence "license" "sed -i 's/\"MIT\", //' tests/dependencies.py" "tests/dependencies.py"
+rule bans "use one" "sed -i 's/\"syn\"//' tests/dependencies.py" "tests/dependencies.py"
+rule source "not from" "sed -i 's/^REGISTRY = .*/REGISTRY = \"elsewhere\"/' tests/dependencies.py" "tests/dependencies.py"
+rule unused "remove it" "sed -i 's/^\[dependencies\]/&\nlibc.workspace = true/' crates/throttle/Cargo.toml" "tests/unused.py"
+rule table "tests/suites.toml" "sed -i 's/^| base | nothing/| base | luck/' CONTRIBUTING.md" "tests/run.py --table check"
+rule clock "disallowed method" "echo '/// Now.
+pub fn planted() -> std::time::Instant { std::time::Instant::now() }' >> $source" "$(pure)"
+rule thread "disallowed method" "echo '/// Waits.
+pub fn planted() { std::thread::sleep(std::time::Duration::ZERO) }' >> $source" "$(pure)"
+rule order "disallowed method" "echo '/// A map.
+pub fn planted() -> std::collections::HashMap<u8, u8> { std::collections::HashMap::new() }' >> $source" "$(pure)"
+rule warnings "missing documentation" "echo 'pub fn planted() {}' >> $source" "$(pure)"
+rule documentation "unresolved link" "echo '/// [\`Nowhere\`]
+pub fn planted() {}' >> $source" "RUSTDOCFLAGS=-Dwarnings cargo doc -q --locked -p plimsoll-throttle --no-deps"
+exit $wrong
