@@ -147,17 +147,31 @@ impl Mounted {
 
     /// Everything written, and nothing left in memory.
     pub fn remount(&self) {
-        ok("umount", &[self.dir.to_str().unwrap()]);
+        unmount(&self.dir);
         self.mount();
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.dir).status();
+        let _ = Command::new("umount").arg("-l").arg(&self.dir).status();
         let _ = Command::new("umount").arg("-l").arg(self.dir.with_file_name("nbd/vol")).stderr(Stdio::null()).status();
         let _ = self.fuse.0.kill();
         let _ = self.fuse.0.wait();
+    }
+}
+
+/// Unmounts a file system that nobody uses any more. A test beside this one that starts a program holds copies of this
+/// test's files until that program runs (close-on-exec closes them no sooner), so a busy mount is waited for.
+fn unmount(dir: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let ended = Command::new("umount").arg(dir).output().unwrap();
+        if ended.status.success() {
+            return;
+        }
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(said.contains("busy") && Instant::now() < deadline, "umount {dir:?}: {said}");
     }
 }
 
