@@ -1,5 +1,5 @@
-//! What only the cache has: which extents, in which WEUs, which of them can't be written back now, and which the slow device has
-//! although the journal doesn't say so for good yet.
+//! Dirty extents: their WEUs, those that can't be written back now, and those that the slow device has although the journal's record
+//! of it isn't durable yet.
 
 use crate::index::{Key, Loc};
 use crate::layer::Cache;
@@ -15,17 +15,17 @@ pub(crate) struct Dirty {
     places: BTreeSet<(u32, Key)>,
     /// Slots of volumes that have any.
     volumes: BTreeSet<u16>,
-    /// Those not to be tried before this: refused, unreadable ([`Time::NEVER`]) or of a volume that isn't announced (likewise).
+    /// Those not to be tried before this: refused, or [`Time::NEVER`] if unreadable or of a volume that isn't announced.
     held: BTreeMap<Key, Time>,
-    /// How many of those each WEU has, which can't leave as long.
+    /// Number of those in each WEU, which can't be evicted while there are any.
     held_in: BTreeMap<u32, u32>,
     /// Those that were refused together with others: tried alone.
     alone: BTreeSet<Key>,
-    /// Written back, and the number of the journal's record that says so: until that is durable, a start believes the cache.
+    /// Written back, and the number of the journal's record of it: until that is durable, a start trusts the cache's copy.
     cleaned: VecDeque<(u64, Key)>,
-    /// What was in `cleaned` when the fast device failed.
+    /// The content of `cleaned` when the fast device failed.
     uncertain: BTreeSet<Key>,
-    /// What was dirty when somebody asked for all of it to be written back, and hasn't been since.
+    /// Extents that were dirty when all were asked to be written back, and haven't been written back since.
     wanted: BTreeSet<Key>,
     /// Duplicates whose content no start can find: the header of the WEU that has it is corrupt. Their place in the index is the header's
     /// entry that names them, which keeps them lost over restarts.
@@ -130,7 +130,7 @@ impl Dirty {
         self.held.get(&key).is_some_and(|until| *until > now)
     }
 
-    /// When the next of those that wait may be tried.
+    /// The earliest time at which one of those that wait may be tried.
     pub(crate) fn next_try(&self) -> Option<Time> {
         self.held.values().copied().filter(|t| *t != Time::NEVER).min()
     }
@@ -176,7 +176,7 @@ impl Dirty {
         }
     }
 
-    /// The journal gets no further: the next start will believe the cache of what it doesn't say.
+    /// The journal gets no further: the next start will take the cache's copy of each extent in `cleaned` for the latest.
     pub(crate) fn break_down(&mut self) {
         self.uncertain = self.cleaned.drain(..).map(|c| c.1).collect();
     }
@@ -186,13 +186,13 @@ impl Dirty {
         self.contains(key) || self.uncertain.contains(key)
     }
 
-    /// Which of a volume's that are.
+    /// The extents of a volume that are at risk.
     pub(crate) fn risks_of(&self, slot: u16) -> BTreeSet<Key> {
         let more = self.uncertain.range(Key::new(slot, 0)..Key::new(slot + 1, 0)).copied();
         self.of_volume(slot).chain(more).collect()
     }
 
-    /// Does the journal not say yet, for good, that the slow device has all of a volume?
+    /// True if the journal's record that the slow device has all of a volume isn't durable yet.
     pub(crate) fn is_cleaning(&self, slot: u16) -> bool {
         self.cleaned.iter().any(|c| c.1.volume() == slot)
     }
@@ -208,7 +208,7 @@ impl Dirty {
         self.wanted.remove(key);
     }
 
-    /// How much of what was asked for isn't there yet.
+    /// Number of extents of [`Dirty::want_all`] that aren't written back yet.
     pub(crate) fn wanted(&self) -> usize {
         self.wanted.len()
     }

@@ -15,17 +15,17 @@ use plimsoll_base::{Completion, Data, Op, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
 use std::collections::BTreeSet;
 
-/// WEUs that are kept free, or on their way there, per partition: for what is written while others are evicted. So many at
-/// least, one of so many, and at most so many: what is dirty in them is written back together.
+/// WEUs that are kept free, or on their way there, per partition: for writes while others are evicted. `RESERVE` at least, one of
+/// `RESERVE_SHARE`, and at most `RESERVE_MAX`: the dirty extents in them are written back together.
 const RESERVE: u32 = 2;
 const RESERVE_SHARE: u32 = 64;
 const RESERVE_MAX: u32 = 8;
 /// WEUs that may be leaving without getting any further.
 const STUCK_MAX: usize = 1024;
-/// The cleaner looks at as many entries per eviction, beside its share of all.
+/// Entries that the cleaner looks at per eviction, beside its share of all.
 const SWEEP_LEAST: usize = 64;
 
-/// How far an eviction is.
+/// Progress of an eviction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Evict {
     /// Something in it is dirty or relied on.
@@ -102,7 +102,8 @@ impl Cache {
         }
     }
 
-    /// Whose work on a WEU is: where volumes have their own parts the part's volume, in whose slot a fence below then does it.
+    /// The owner of work on a WEU: the part's volume where volumes have their own parts; a fence below then does it in that volume's
+    /// slot.
     pub(crate) fn whose_weu(&self, weu: u32) -> (VolumeKey, TenantId) {
         let part = self.index.weu(weu).partition;
         let own = if self.config.sharing == Sharing::PerVolume { self.volumes.of_partition(part) } else { None };

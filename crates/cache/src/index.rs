@@ -1,4 +1,4 @@
-//! What is cached and where: the file index, the fingerprint index and the WEUs, without any I/O or bytes.
+//! The cache's index: the file index, the fingerprint index and the WEUs, without any I/O or bytes.
 //!
 //! ```text
 //!  file index     <volume, extent> ──► WEU, place in it, generation; base or duplicate, dirty or clean
@@ -46,7 +46,7 @@ struct Partition {
     quota: u32,
 }
 
-/// What is counted here.
+/// Counters of the index.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct IndexCounters {
     /// Stale entries met by a lookup.
@@ -105,7 +105,7 @@ impl Index {
         (self.partitions.len() - 1) as u16
     }
 
-    /// How many there are.
+    /// Number of partitions.
     pub fn partitions(&self) -> u16 {
         self.partitions.len() as u16
     }
@@ -146,7 +146,7 @@ impl Index {
         self.files.len()
     }
 
-    /// At most so many fingerprints from now on, at least 1.
+    /// Limits the fingerprints to `max` from now on, at least 1.
     pub fn set_fingerprints_max(&mut self, max: usize) {
         self.fps.set_max(max);
     }
@@ -161,7 +161,7 @@ impl Index {
         self.fps.len()
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn counters(&self) -> IndexCounters {
         IndexCounters { fingerprints_dropped: self.fps.dropped(), ..self.counters }
     }
@@ -199,7 +199,7 @@ impl Index {
         gone || self.weus[Loc::of_bits(e.loc).weu() as usize].generation != e.generation
     }
 
-    /// Where an extent is.
+    /// The place of an extent.
     pub fn look(&self, key: Key) -> Option<Loc> {
         let e = self.files.get(self.files.find(key.0)?);
         (!self.is_stale(e)).then_some(Loc::of_bits(e.loc))
@@ -258,7 +258,7 @@ impl Index {
         }
     }
 
-    /// Where content of this fingerprint is, and makes it the fingerprint used last.
+    /// Returns the place of content with this fingerprint, and makes it the most recently used one.
     pub fn find_content(&mut self, fp: Fingerprint) -> Option<Loc> {
         self.fps.find(fp)
     }

@@ -25,7 +25,7 @@ pub(crate) struct Record {
     pub number: u64,
     /// The first number that counted when it was written.
     pub first: u64,
-    /// Where its data belong on the device.
+    /// The offset of its data on the device.
     pub offset: u64,
     pub data: Vec<u8>,
     /// All records below this number were durable when it was written.
@@ -154,7 +154,7 @@ impl Ring {
         self.used() > self.bytes / 2
     }
 
-    /// Where a record of so many bytes goes; `spare` bytes after it stay free.
+    /// The place for a record of `bytes` bytes; `spare` bytes after it stay free.
     fn place(&self, bytes: u64, spare: u64) -> Option<u64> {
         let need = bytes + spare;
         let Some(&(_, oldest, _)) = self.live.front() else {

@@ -32,7 +32,7 @@ impl Key {
     }
 }
 
-/// Where an extent lies: 22 bits of WEU, 16 of place and 12 of length in units, 11 of slot, 3 of flags.
+/// An extent's place: 22 bits of WEU, 16 of place and 12 of length in units, 11 of slot, 3 of flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loc(u64);
 
@@ -59,11 +59,11 @@ impl Loc {
     pub const fn weu(self) -> u32 {
         (self.0 >> 42) as u32
     }
-    /// Where in the WEU, in bytes.
+    /// Its offset in the WEU, in bytes.
     pub const fn at_bytes(self) -> u32 {
         ((self.0 >> 26) as u32 & 0xffff) * UNIT_BYTES
     }
-    /// How long, in bytes: rounded up to a unit, header included.
+    /// Its length in bytes: rounded up to a unit, header included.
     pub const fn len_bytes(self) -> u32 {
         ((self.0 >> 14) as u32 & 0xfff) * UNIT_BYTES
     }
@@ -83,7 +83,7 @@ impl Loc {
     pub const fn is_dirty(self) -> bool {
         self.0 & Loc::DIRTY != 0
     }
-    /// Where it is, whatever the flags.
+    /// Its place, whatever the flags.
     pub const fn place(self) -> u64 {
         self.0 >> 3
     }

@@ -18,7 +18,7 @@ const WIDEN_BYTES_MAX: u64 = 4 << 20;
 /// Extents that a forecast looks at.
 const LOOKED_AT_MAX: u64 = 16;
 
-/// Why an extent is brought from where it is.
+/// The purpose of fetching an extent.
 #[derive(Clone, Debug)]
 pub(crate) enum Purpose {
     /// A piece of a client's read.
@@ -33,14 +33,14 @@ pub(crate) enum Purpose {
 #[derive(Clone, Debug)]
 pub(crate) struct Fetch {
     pub key: Key,
-    /// Where it was when this began; `None` for the slow device.
+    /// Its place when this began; `None` for the slow device.
     pub loc: Option<Loc>,
-    /// What of it is wanted.
+    /// The wanted part of it: offset and length.
     pub wanted: (u64, u64),
     pub purpose: Purpose,
     pub tenant: TenantId,
     pub priority: Priority,
-    /// Where the extent, or its head, is in what is read.
+    /// The offset of the extent, or of its head, in the bytes read.
     at: u64,
     /// Others that want what this one reads.
     joined: Vec<usize>,
@@ -508,7 +508,7 @@ impl Cache {
         }
     }
 
-    /// What was read of `key` at `loc` is not it. If nothing better is known: was it dirty, and so is lost?
+    /// The content read at `loc` isn't `key`'s: that place is corrupt. Returns true if `key` is dirty and has no other copy: it is lost.
     fn spoiled(&mut self, key: Key, loc: Loc) -> bool {
         if self.state.bypassed().is_some() {
             return self.dirty.contains(&key);
@@ -532,7 +532,7 @@ impl Cache {
         true
     }
 
-    /// What a read would wait: that of its slowest part.
+    /// Forecasts a read's wait: that of its slowest part.
     pub(crate) fn forecast_read(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         let Some((slot, _, mode)) = self.volume_of(head).filter(|_| self.is_ready()) else {
             return below.ask(SLOW, at, head);

@@ -23,7 +23,7 @@ impl Cache {
         }
     }
 
-    /// Where a header says of `key` that it's a duplicate, which is from now on not said any more; unpinned if it was dirty.
+    /// Removes the reference of `key` as a duplicate, and returns the place of the header's entry; unpinned if it was dirty.
     pub(crate) fn take_reference(&mut self, key: Key, was_dirty: bool) -> Option<Loc> {
         let own = self.refs.remove(&key)?;
         if was_dirty {

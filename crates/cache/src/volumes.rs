@@ -1,4 +1,4 @@
-//! Volumes: made known, cached otherwise, forgotten; what the slow device has of them for good.
+//! Volumes: announced, cached in another mode, forgotten; and the changes of them that the slow device has durably.
 
 use crate::config::{CacheVolume, Mode, Planted, Sharing};
 use crate::index::Key;
@@ -17,7 +17,7 @@ pub(crate) struct Volume {
     /// `None` until it is announced.
     pub config: Option<CacheVolume>,
     pub partition: u16,
-    /// What its fingerprints are keyed with.
+    /// The key of its fingerprints.
     pub hash_key: [u8; 32],
     pub dirty: u64,
     pub reads: u64,
@@ -226,7 +226,7 @@ impl Cache {
         self.volumes.slot_of(key, self.config.sharing, &mut self.index)
     }
 
-    /// Looks at all that is cached: once for as many volumes as were deleted since it was last done.
+    /// Frees the slots of deleted volumes: one walk over the whole index for all volumes deleted since the last one.
     fn find_free_slots(&mut self) {
         let needed: BTreeSet<u16> = self.durability.slots_on_trial().collect();
         let busy: BTreeSet<u16> = self.inserts.iter().map(|(_, i)| i.key.volume()).collect();
@@ -300,7 +300,7 @@ impl Cache {
         self.progress(now, out);
     }
 
-    /// Keeps fingerprints of so many percent of the extents from now on; nothing where there is no deduplication.
+    /// Keeps fingerprints of `percent` percent of the extents from now on; nothing where there is no deduplication.
     pub(crate) fn set_fingerprints(&mut self, percent: u32) {
         if self.config.fingerprints_percent > 0 && percent > 0 {
             self.config.fingerprints_percent = percent;

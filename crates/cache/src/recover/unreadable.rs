@@ -47,7 +47,7 @@ pub(super) struct Unreadable {
 }
 
 impl Unreadable {
-    /// Whether the limit of reads in flight is reached.
+    /// True if the limit of reads in flight is reached.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() >= WAITING_MAX
     }
