@@ -32,7 +32,7 @@ use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Message, Offer, Port,
 use slab::Slab;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Where the layer is in its life.
+/// The state of the layer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
     Recovering,
@@ -76,7 +76,7 @@ pub struct Logs {
     pub(crate) queue: VecDeque<Queued>,
     /// Bytes of those writes.
     pub(crate) queue_bytes: u64,
-    /// When what waits began to, or last got a record.
+    /// The time since which the queue waits: its first entry's, or the last record's.
     pub(crate) queue_since: Time,
     pub(crate) gather_until: Time,
     pub(crate) records_inflight: u32,
@@ -84,7 +84,7 @@ pub struct Logs {
     pub(crate) buffers: BufPool,
     /// Client writes home that wait for an own one.
     pub(crate) held: Vec<Io>,
-    /// What came while recovering.
+    /// Requests that came while recovering.
     pub(crate) early: Vec<Io>,
     /// Superseded by something at home, and no record or image says so yet.
     pub(crate) kills: Vec<Kill>,
@@ -93,7 +93,7 @@ pub struct Logs {
     /// Copies of writes in records that failed.
     pub(crate) stale: StaleCopies,
     pub(crate) flush_job: Option<FlushJob>,
-    /// What waits for the next one.
+    /// Flushes that wait for the next job.
     pub(crate) flush_next: Vec<Completion>,
     pub(crate) image: Option<ImageJob>,
     pub(crate) copy: Option<CopyJob>,
@@ -115,7 +115,7 @@ pub struct Logs {
     /// The operator asked for a checkpoint.
     pub(crate) clean_asked: bool,
     pub(crate) cleaned_at: Time,
-    /// When the off-hours began in which everything last went home.
+    /// The beginning of the off-hours in which everything was last checkpointed.
     pub(crate) window_done: Time,
     pub(crate) clean_retry_at: Time,
     /// Draining: no new jobs of its own.
@@ -191,14 +191,14 @@ pub(crate) struct Split {
     dispatched_at: Time,
 }
 
-/// What an operator is told then.
+/// The report to the operator after such a failure.
 pub(crate) const DURABILITY_LOST: &str =
     "a flush or a durable write failed: nothing is promised durable until the node is started again";
 
 /// No log.
 pub(crate) const HOME: u32 = u32::MAX;
 
-/// What is read below for a piece of a client's request: where it isn't home, whole units, so that they can be checked.
+/// The range that is read below for a piece of a client's request: in a log whole units, so that they can be checked.
 pub(crate) struct Logged {
     log: u32,
     /// Bytes read.
@@ -517,7 +517,7 @@ impl Logs {
         }
     }
 
-    /// A change that goes home.
+    /// Sends a change to its home address.
     pub(crate) fn change(&mut self, mut io: Io, out: &mut Actions) {
         let (from, to) = (io.offset, io.end());
         if self.config.capacitor.is_some() && self.mtl.touches(from, to) {
@@ -542,7 +542,7 @@ impl Logs {
         }
     }
 
-    /// A client's request went home and came back.
+    /// A client's request to home addresses has ended.
     fn went_home(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
         let head = c.io.head;
         if !head.op.is_change() {
@@ -622,7 +622,7 @@ impl Logs {
         out.submit(0, below);
     }
 
-    /// Where `head` will be on the device, for forecasts.
+    /// The predicted place of `head` on the device, for forecasts.
     pub(crate) fn derived(&self, head: &IoHead) -> IoHead {
         let mut below = *head;
         if head.op == Op::Flush || head.end() > self.layout.home_bytes || head.len == 0 {

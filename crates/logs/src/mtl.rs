@@ -31,7 +31,7 @@ pub struct Mapped {
     pub len: u32,
     /// The log it lies in, or [`LOST`].
     pub log: u32,
-    /// Whose data.
+    /// The volume of the data.
     pub key: VolumeKey,
     /// Checksum of the data. `None`: format version 1 kept none.
     pub unit: Option<Unit>,
@@ -137,7 +137,7 @@ impl Mtl {
         self.valid[log as usize]
     }
 
-    /// What of `from..to` is logged: home address and place of each piece, ascending, cut to the range.
+    /// The logged parts of `from..to`: home address and place of each piece, ascending, cut to the range.
     pub fn lookup(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, Mapped)> + '_ {
         let before = self.map.range(..from).next_back().filter(move |(home, m)| m.end_of(**home) > from);
         before.into_iter().chain(self.map.range(from..to)).map(move |(&home, m)| {
