@@ -61,7 +61,7 @@ pub struct Clients {
     /// Since those who wait were last looked at, permits have come back or requests have left the stack.
     freed: bool,
     slow: SlowLimits,
-    /// When slow clients were last looked for.
+    /// The last time at which slow clients were looked for.
     looked_at: Time,
     patience: Patience,
 }

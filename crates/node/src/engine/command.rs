@@ -1,4 +1,4 @@
-//! How other threads talk to a pool's thread: a queue of commands and a wake-up call.
+//! Communication of other threads with a pool's thread: a queue of commands and a wake-up call.
 
 use super::conn::{DeadlineFrom, ExportParams};
 use super::inject::{InjectTerms, InjectView};
@@ -17,13 +17,13 @@ use tokio::sync::watch;
 /// An answer that is sent once; where it's lost, the asker learns that the pool is gone.
 pub type Reply<T> = tokio::sync::oneshot::Sender<T>;
 
-/// What a pool's thread can be asked.
+/// A command to a pool's thread.
 pub enum Command {
     /// Serve a client whose handshake is over; `early` is what it sent beyond it.
     Attach {
         /// The socket.
         fd: Arc<OwnedFd>,
-        /// What was granted.
+        /// The result of its handshake.
         params: ExportParams,
         /// Bytes already received.
         early: Vec<u8>,
@@ -32,29 +32,29 @@ pub enum Command {
     },
     /// Make a volume known, or change it (growing).
     SetVolume {
-        /// Which.
+        /// The volume.
         key: VolumeKey,
         /// Its size and mode.
         front: FrontVolume,
         /// Its pool.
         extents: Vec<Extent>,
-        /// What else the layers must know.
+        /// Further terms for the layers.
         terms: VolumeTerms,
         /// Answered when done.
         reply: Reply<()>,
     },
     /// Forget a volume: its connections are closed, its requests finish, then its extents are zeroed and flushed.
     DeleteVolume {
-        /// Which.
+        /// The volume.
         key: VolumeKey,
-        /// What to zero.
+        /// The extents to zero.
         extents: Vec<Extent>,
         /// Answered when the zeroes are durable.
         reply: Reply<Result<(), IoError>>,
     },
-    /// What a tenant may have inside, and what it is promised from now on.
+    /// Set a tenant's limits of requests in flight, and its promises, from now on.
     SetTenant {
-        /// Who.
+        /// The tenant.
         tenant: TenantId,
         /// The bound.
         limits: PermitLimits,
@@ -63,14 +63,14 @@ pub enum Command {
     },
     /// A tenant was removed: forget what it counted and may have, unless it's still connected.
     ForgetTenant {
-        /// Which.
+        /// The tenant.
         tenant: TenantId,
     },
     /// Look at the stack between two requests, at the pool's time. Requests wait meanwhile.
     Look(Look),
     /// A copy of the pool's own metrics.
     Snapshot {
-        /// Where to.
+        /// Takes the answer.
         reply: Reply<Box<PoolSnapshot>>,
     },
     /// A compact copy of one tenant's metrics on one volume. Each is asked for alone: requests must not wait while a pool of
@@ -101,7 +101,7 @@ pub enum Command {
     },
     /// A copy of the sampled traces, newest first.
     Traces {
-        /// Where to.
+        /// Takes the answer.
         reply: Reply<Vec<Trace>>,
     },
     /// Serve flushes again after a failed one: the operator has checked the loss.
@@ -161,7 +161,7 @@ pub type Look = Box<dyn FnOnce(&Stack, Time) + Send>;
 /// A copy of a pool's metrics.
 #[derive(Clone, Debug)]
 pub struct PoolSnapshot {
-    /// When.
+    /// The time of the copy.
     pub now: Time,
     /// The stack's state.
     pub state: LayerState,
@@ -198,11 +198,11 @@ pub struct PoolSnapshot {
 pub struct PoolHandle {
     commands: Sender<Command>,
     wakeup: Arc<OwnedFd>,
-    /// How the pool is, as of its thread's last turn.
+    /// The pool's health, as of its thread's last turn.
     pub health: watch::Receiver<Health>,
 }
 
-/// How a pool is, for whoever lets clients in.
+/// A pool's health, for the listeners that accept clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Health {
     /// The worst of its layers; failed once its thread has ended.
@@ -218,11 +218,11 @@ impl Health {
 
 /// The pool's side of its handles.
 pub struct Ears {
-    /// What others want.
+    /// Commands of other threads.
     pub commands: Receiver<Command>,
     /// Becomes readable with each command.
     pub wakeup: Arc<OwnedFd>,
-    /// Where the pool says how it is.
+    /// The pool publishes its health here.
     pub health: watch::Sender<Health>,
 }
 

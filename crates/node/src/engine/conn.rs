@@ -61,7 +61,7 @@ impl From<&Negotiated> for Wire {
     }
 }
 
-/// What a connection was granted at its handshake.
+/// The terms of a connection, from its handshake.
 #[derive(Clone, Debug)]
 pub struct ExportParams {
     /// The client, for people.
@@ -82,7 +82,7 @@ pub struct ExportParams {
     pub wire: Wire,
     /// The volume as one of several replicas.
     pub replica: Arc<Replica>,
-    /// What the connection is to it.
+    /// The connection's use of it.
     pub used_as: Option<ReplicaUse>,
 }
 
@@ -98,7 +98,7 @@ pub struct Stalled {
     pub ticket: u64,
 }
 
-/// What parsing stopped at.
+/// The result of parsing.
 pub enum Parsed {
     /// A complete request.
     Asks(Request),
@@ -115,9 +115,9 @@ pub enum Parsed {
 /// See the module's documentation.
 pub struct Conn {
     fd: Arc<OwnedFd>,
-    /// What it was granted.
+    /// Its terms.
     pub params: ExportParams,
-    /// When the pool got it.
+    /// The time at which the pool got it.
     pub attached_at: Time,
     /// Its receiving side.
     pub inbox: Inbox,
@@ -187,14 +187,14 @@ impl Conn {
         self.outbox.promises()
     }
 
-    /// What a request asks for beside what its command says.
+    /// The promise that a request asks for in its cookie.
     #[inline]
     pub fn promise_of(&self, request: &Request) -> Promise {
         let asks = self.promises() && request.command == Command::Read;
         if asks { Promise::of(request.cookie) } else { Promise::default() }
     }
 
-    /// Why a request of this connection must not be served: it reads one of several replicas, which may lack writes.
+    /// The reason why a request of this connection must not be served: it reads one of several replicas, which may lack writes.
     #[inline]
     pub fn behind(&self, request: &Request) -> Option<Behind> {
         let one_of_several = matches!(self.params.used_as, Some(ReplicaUse::Read | ReplicaUse::Write));

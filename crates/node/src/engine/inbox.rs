@@ -23,7 +23,7 @@ pub struct Ready {
     pub request: Request,
     /// A write's bytes.
     pub data: Data,
-    /// When it came, if it had to wait for a permit since.
+    /// Its arrival, if it had to wait for a permit since.
     pub waited_since: Option<Time>,
 }
 

@@ -166,7 +166,7 @@ impl Injections {
         Ok(())
     }
 
-    /// When something is next to be done; [`Time::NEVER`] if nothing is.
+    /// The time at which something is next to be done; [`Time::NEVER`] if nothing is.
     pub fn next_due(&self) -> Time {
         let ends = self.all.values().map(|i| i.until).min().unwrap_or(Time::NEVER);
         self.held.first_key_value().map_or(ends, |((at, _), _)| ends.min(*at))

@@ -1,4 +1,4 @@
-//! What a pool keeps of requests whose clients speak `x-plimsoll:promise`: when they begin, and how long they take.
+//! State that a pool keeps of requests whose clients speak `x-plimsoll:promise`: their beginnings, and their durations.
 
 use crate::replica::Replica;
 use plimsoll_base::{IoHead, IoId, LatencyByLoad, Span, Time};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Course {
     /// Its place among those inside.
     pub at: usize,
-    /// When its device got it.
+    /// The time at which its device got it.
     pub begun_at: Option<Time>,
     /// Its connection's place, and the client's name for it.
     asked: (usize, u64),
@@ -70,7 +70,7 @@ impl Courses {
         self.by_name.range(first..=last).next().map(|(_, _, id)| *id)
     }
 
-    /// What a probe is answered: how the pool is, and the volume.
+    /// The answer to a probe: state of the pool, and of the volume.
     pub fn probe(&self, wait: Span, in_flight: usize, replica: &Replica) -> Vec<Note> {
         let generation = replica.generation();
         vec![

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// What a worker sends back: which it is, for which node, and what it found; nothing if the task panicked.
+/// A worker's answer: the worker's number, the node of the stack, and the result; none if the task panicked.
 type Found = (usize, usize, Option<Worked>);
 
 struct Worker {
@@ -25,7 +25,7 @@ struct Worker {
 /// See the module's documentation.
 pub struct Workers {
     threads_max: usize,
-    /// Where each is pinned; none if they may run anywhere.
+    /// The cores to which the workers are pinned; none if they may run anywhere.
     cpus: Vec<usize>,
     workers: Vec<Worker>,
     found: Receiver<Found>,
