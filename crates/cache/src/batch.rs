@@ -22,7 +22,7 @@ pub(crate) struct Item {
     pub changed: bool,
     /// The bytes read, until they are written.
     pub data: Option<Data>,
-    /// Is it on the slow device now?
+    /// True if it is on the slow device now.
     pub written: bool,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct WriteBack {
 }
 
 impl WriteBack {
-    /// Is a batch under way?
+    /// True if a batch is under way.
     pub(crate) fn is_busy(&self) -> bool {
         self.batch.is_some()
     }

@@ -188,7 +188,7 @@ impl Chunk {
         Some(Place { at, takes, low: at, gap: self.gap.clone() })
     }
 
-    /// Is there room for one more extent whose payload takes `payload_bytes`?
+    /// True if there is room for one more extent whose payload takes `payload_bytes`.
     pub fn has_room(&self, payload_bytes: u32, slots_max: u32) -> bool {
         let Some(place) = self.place(payload_bytes) else { return false };
         let header = (CHUNK_HEAD_BYTES + (self.entries.len() + 1) * CHUNK_ENTRY_BYTES) as u32;

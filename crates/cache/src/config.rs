@@ -27,7 +27,7 @@ pub enum Hash {
 
 pub use plimsoll_base::CacheMode as Mode;
 
-/// Is the space shared, or has each volume its own (VirtualFence §4.5)?
+/// Sharing of the space between volumes, or a part for each (VirtualFence §4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
@@ -292,10 +292,10 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// Can it be?
+    /// Checks that the configuration is possible.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault.
     pub fn check(&self) -> Result<(), String> {
         let Shape { extent_bytes, weu_bytes } = *self;
         if !extent_bytes.is_power_of_two() || !(4 << 10..=128 << 10).contains(&extent_bytes) {

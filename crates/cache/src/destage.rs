@@ -113,7 +113,7 @@ impl Cache {
         }
     }
 
-    /// Is the header that names this place durable?
+    /// True if the header that names this place is durable.
     fn is_durable(&self, place: Loc) -> bool {
         self.chunk_of(place.weu(), place.slot()).is_none() && self.durability.is_covered(place)
     }
@@ -399,8 +399,8 @@ impl Cache {
         }
     }
 
-    /// Do all requests of this volume find on the slow device what they should, also if the cache is never seen again? And will a
-    /// cache that is seen again know that?
+    /// True if all requests of this volume find the right content on the slow device, also if the cache is never seen again, and if a
+    /// cache that is seen again knows that.
     pub fn is_written_back(&self, volume: VolumeKey) -> bool {
         let Some(slot) = self.volumes.slot(&volume) else { return false };
         let v = &self.volumes[slot as usize];

@@ -125,7 +125,7 @@ impl Dirty {
         of_it.into_iter().for_each(|k| self.release(k));
     }
 
-    /// Must it wait still?
+    /// True if an extent must still wait.
     pub(crate) fn is_held(&self, key: Key, now: Time) -> bool {
         self.held.get(&key).is_some_and(|until| *until > now)
     }
@@ -135,7 +135,7 @@ impl Dirty {
         self.held.values().copied().filter(|t| *t != Time::NEVER).min()
     }
 
-    /// Is there something in a WEU that can't be written back for now?
+    /// True if a WEU has an extent that can't be written back for now.
     pub(crate) fn is_stuck(&self, weu: u32) -> bool {
         self.held_in.contains_key(&weu)
     }
@@ -159,7 +159,7 @@ impl Dirty {
         }
     }
 
-    /// Is nothing known of a dirty extent but that it was written?
+    /// True if nothing is known of a dirty extent but that it was written.
     pub(crate) fn is_lost(&self, key: Key) -> bool {
         self.lost.contains(&key)
     }
@@ -181,7 +181,7 @@ impl Dirty {
         self.uncertain = self.cleaned.drain(..).map(|c| c.1).collect();
     }
 
-    /// The fast device has failed: would the next start take what it has of `key` for the latest?
+    /// True if the next start would take the cache's copy of `key` for the latest, after the fast device has failed.
     pub(crate) fn is_at_risk(&self, key: &Key) -> bool {
         self.contains(key) || self.uncertain.contains(key)
     }

@@ -531,7 +531,7 @@ mod tests {
         Undurable { weu: 0, sequence: 40, part: 0, number, slots, supersedes }
     }
 
-    /// Request 9 flushes a chunk: is it over when the device was flushed, and when the journal is written?
+    /// Has request 9 flush a chunk. Returns whether it is over when the device was flushed, and when the journal is written.
     fn flush_ends(planted: Option<Planted>) -> (bool, bool) {
         let (mut d, mut index) = part(planted);
         d.want_flush_for(9);
@@ -576,7 +576,7 @@ mod tests {
         assert!(!waits_for_a_death(Some(Planted::NoDeadRecords)), "it is found");
     }
 
-    /// Two answers after the WEU with an entry of [`KEY`] was evicted: must the WEU, and must a change of `KEY`, wait for a record?
+    /// Evicts the WEU with an entry of [`KEY`]. Returns whether the WEU must wait for a record then, and whether a change of `KEY` must.
     fn waits_for_an_eviction(planted: Option<Planted>) -> (bool, bool) {
         let (mut d, _) = part(planted);
         let number = d.retired((0, 40), [KEY], false);

@@ -71,7 +71,7 @@ impl Cache {
         self.index.partitions()
     }
 
-    /// Does a leaving WEU wait for something that can't be written back for now?
+    /// True if a leaving WEU waits for an extent that can't be written back for now.
     fn is_stuck(&self, weu: u32) -> bool {
         self.dirty.is_stuck(weu) && self.evicting.get(&weu) == Some(&Evict::Waiting)
     }
@@ -132,7 +132,7 @@ impl Cache {
         waiting.flat_map(|(w, _)| self.dirty.in_weu(*w)).filter(mine)
     }
 
-    /// Are there any that can be written back now?
+    /// True if evictions of a part wait for extents that can be written back now.
     pub(crate) fn is_urgent(&self, now: Time, part: u16) -> bool {
         self.urgent(part).any(|k| !self.dirty.is_held(k, now))
     }

@@ -61,7 +61,7 @@ impl Fingerprints {
         self.dropped
     }
 
-    /// May there be any?
+    /// The most fingerprints that there may be.
     pub(crate) fn max(&self) -> usize {
         self.max
     }

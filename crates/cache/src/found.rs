@@ -162,7 +162,7 @@ impl Index {
         }
     }
 
-    /// Is the WEU that has a duplicate's bytes the one that its name means?
+    /// True if the WEU that has a duplicate's bytes is the one that its name means.
     fn is_there(&self, n: &Name) -> bool {
         self.weus[n.target.weu() as usize].sequence == n.sequence
     }

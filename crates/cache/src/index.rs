@@ -437,7 +437,7 @@ impl Index {
         }
     }
 
-    /// The cleaner, for room: goes on over at most `count` entries to one that is stale or a clean duplicate, which goes. Has one?
+    /// The cleaner, for room: walks over at most `count` entries to one that is stale or a clean duplicate, and drops it. True if one was.
     pub fn drop_duplicate(&mut self, count: usize) -> bool {
         for _ in 0..count.min(self.files.len()) {
             self.sweep_at = if self.sweep_at >= self.files.len() as u32 { 0 } else { self.sweep_at };

@@ -97,8 +97,8 @@ impl Cache {
         self.order_work(WorkFor::Fingerprint(at), tenant, priority, Box::new(task), out);
     }
 
-    /// May this insert go on? Not if the extent was written since, or the device is gone; nor, if it's clean, at the end: what is
-    /// packed then was confirmed.
+    /// True if this insert may continue. It may not if the extent was written since, or the device is gone. At the end no clean one may:
+    /// the chunks packed then were confirmed.
     fn still_wanted(&self, insert: usize) -> bool {
         let i = &self.inserts[insert];
         self.is_ready() && (i.op.is_some() || (self.gate.may_fill(&i.key, i.token) && !self.stopping))

@@ -97,12 +97,12 @@ impl Journal {
         self.said
     }
 
-    /// Nothing waits and nothing is under way?
+    /// True if no record waits and nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.writing.is_none() && self.snapshot.is_empty() && !self.wants_block
     }
 
-    /// Is a snapshot being written?
+    /// True if a snapshot is being written.
     pub fn in_snapshot(&self) -> bool {
         !self.snapshot.is_empty() || (self.writing.is_some() && self.covers > self.durable)
     }

@@ -135,7 +135,7 @@ impl Ring {
         if self.old { vec![at] } else { vec![at, self.bytes + at] }
     }
 
-    /// Is it of version 1?
+    /// True if the ring is of version 1.
     pub(crate) fn is_old(&self) -> bool {
         self.old
     }
@@ -149,7 +149,7 @@ impl Ring {
         self.live.iter().map(|r| r.2).sum()
     }
 
-    /// Should what it holds move on?
+    /// True if its content should move on.
     pub(crate) fn is_rather_full(&self) -> bool {
         self.used() > self.bytes / 2
     }

@@ -12,7 +12,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Nothing is there?
+    /// True if there are no pieces.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }

@@ -26,7 +26,7 @@ impl Key {
     pub const fn extent(self) -> u64 {
         self.0 & ((1 << 48) - 1)
     }
-    /// Is `next` the extent after it?
+    /// True if `next` is the extent after it.
     pub const fn adjoins(self, next: Key) -> bool {
         self.volume() == next.volume() && self.extent() + 1 == next.extent()
     }
@@ -67,7 +67,7 @@ impl Loc {
     pub const fn len_bytes(self) -> u32 {
         ((self.0 >> 14) as u32 & 0xfff) * UNIT_BYTES
     }
-    /// Are its bytes all that lies there, as they are and without a head? Their checksum is elsewhere then.
+    /// True if only its bytes are stored, as they are and without a head. Their checksum is elsewhere then.
     pub const fn is_bare(self, extent_bytes: u64) -> bool {
         self.len_bytes() as u64 == extent_bytes
     }
@@ -97,7 +97,7 @@ impl Loc {
     pub const fn dirty(self, dirty: bool) -> Loc {
         Loc(self.0 & !Loc::DIRTY | (dirty as u64 * Loc::DIRTY))
     }
-    /// The same bytes, whatever the flags?
+    /// True if both are the same place, whatever the flags.
     pub const fn same_place(self, other: Loc) -> bool {
         self.place() == other.place()
     }

@@ -158,7 +158,7 @@ impl Policy {
         (self.index.memory_bytes(), self.index.files() as u64)
     }
 
-    /// A read of an extent that has this content; is it a hit?
+    /// Reads an extent that has this content. True if it is a hit.
     pub fn read(&mut self, key: Key, content: u128) -> bool {
         self.counters.reads += 1;
         if let Some(loc) = self.index.find(key) {

@@ -389,7 +389,7 @@ impl Cache {
         out.submit(FAST, Io::new(head, Data::Absent));
     }
 
-    /// May a fetch of the same place wait for what another reads? Only if nobody else's turn or importance comes into it.
+    /// True if a fetch may wait for another of the same place. Not if it would wait for another tenant's turn, or at another priority.
     fn may_join(&self, first: &Fetch, f: &Fetch) -> bool {
         let in_one_turn = self.config.sharing == Sharing::Shared || first.key.volume() == f.key.volume();
         in_one_turn && (first.tenant, first.priority) == (f.tenant, f.priority)

@@ -154,7 +154,7 @@ pub struct CacheStatus {
     pub weu_bytes: u32,
     /// The compression.
     pub codec: Codec,
-    /// Does it deduplicate?
+    /// True if it deduplicates.
     pub dedup: bool,
     /// The owners of the space.
     pub sharing: Sharing,

@@ -63,7 +63,7 @@ impl<E: Entry> Table<E> {
         self.len
     }
 
-    /// None?
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -281,7 +281,7 @@ impl<E: Entry> Bulk<E> {
         self.len
     }
 
-    /// None?
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -149,7 +149,7 @@ fn modelled_bytes(names: &[u8], extent_bytes: u64) -> u64 {
     if is_smaller(packed, extent_bytes) { packed } else { extent_bytes }
 }
 
-/// Does an extent take at least a unit less if it's packed, its head included? Else it is left as it is, bare.
+/// True if an extent takes at least a unit less when packed, its head included. Otherwise it is left as it is, bare.
 fn is_smaller(packed: u64, extent_bytes: u64) -> bool {
     packed + EXTENT_HEAD_BYTES as u64 + u64::from(UNIT_BYTES) <= extent_bytes
 }

@@ -32,7 +32,7 @@ impl Cache {
         Some(own)
     }
 
-    /// Is this slot of this WEU still in memory?
+    /// The chunk in memory that has this slot of this WEU, if there is one.
     pub(crate) fn chunk_of(&self, weu: u32, slot: u32) -> Option<usize> {
         let has = |c: &Chunk| c.weu == weu && (c.first_slot..c.first_slot + c.entries.len() as u32).contains(&slot);
         self.chunks.iter().position(has)

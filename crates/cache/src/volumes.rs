@@ -48,7 +48,7 @@ impl Volume {
         }
     }
 
-    /// Is all of it to be written back?
+    /// True if all of it is to be written back.
     pub fn drains(&self) -> bool {
         self.draining || self.config.is_some_and(|c| c.mode != Mode::Back)
     }
@@ -139,7 +139,7 @@ impl Volumes {
         self.given_up.get(key).copied()
     }
 
-    /// May the cache have something newer than the slow device, as far as is known before it was read?
+    /// True if the cache may have something newer than the slow device, as far as is known before it was read.
     pub(crate) fn may_be_behind(&self) -> bool {
         self.known.as_ref().is_none_or(|known| known.values().any(|behind| *behind))
     }
@@ -176,7 +176,7 @@ impl Volumes {
         Some(slot)
     }
 
-    /// Were all slots given out?
+    /// True if all slots were given out.
     fn is_full(&self) -> bool {
         self.slots.len() >= usize::from(u16::MAX)
     }
@@ -254,7 +254,7 @@ impl Cache {
         self.volumes.free = free;
     }
 
-    /// Is something of a slot's volume under way?
+    /// True if something of a slot's volume is under way.
     pub(crate) fn is_using_slot(&self, slot: u16) -> bool {
         let mine = |k: &Key| k.volume() == slot;
         let pending = |p: &Pending| match p {

@@ -84,7 +84,7 @@ impl Weu {
         self.sums[slot as usize] = sum;
     }
 
-    /// Is a slot's base entry no longer true?
+    /// True if a slot's base entry is no longer true.
     pub fn is_dead(&self, slot: u32) -> bool {
         bit(&self.dead, slot)
     }
@@ -95,7 +95,7 @@ pub fn bit(bits: &[u64], slot: u32) -> bool {
     bits.get(slot as usize / 64).is_some_and(|w| w >> (slot % 64) & 1 == 1)
 }
 
-/// Sets the bit of `slot`; was it clear?
+/// Sets the bit of `slot`. Returns whether it was clear.
 pub fn set_bit(bits: &mut Vec<u64>, slot: u32) -> bool {
     let at = slot as usize / 64;
     if bits.len() <= at {

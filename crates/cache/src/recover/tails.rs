@@ -34,7 +34,7 @@ pub(super) struct Tails {
     wrong_places: BTreeSet<Check>,
 }
 
-/// Is there what is expected at `at` bytes?
+/// True if the expected extent is at `at` bytes.
 fn is_there(bytes: &Buf, at: usize, expected: Expected, extent_bytes: u64) -> bool {
     let (name, sequence) = match expected {
         Expected::Head { name, sequence } => (name, sequence),
@@ -122,7 +122,7 @@ impl Recovery {
         self.check_more(world)
     }
 
-    /// Is every extent of a chunk there, and what it should be? What a duplicate relied on may be gone when the duplicate is, and
+    /// True if every extent of a chunk is there, and right. The place that a duplicate relied on may be gone when the duplicate is, and
     /// a WEU whose header isn't there will be written again, whatever of it is there.
     pub(super) fn is_whole(&self, h: &ChunkHeader, world: &World) -> bool {
         let tails = &self.tails;
