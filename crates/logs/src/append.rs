@@ -90,7 +90,7 @@ struct Building {
 }
 
 impl Logs {
-    /// Should this write be logged, and can it be?
+    /// True if this write should be logged, and can be.
     pub(crate) fn wants_log(&mut self, now: Time, head: &IoHead) -> bool {
         self.adapt.saw_write(head.len);
         let (logs, size) = (&self.logs, self.layout.shape.log_bytes);

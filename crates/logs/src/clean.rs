@@ -119,7 +119,7 @@ pub(crate) struct Clean {
 }
 
 impl Clean {
-    /// Does it write any of this home range now?
+    /// True if it writes any of this home range now.
     pub fn writes(&self, from: u64, to: u64) -> bool {
         self.target.is_none() && self.writes.iter().flatten().any(|&(a, b)| a < to && from < b)
     }

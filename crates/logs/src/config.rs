@@ -112,7 +112,7 @@ pub struct OffHours {
 pub const DAY: Span = Span::from_secs(24 * 3600);
 
 impl OffHours {
-    /// Is `now` in a window?
+    /// True if `now` is in a window.
     pub fn contains(&self, now: Time) -> bool {
         now >= self.first && now.since(self.first).as_nanos() % DAY.as_nanos() < self.lasts.as_nanos()
     }

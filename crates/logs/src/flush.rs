@@ -174,7 +174,7 @@ impl Logs {
         self.image_wanted |= self.kills.len() > KILLS_MAX;
     }
 
-    /// Is there a kill within the range that isn't durable yet (or may not be)?
+    /// True if there is a kill within the range that isn't durable yet (or may not be).
     pub(crate) fn has_unrecorded_kill(&self, from: u64, to: u64) -> bool {
         self.flush_job.is_some() || self.kills.iter().any(|k| k.home < to && from < k.home + k.len)
     }

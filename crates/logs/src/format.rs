@@ -276,7 +276,7 @@ pub fn decode_record(layout: &Layout, place: Place, b: &[u8]) -> Option<Record> 
 /// Numbers that count up never come near this: one that does is corrupt, and adding to it would overflow.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
-/// Does an entry name blocks that there are?
+/// True if the blocks that an entry names exist.
 pub(crate) fn is_in_range(layout: &Layout, e: &Entry) -> bool {
     e.len > 0
         && e.sequence < NUMBER_MAX
@@ -371,7 +371,7 @@ pub fn sum_of_units(layout: &Layout, sums: &[u64]) -> u64 {
     }
 }
 
-/// Is `data` what `sum` was made of? What carries no bytes can't be checked: simulations of timing.
+/// True if `sum` was made of `data`. Data without bytes can't be checked (simulations of timing), and passes.
 pub fn is_as_written(layout: &Layout, len: u64, data: &Data, sum: u64) -> bool {
     !carries_bytes(data) || sum_of(layout, len, data) == sum
 }
@@ -656,7 +656,7 @@ pub enum Formatted {
     LayoutLost,
 }
 
-/// Was the device formatted? `first` are its first [`LOOK_BYTES`]. A note beyond the first one is written before any record is.
+/// Tells whether the device was formatted, by its first [`LOOK_BYTES`]. A note beyond the first one is written before any record is.
 pub fn is_formatted(first: &[u8]) -> Formatted {
     let page = |at: u64| &first[at as usize..(at + PAGE_BYTES) as usize];
     let is_blank = |b: &[u8]| b.iter().all(|&b| b == 0);

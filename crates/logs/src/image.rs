@@ -61,7 +61,7 @@ pub(crate) struct ImageJob {
 }
 
 impl ImageJob {
-    /// May a note on the device already name it?
+    /// True if a note on the device may already name it.
     fn is_noted(&self) -> bool {
         matches!(self.stage, Stage::Note | Stage::Layout(_))
     }
@@ -181,12 +181,12 @@ impl Notes {
         self.wanted[c] = true;
     }
 
-    /// Do the notes on the device name `log`?
+    /// True if the notes on the device name `log`.
     pub fn names(&self, log: u32) -> bool {
         self.off || self.noted[self.chunk(log)]
     }
 
-    /// May a record go to `log`: will a recovery look at it, now and after the note under way?
+    /// True if a record may go to `log`: a recovery will look at it, now and after the note under way.
     pub fn covers(&self, log: u32) -> bool {
         let c = self.chunk(log);
         let stays = self.writing.as_ref().is_none_or(|w| w.note.chunks[c]);
@@ -378,12 +378,12 @@ impl Logs {
         self.write_image(now, out)
     }
 
-    /// Must a later start know of it, too?
+    /// True if a later start must know of the loss, too.
     fn has_loss(&self) -> bool {
         self.lost.is_some() && !self.has(Planted::LossNotKept)
     }
 
-    /// Is an image under way, or a copy of one?
+    /// True if an image or a copy of one is under way.
     pub(crate) fn is_image_busy(&self) -> bool {
         self.image.is_some() || self.copy.is_some()
     }

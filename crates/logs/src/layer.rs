@@ -157,7 +157,7 @@ pub(crate) enum Pending {
 }
 
 impl Pending {
-    /// Is it a client's change of any of this home range, on its way home?
+    /// True if it is a client's change of any of this home range, on its way to the home address.
     pub fn changes(&self, from: u64, to: u64) -> bool {
         let overlaps = |h: &IoHead| h.op.is_change() && h.offset < to && from < h.end();
         match self {
@@ -256,7 +256,7 @@ impl Piece {
 }
 
 impl Logged {
-    /// Are the bytes read those that were logged?
+    /// True if the bytes read are those that were logged.
     fn is_as_written(&self, layout: &Layout, data: &Data) -> bool {
         match &self.sums {
             Sums::None => true,
@@ -347,7 +347,7 @@ impl Logs {
         logs
     }
 
-    /// Is this mistake planted?
+    /// True if this mistake is planted.
     pub(crate) fn has(&self, planted: Planted) -> bool {
         self.config.planted == Some(planted)
     }
@@ -366,7 +366,7 @@ impl Logs {
         out.submit(0, io);
     }
 
-    /// May the device have lost it, so that something else is found there, perhaps another's?
+    /// True if the device may have lost it, so that other content is found there, perhaps another volume's.
     fn is_doubtful(&self, m: &Mapped) -> bool {
         if m.is_lost() {
             return true;
@@ -375,7 +375,7 @@ impl Logs {
         m.at + u64::from(m.len) > known
     }
 
-    /// Once durability is lost: may what is read of a home range be older than what was durable, or another's?
+    /// True if durability is lost and a read of a home range may find older data than was durable, or another volume's.
     fn reads_doubt(&self, from: u64, to: u64) -> bool {
         let superseded = |k: &Kill| k.home < to && from < k.home + k.len;
         self.kills.iter().any(superseded) || self.mtl.lookup(from, to).any(|(_, m)| self.is_doubtful(&m))
@@ -647,7 +647,7 @@ impl Logs {
         below
     }
 
-    /// Does a write go to a log (ML-M2)?
+    /// True if a write goes to a log (ML-M2).
     pub(crate) fn is_logged(&self, head: &IoHead) -> bool {
         head.op == Op::Write && head.len <= self.adapt.logged_write_bytes() && matches!(self.life, Life::Ready)
     }
@@ -693,7 +693,7 @@ impl Logs {
     }
 }
 
-/// Did the device itself fail (as against a request that was withdrawn)?
+/// True if the device itself failed (as against a request that was withdrawn).
 pub(crate) fn is_device(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Failed(IoError::Device))
 }

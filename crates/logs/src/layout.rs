@@ -165,7 +165,7 @@ impl Layout {
         group.min(u64::from(self.logs) - 1) as u32
     }
 
-    /// The same but for the salt?
+    /// True if both are the same but for the salt.
     pub fn is_laid_out_as(&self, other: &Layout) -> bool {
         *self == Layout { salt: self.salt, ..*other }
     }
