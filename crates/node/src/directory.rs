@@ -86,7 +86,7 @@ pub struct Volume {
     pub pool: usize,
     /// Size.
     pub size_bytes: u64,
-    /// Refuse changes?
+    /// True if changes are refused.
     pub read_only: bool,
     /// Tenant that is charged, unless the connection names another.
     pub tenant: String,

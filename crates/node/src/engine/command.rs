@@ -145,7 +145,7 @@ pub struct Connection {
     pub deadline: Option<(Span, DeadlineFrom)>,
     /// Answer to a read that would miss the deadline.
     pub on_busy: OnBusy,
-    /// Does it speak `x-plimsoll:promise`?
+    /// True if it speaks `x-plimsoll:promise`.
     pub promises: bool,
     /// Requests in flight.
     pub in_flight: u32,
@@ -165,7 +165,7 @@ pub struct PoolSnapshot {
     pub now: Time,
     /// The stack's state.
     pub state: LayerState,
-    /// Has a flush failed?
+    /// True if a flush has failed.
     pub flush_failed: bool,
     /// Per layer, top first.
     pub layers: Vec<(&'static str, NodeStats)>,

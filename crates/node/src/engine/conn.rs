@@ -181,7 +181,7 @@ impl Conn {
         }
     }
 
-    /// Does its client speak `x-plimsoll:promise`?
+    /// True if its client speaks `x-plimsoll:promise`.
     #[inline]
     pub fn promises(&self) -> bool {
         self.outbox.promises()
@@ -235,7 +235,7 @@ impl Conn {
         self.fd.as_fd()
     }
 
-    /// Are bytes wanted now, and no receive under way?
+    /// True if bytes are wanted now, and no receive is under way.
     #[inline]
     pub fn wants_recv(&self) -> bool {
         let waits = self.goes_on || self.stalled.is_some() || self.outbox.is_full();
@@ -252,7 +252,7 @@ impl Conn {
         }
     }
 
-    /// May the next request be looked for?
+    /// True if the next request may be looked for.
     #[inline]
     pub fn may_parse(&self) -> bool {
         let ends = self.volume_gone || self.outbox.is_broken();
@@ -304,7 +304,7 @@ impl Conn {
         self.goes_on = false;
     }
 
-    /// Has it received something that can be understood in this turn?
+    /// True if it has received something that can be understood in this turn.
     #[inline]
     pub fn has_turn(&self) -> bool {
         self.inbox.has_received() && !self.goes_on
@@ -327,7 +327,7 @@ impl Conn {
         self.stalled.as_ref().map(|s| s.since)
     }
 
-    /// Has it nothing in the stack, and answers that its client doesn't take?
+    /// True if it has nothing in the stack, and answers that its client doesn't take.
     pub fn waits_for_its_own_answers(&self) -> bool {
         self.inflight == 0 && !self.outbox.is_done()
     }
@@ -337,7 +337,7 @@ impl Conn {
         self.inflight
     }
 
-    /// Does nobody wait for its answers any more, or come with further requests?
+    /// True if no client waits for its answers any more, or comes with further requests.
     pub fn is_ending(&self) -> bool {
         self.ending || self.outbox.is_broken()
     }

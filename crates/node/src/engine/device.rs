@@ -155,7 +155,7 @@ impl Devices {
         Some(Completion { io, outcome, dispatched_at })
     }
 
-    /// Has a device been lost to another owner? Then nothing is read or written there any more.
+    /// True if a device has been lost to another owner. Then nothing is read or written there any more.
     pub fn is_lost(&self) -> bool {
         let lost = |d: &Device| matches!(d, Device::Rbd(d) if d.queue.image().known_lock_state() == LockState::Lost);
         self.devices.iter().any(lost)

@@ -83,7 +83,7 @@ fn op_index(op: Op) -> usize {
     }
 }
 
-/// Did a request fail below the node, rather than by its client's mistake?
+/// True if a request failed below the node, rather than by its client's mistake.
 fn is_below(why: IoError) -> bool {
     match why {
         IoError::Device | IoError::FlushFailed | IoError::NoSpace => true,

@@ -61,7 +61,7 @@ impl Requests {
         self.all.vacant_key()
     }
 
-    /// Is none inside?
+    /// True if none is in flight.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -115,7 +115,7 @@ impl Requests {
         }
     }
 
-    /// Is anything to be withdrawn?
+    /// True if a request is to be withdrawn.
     pub fn withdraws(&self) -> bool {
         !self.leaving.is_empty()
     }

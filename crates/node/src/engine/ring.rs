@@ -39,7 +39,7 @@ impl SendBatch {
         self.bytes.len() + self.payloads.iter().map(|(_, b)| b.len()).sum::<usize>()
     }
 
-    /// Nothing to send?
+    /// True if there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

@@ -32,7 +32,7 @@ pub struct Trace {
     pub deadline: Time,
     /// The stack's forecast at admission.
     pub forecast: Forecast,
-    /// Was it refused at admission?
+    /// True if it was refused at admission.
     pub refused: bool,
     /// The time at which its first part reached a device; [`Time::NEVER`] if none did (yet).
     pub dispatched_at: Time,
@@ -61,7 +61,7 @@ impl Traces {
         Traces { every, left: every, ring, taken: 0, refused_second: 0, refused_in_second: 0 }
     }
 
-    /// Counts a request; is it one to keep?
+    /// Counts a request. True if it is one to keep.
     pub fn due(&mut self) -> bool {
         if self.left > 1 {
             self.left -= 1;

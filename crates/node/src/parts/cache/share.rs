@@ -47,7 +47,7 @@ pub fn too_large(volume: &str, bytes: u64, all: u64) -> String {
 /// WEUs that a volume's own part has at least: one is filled and one evicted while others hold something.
 const PART_WEUS_MIN: u64 = 4;
 
-/// Is a volume's part of the cache large enough to work?
+/// Checks that a volume's part of the cache is large enough to work.
 ///
 /// # Errors
 /// The least size.
