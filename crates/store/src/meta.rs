@@ -441,12 +441,15 @@ impl MetaStore {
     }
 
     /// Gives up what only the pool's cache has of a volume: nothing that its device holds of that counts any more, should it come back.
+    /// Other replicas may have those writes, so the volume lacks changes from then on, until it is resynced.
     ///
     /// # Errors
     /// An unknown name, or a failing storage.
     pub fn give_up(&mut self, name: &str) -> Result<VolumeRecord, MetaError> {
         let next = self.cache_generation() + 1;
-        let volume = VolumeRecord { behind: Some(false), given_up: Some(next), ..self.ready(name)?.clone() };
+        let before = self.ready(name)?.clone();
+        let replica = ReplicaRecord { behind: ReplicaRecord::WRITES_LOST, ..before.replica };
+        let volume = VolumeRecord { behind: Some(false), given_up: Some(next), replica, ..before };
         self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutVolume(volume.clone())], true)?;
         Ok(volume)
     }
