@@ -119,7 +119,8 @@ impl Volume {
             LayerState::Recovering => Some("is recovering: try again later".into()),
             LayerState::Failed => Some("has failed: the node's log says why".into()),
             LayerState::Ready | LayerState::Degraded => {
-                let what = "has seen a flush fail: it is exported again after `plimsoll pool recover`";
+                let what =
+                    "has seen a flush fail: it is exported again once the node's operator has recovered the pool";
                 health.flush_failed.then(|| what.into())
             }
         }

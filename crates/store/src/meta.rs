@@ -1,4 +1,5 @@
-//! The metadata store: which volumes and tenants a pool has, and where volumes' bytes are.
+//! The metadata store of a pool: its volumes and the places of their bytes, the tenants that were created or changed
+//! live, and the settings that were changed live. Most tenants are only declared in the configuration file, and aren't in the store.
 //!
 //! Every mutation is one durable transaction: after it returned it survives power loss at any instant, before that nothing
 //! of it is seen. Reading is from memory; [`MetaReader`]s read while a change waits for its device. One owner, blocking calls,
