@@ -16,19 +16,19 @@ const LOST_MAX: usize = 1000;
 
 impl Cache {
     /// True if the fast device has failed and the answer to [`CacheReport::DeviceFailed`] is still to come. Changes wait meanwhile.
-    pub fn wants_note(&self) -> bool {
-        self.state.bypassed().is_some_and(|b| !b.is_noted())
+    pub fn wants_failure_record(&self) -> bool {
+        self.state.bypassed().is_some_and(|b| !b.is_recorded())
     }
 
     /// The fast device's failure is durably recorded: changes that waited for it continue.
-    pub fn noted(&mut self, now: Time, out: &mut Actions) {
-        for io in self.state.bypassed_mut().map(Bypassed::note).unwrap_or_default() {
+    pub fn failure_recorded(&mut self, now: Time, out: &mut Actions) {
+        for io in self.state.bypassed_mut().map(Bypassed::set_recorded).unwrap_or_default() {
             self.route(now, io, out);
         }
     }
 
     /// The pool ends before the fast device's failure is recorded: the requests that wait for the record fail.
-    pub(crate) fn end_unnoted(&mut self, out: &mut Actions) {
+    pub(crate) fn end_unrecorded(&mut self, out: &mut Actions) {
         for io in self.state.bypassed_mut().map(Bypassed::end_waiting).unwrap_or_default() {
             out.end(io, Outcome::Failed(IoError::Device));
         }
@@ -54,7 +54,7 @@ impl Cache {
         for insert in std::mem::take(&mut self.starved) {
             self.insert_failed(now, insert, out);
         }
-        // What hasn't reached the slow device yet must not, before it's noted that the cache holds something older.
+        // What hasn't reached the slow device yet must not, before it's recorded that the cache holds something older.
         for op in waited.changes {
             let o = &mut self.ops[op];
             let mut io = Io::new(o.head, std::mem::take(&mut o.data));

@@ -354,7 +354,7 @@ impl Cache {
             if !(i.written && flushed && ready) {
                 continue;
             }
-            self.dirty.came_home(&i.key);
+            self.dirty.mark_written_back(&i.key);
             if !i.changed && self.dirty.contains(&i.key) {
                 assert!(
                     self.is_durable(self.named_at(i.key, i.loc)),
@@ -382,7 +382,7 @@ impl Cache {
     /// The slow device has what the cache has of `key`.
     fn clean(&mut self, key: Key, loc: Loc) {
         let own = self.refs.get(&key).copied();
-        if self.undirty(key)
+        if self.mark_clean(key)
             && let Some(r) = own
         {
             // As a clean duplicate it stays named.

@@ -204,7 +204,7 @@ impl Dirty {
     }
 
     /// The slow device has what was dirty then, or something newer.
-    pub(crate) fn came_home(&mut self, key: &Key) {
+    pub(crate) fn mark_written_back(&mut self, key: &Key) {
         self.wanted.remove(key);
     }
 
@@ -230,14 +230,14 @@ fn places_of(weus: [u32; 2]) -> impl Iterator<Item = u32> {
 
 impl Cache {
     /// Only the cache has `key` now, at `loc`; a header says so at `own`, if not there.
-    pub(crate) fn dirtied(&mut self, key: Key, loc: Loc, own: Option<Loc>) {
+    pub(crate) fn mark_dirty(&mut self, key: Key, loc: Loc, own: Option<Loc>) {
         debug_assert!(!self.dirty.contains(&key));
         self.dirty.insert(key, [loc.weu(), own.unwrap_or(loc).weu()]);
         self.volumes[key.volume() as usize].dirty += 1;
     }
 
     /// True if it was dirty.
-    pub(crate) fn undirty(&mut self, key: Key) -> bool {
+    pub(crate) fn mark_clean(&mut self, key: Key) -> bool {
         let was_dirty = self.dirty.remove(key);
         if was_dirty {
             self.destage_changed(key);
@@ -251,7 +251,7 @@ impl Cache {
     /// Nothing of a volume is dirty any more: it is gone.
     pub(crate) fn forget_dirty(&mut self, slot: u16) {
         for k in self.dirty.of_volume(slot).collect::<Vec<_>>() {
-            let was_dirty = self.undirty(k);
+            let was_dirty = self.mark_clean(k);
             self.index.remove(k);
             self.take_reference(k, was_dirty);
         }

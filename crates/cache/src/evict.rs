@@ -86,7 +86,7 @@ impl Cache {
                 let len = u64::from(self.index.weu(weu).header_bytes);
                 self.evicting.insert(weu, Evict::Reading);
                 let range = (self.layout.weu_at(weu), len);
-                let (what, whose) = ((Op::Read, OwnKind::Metadata), self.whose_weu(weu));
+                let (what, whose) = ((Op::Read, OwnKind::Metadata), self.owner_of_weu(weu));
                 self.send_own(now, FAST, what, whose, range, Data::Absent, Pending::EvictHeader(weu), out);
             }
             Evict::Journaling(number) if self.durability.has_record(number) && !self.pins.contains_key(&weu) => {
@@ -95,7 +95,7 @@ impl Cache {
                 }
                 self.evicting.insert(weu, Evict::Trimming);
                 let range = (self.layout.weu_at(weu), u64::from(self.layout.shape.weu_bytes));
-                let (what, whose) = ((Op::Trim, OwnKind::Metadata), self.whose_weu(weu));
+                let (what, whose) = ((Op::Trim, OwnKind::Metadata), self.owner_of_weu(weu));
                 self.send_own(now, FAST, what, whose, range, Data::Absent, Pending::Trim(weu), out);
             }
             _ => {}
@@ -104,7 +104,7 @@ impl Cache {
 
     /// The owner of work on a WEU: the part's volume where volumes have their own parts; a fence below then does it in that volume's
     /// slot.
-    pub(crate) fn whose_weu(&self, weu: u32) -> (VolumeKey, TenantId) {
+    pub(crate) fn owner_of_weu(&self, weu: u32) -> (VolumeKey, TenantId) {
         let part = self.index.weu(weu).partition;
         let own = if self.config.sharing == Sharing::PerVolume { self.volumes.of_partition(part) } else { None };
         (own.unwrap_or(VolumeKey::POOL), TenantId::default())
@@ -150,7 +150,7 @@ impl Cache {
             c.io.data.copy_to(&mut bytes);
         } // else it is as if it were damaged
         let sequence = self.index.weu(weu).sequence;
-        let (mut entries, mut nameless, mut believed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut entries, mut nameless, mut trusted) = (Vec::new(), Vec::new(), Vec::new());
         for h in headers(&bytes, self.layout.salt, self.layout.block_bytes, weu, Some(sequence), false) {
             for (i, e) in h.entries.iter().enumerate() {
                 let key = self.volumes.slot(&e.name.volume).map(|v| Key::new(v, e.name.extent));
@@ -167,7 +167,7 @@ impl Cache {
                     }
                 };
                 // What is dead is so in the journal, or waited for already.
-                believed.extend(key.filter(|_| !e.dead && !self.index.weu(weu).is_dead(slot)));
+                trusted.extend(key.filter(|_| !e.dead && !self.index.weu(weu).is_dead(slot)));
                 entries.push((slot, key, fp));
             }
         }
@@ -193,7 +193,7 @@ impl Cache {
         self.counters.evicted += 1;
         let share = self.index.files() / self.index.weus().len().max(1);
         self.index.sweep(SWEEP_LEAST + 2 * share);
-        let number = self.durability.retired((weu, sequence), believed, is_damaged);
+        let number = self.durability.retired((weu, sequence), trusted, is_damaged);
         self.evicting.insert(weu, Evict::Journaling(number));
     }
 

@@ -67,7 +67,7 @@ pub struct Index {
     free: Vec<u32>,
     partitions: Vec<Partition>,
     /// Volumes that are gone: their entries are stale.
-    gone: Vec<bool>,
+    deleted: Vec<bool>,
     sweep_at: u32,
     counters: IndexCounters,
 }
@@ -83,7 +83,7 @@ impl Index {
             weus: vec![Weu::free(); weus as usize],
             free: (0..weus).rev().collect(),
             partitions: Vec::new(),
-            gone: Vec::new(),
+            deleted: Vec::new(),
             sweep_at: 0,
             counters: IndexCounters::default(),
         }
@@ -182,20 +182,20 @@ impl Index {
                 false => at += 1,
             }
         }
-        self.gone.clear();
+        self.deleted.clear();
     }
 
     /// A volume is gone: its entries are stale from now on.
     pub fn forget_volume(&mut self, volume: u16) {
         let at = volume as usize;
-        if self.gone.len() <= at {
-            self.gone.resize(at + 1, false);
+        if self.deleted.len() <= at {
+            self.deleted.resize(at + 1, false);
         }
-        self.gone[at] = true;
+        self.deleted[at] = true;
     }
 
     fn is_stale(&self, e: FileEntry) -> bool {
-        let gone = self.gone.get(Key(e.key).volume() as usize).copied().unwrap_or(false);
+        let gone = self.deleted.get(Key(e.key).volume() as usize).copied().unwrap_or(false);
         gone || self.weus[Loc::of_bits(e.loc).weu() as usize].generation != e.generation
     }
 

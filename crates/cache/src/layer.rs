@@ -402,7 +402,7 @@ impl Layer for Cache {
                 let weus = bytes / u64::from(self.layout.shape.weu_bytes);
                 self.set_weus_max(now, weus.min(u64::from(self.layout.weus)) as u32, out);
             }
-            CacheControl::FailureNoted => self.noted(now, out),
+            CacheControl::FailureNoted => self.failure_recorded(now, out),
             CacheControl::GiveUp { id, generation } => self.give_up(VolumeKey { id, generation }),
             CacheControl::FingerprintsPercent(percent) => self.set_fingerprints(percent),
         }
@@ -412,7 +412,7 @@ impl Layer for Cache {
 
     fn stop(&mut self, now: Time, out: &mut Actions) {
         self.stopping = true;
-        self.end_unnoted(out);
+        self.end_unrecorded(out);
         self.progress(now, out);
     }
 

@@ -478,7 +478,7 @@ impl Cache {
         if data.is_none()
             && let Some(loc) = f.loc.take()
         {
-            let lost = self.spoiled(f.key, loc);
+            let lost = self.found_corrupt(f.key, loc);
             // Whoever asked is served from where it is now (another part of it was written meanwhile), or from the slow device;
             // only the write-back, and what is lost, can't be.
             if !lost && !matches!(f.purpose, Purpose::Destage { .. }) {
@@ -509,7 +509,7 @@ impl Cache {
     }
 
     /// The content read at `loc` isn't `key`'s: that place is corrupt. Returns true if `key` is dirty and has no other copy: it is lost.
-    fn spoiled(&mut self, key: Key, loc: Loc) -> bool {
+    fn found_corrupt(&mut self, key: Key, loc: Loc) -> bool {
         if self.state.bypassed().is_some() {
             return self.dirty.contains(&key);
         }

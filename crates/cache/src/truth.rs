@@ -40,13 +40,13 @@ impl Cache {
 
     /// Points `key` at `loc`; `own` is where a header says so. What it pointed at before is superseded.
     pub(crate) fn point(&mut self, key: Key, loc: Loc, own: Option<Loc>) {
-        let was_dirty = self.undirty(key);
+        let was_dirty = self.mark_clean(key);
         let old_ref = self.take_reference(key, was_dirty);
         let old = self.index.set(key, loc);
         let by = own.filter(|_| loc.is_dirty()).and_then(|o| self.chunk_of(o.weu(), o.slot()));
         self.supersede(key, old, old_ref, by);
         if loc.is_dirty() {
-            self.dirtied(key, loc, own);
+            self.mark_dirty(key, loc, own);
         }
         if let Some(own) = own.filter(|_| loc.is_dup()) {
             self.refs.insert(key, own);

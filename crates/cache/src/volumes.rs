@@ -228,7 +228,7 @@ impl Cache {
 
     /// Frees the slots of deleted volumes: one walk over the whole index for all volumes deleted since the last one.
     fn find_free_slots(&mut self) {
-        let needed: BTreeSet<u16> = self.durability.slots_on_trial().collect();
+        let needed: BTreeSet<u16> = self.durability.unconfirmed_slots().collect();
         let busy: BTreeSet<u16> = self.inserts.iter().map(|(_, i)| i.key.volume()).collect();
         let empty = |v: &Volume| self.config.sharing == Sharing::Shared || self.index.use_of(v.partition).0 == 0;
         let free = |(slot, v): &(u16, &Volume)| {

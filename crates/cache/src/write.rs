@@ -23,7 +23,7 @@ impl Cache {
         let (e, head) = (self.extent_bytes(), io.head);
         let extents = || (head.offset / e..head.end().div_ceil(e)).map(|n| Key::new(slot, n));
         if let State::Bypassed(b) = &mut self.state {
-            return match b.is_noted() {
+            return match b.is_recorded() {
                 false if self.stopping => out.end(io, Outcome::Failed(IoError::Device)),
                 false => b.wait(io),
                 true if extents().any(|k| self.dirty.is_at_risk(&k)) => out.end(io, Outcome::Failed(IoError::Device)),

@@ -405,7 +405,7 @@ impl Logs {
                 let c = Completion { io, outcome: Outcome::Failed(IoError::Device), dispatched_at: Time::NEVER };
                 return self.end_client(now, c, out);
             }
-            self.at_home(at, home, &mut pieces);
+            self.in_place(at, home, &mut pieces);
             at = home + u64::from(m.len);
             let piece = Piece::logged(&m);
             let apart = match pieces.last_mut() {
@@ -414,13 +414,13 @@ impl Logs {
             };
             pieces.extend(apart);
         }
-        self.at_home(at, to, &mut pieces);
+        self.in_place(at, to, &mut pieces);
         self.counters.reads_from_logs += u64::from(pieces.iter().any(|p| p.read.log != HOME));
         self.send_pieces(io, pieces, out);
     }
 
     /// Pieces of a home range, cut where a log lies between.
-    fn at_home(&self, mut from: u64, to: u64, pieces: &mut Vec<Piece>) {
+    fn in_place(&self, mut from: u64, to: u64, pieces: &mut Vec<Piece>) {
         while from < to {
             let (at, run) = self.layout.to_device(from);
             let len = run.min(to - from);
@@ -530,7 +530,7 @@ impl Logs {
             return self.held.push(io);
         }
         let mut pieces = Vec::new();
-        self.at_home(from, to, &mut pieces);
+        self.in_place(from, to, &mut pieces);
         self.send_pieces(io, pieces, out);
     }
 
@@ -543,7 +543,7 @@ impl Logs {
     }
 
     /// A client's request to home addresses has ended.
-    fn went_home(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
+    fn ended_in_place(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
         let head = c.io.head;
         if !head.op.is_change() {
             return self.end_client(now, c, out);
@@ -601,7 +601,7 @@ impl Logs {
             let outcome = s.failed.unwrap_or(Outcome::Done);
             let data = if outcome.is_done() && s.head.op == Op::Read { join(s.pieces) } else { Data::Absent };
             let c = Completion { io: Io::new(s.head, data), outcome, dispatched_at: s.dispatched_at };
-            self.went_home(now, c, out);
+            self.ended_in_place(now, c, out);
         }
     }
 
@@ -778,7 +778,7 @@ impl Layer for Logs {
                     }
                     c.io.head = head;
                     self.read_ended(read.log, is_device(c.outcome));
-                    self.went_home(now, c, out);
+                    self.ended_in_place(now, c, out);
                 }
                 Pending::Flush { head, tails } => {
                     c.io.head = head;
@@ -817,7 +817,7 @@ impl Layer for Logs {
         }
     }
 
-    fn may_believe(&self) -> bool {
+    fn can_trust_flush(&self) -> bool {
         !self.durability_lost
     }
 

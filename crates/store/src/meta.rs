@@ -498,7 +498,7 @@ impl MetaStore {
     ///
     /// # Errors
     /// An unknown name or a failing storage.
-    pub fn rule_volume(&mut self, name: &str, tenant: String, read_only: bool) -> Result<VolumeRecord, MetaError> {
+    pub fn set_volume_owner(&mut self, name: &str, tenant: String, read_only: bool) -> Result<VolumeRecord, MetaError> {
         let volume = VolumeRecord { tenant, read_only, ..self.ready(name)?.clone() };
         self.commit(vec![Edit::PutVolume(volume.clone())], false)?;
         Ok(volume)

@@ -1,5 +1,5 @@
 //! Flushes of the fast device: open dirty chunks are written, the device is flushed, and the journal says that they are there
-//! ([`super::unsaid`]). There is one at a time for each partition, as a fence writes each partition's chunks in that partition's slot;
+//! ([`super::unjournaled`]). There is one at a time for each partition, as a fence writes each partition's chunks in that partition's slot;
 //! requests that come meanwhile wait for the next.
 //!
 //! [`Flushes`] decides when the device is flushed, which chunks that covers, and which requests waited for it. It receives events of

@@ -213,11 +213,11 @@ pub struct Health {
 
 impl Health {
     /// Of a pool whose thread hasn't begun.
-    pub const UNBORN: Health = Health { state: LayerState::Recovering, flush_failed: false };
+    pub const NOT_STARTED: Health = Health { state: LayerState::Recovering, flush_failed: false };
 }
 
 /// The pool's side of its handles.
-pub struct Ears {
+pub struct PoolReceiver {
     /// Commands of other threads.
     pub commands: Receiver<Command>,
     /// Becomes readable with each command.
@@ -226,8 +226,8 @@ pub struct Ears {
     pub health: watch::Sender<Health>,
 }
 
-impl Drop for Ears {
-    /// However the thread ends: nobody is let in after.
+impl Drop for PoolReceiver {
+    /// However the thread ends, no client is let in after.
     fn drop(&mut self) {
         self.health.send_modify(|h| h.state = LayerState::Failed);
     }
@@ -239,13 +239,13 @@ pub struct PoolGone;
 
 impl PoolHandle {
     /// A handle and the pool's side of it.
-    pub fn new() -> std::io::Result<(PoolHandle, Ears)> {
+    pub fn new() -> std::io::Result<(PoolHandle, PoolReceiver)> {
         use rustix::event::{EventfdFlags, eventfd};
         let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let (commands, receiver) = channel();
-        let (said, health) = watch::channel(Health::UNBORN);
-        let ears = Ears { commands: receiver, wakeup: wakeup.clone(), health: said };
-        Ok((PoolHandle { commands, wakeup, health }, ears))
+        let (commands, queue) = channel();
+        let (publisher, health) = watch::channel(Health::NOT_STARTED);
+        let receiver = PoolReceiver { commands: queue, wakeup: wakeup.clone(), health: publisher };
+        Ok((PoolHandle { commands, wakeup, health }, receiver))
     }
 
     /// Sends a command.

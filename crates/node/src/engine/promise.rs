@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A request in flight, with the notes that its client gets.
 #[derive(Clone, Copy, Debug)]
-pub struct Course {
+pub struct Tracked {
     /// Its place among those inside.
     pub at: usize,
     /// The time at which its device got it.
@@ -23,19 +23,19 @@ pub struct Course {
 
 /// See the module's documentation.
 #[derive(Default)]
-pub struct Courses {
-    by_id: BTreeMap<IoId, Course>,
+pub struct PromiseTracker {
+    by_id: BTreeMap<IoId, Tracked>,
     /// The same by connection and the client's name, which may be several requests': a client withdraws them by it.
     by_name: BTreeSet<(usize, u64, IoId)>,
     latency: LatencyByLoad,
 }
 
-impl Courses {
+impl PromiseTracker {
     /// A request of a connection, with the client's name for it, got in.
     pub fn entered(&mut self, id: IoId, at: usize, asked: (usize, u64), in_flight: usize, replica: &Replica) {
         let generation_before = replica.generation() as u32;
         let came_with = in_flight as u32;
-        self.by_id.insert(id, Course { at, begun_at: None, asked, came_with, generation_before });
+        self.by_id.insert(id, Tracked { at, begun_at: None, asked, came_with, generation_before });
         self.by_name.insert((asked.0, asked.1, id));
     }
 
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_request_is_found_by_its_connection_and_name() {
         let replica = Replica::new(1 << 20, Default::default(), None);
-        let mut c = Courses::default();
+        let mut c = PromiseTracker::default();
         for (id, asked) in [(1, (5, 7)), (2, (5, 7)), (3, (6, 7)), (4, (5, 8))] {
             c.entered(IoId(id), id as usize, asked, 0, &replica);
         }

@@ -139,7 +139,7 @@ impl Recorder for TapeWriter {
         let began = self.frame.is_empty();
         let frame = std::mem::take(&mut self.frame);
         self.frame = postcard::to_extend(&entry, frame).expect("entries are plain values");
-        if let Entry::Told(ns, _) = entry {
+        if let Entry::Input(ns, _) = entry {
             self.last_ns = ns;
             if began {
                 self.frame_began_ns = ns;

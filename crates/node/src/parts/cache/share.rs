@@ -28,9 +28,9 @@ pub fn check_parts(
     if cache.sharing != plimsoll_cache::Sharing::PerVolume || sum <= u64::from(weus) {
         return Ok(());
     }
-    let unsaid = volumes.iter().filter(|v| v.cache_bytes.is_none()).count();
+    let without_size = volumes.iter().filter(|v| v.cache_bytes.is_none()).count();
     Err(format!(
-        "parts of the cache of {} volumes add up to {} bytes, and there are {}: give less to some with `cache_size` ({unsaid} say \
+        "parts of the cache of {} volumes add up to {} bytes, and there are {}: give less to some with `cache_size` ({without_size} say \
          nothing and have an eighth of the device, {} bytes, each)",
         volumes.len(),
         sum * weu,
