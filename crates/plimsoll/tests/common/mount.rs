@@ -163,8 +163,8 @@ impl Drop for Mounted {
 
 /// Unmounts a file system that nobody uses any more. A test beside this one that starts a program holds copies of this
 /// test's files until that program runs (close-on-exec closes them no sooner), so a busy mount is waited for.
-fn unmount(dir: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+pub fn unmount(dir: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let ended = Command::new("umount").arg(dir).output().unwrap();
         if ended.status.success() {
@@ -172,13 +172,19 @@ fn unmount(dir: &Path) {
         }
         let said = String::from_utf8_lossy(&ended.stderr);
         assert!(said.contains("busy") && Instant::now() < deadline, "umount {dir:?}: {said}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
+/// Waits until nobody has a device that this process had: of its file, too, others may have copies, with its lock.
+pub fn await_unlocked(device: &Path) {
+    use rustix::fs::{FlockOperation, flock};
+    let file = std::fs::File::open(device).unwrap();
+    until("the device is unlocked", || flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok());
+    // Said, as closing this file isn't enough either.
+    flock(&file, FlockOperation::Unlock).unwrap();
+}
+
 fn wait_for(path: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !path.exists() {
-        assert!(Instant::now() < deadline, "{} didn't come", path.display());
-        std::thread::yield_now();
-    }
+    until(&format!("{} didn't come", path.display()), || path.exists());
 }
