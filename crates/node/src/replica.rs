@@ -51,13 +51,14 @@ impl FromStr for ReplicaUse {
 
 /// Reason why a replica may lack acknowledged writes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
 pub enum Behind {
     /// It doesn't.
     No = 0,
     /// The node ended without a word.
     Unclean = 1,
-    /// Somebody who wrote to it was lost.
-    WriterLost = 2,
+    /// A writer's end was not orderly, or writes that it had acknowledged were given up.
+    WriterLost = ReplicaRecord::WRITES_LOST,
     /// It is being caught up.
     Resync = 3,
 }

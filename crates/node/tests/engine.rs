@@ -38,10 +38,10 @@ fn start(inflight_max: usize, patience: Duration) -> Running {
     let queue = SchedulerOptions { depth: 32, ..SchedulerOptions::default() };
     stack.push(SchedulerKind::Noop.layer(&queue, DiskModel::unknown(SIZE_BYTES)), vec![Target::Node(3)]);
     stack.push(Box::new(ModelLayer::new(model)), vec![Target::Device(0)]);
-    let (handle, ears) = PoolHandle::new().unwrap();
+    let (handle, receiver) = PoolHandle::new().unwrap();
     let options =
         PoolOptions { trace_every: 0, client_end: patience, payload_time: patience, ..PoolOptions::default() };
-    let thread = std::thread::spawn(move || Pool::new(stack, None, devices, ears, options).and_then(Pool::run));
+    let thread = std::thread::spawn(move || Pool::new(stack, None, devices, receiver, options).and_then(Pool::run));
     let (reply, answer) = tokio::sync::oneshot::channel();
     let front = FrontVolume { size_bytes: SIZE_BYTES, read_only: false };
     let extents = vec![Extent { device_offset: 0, len: SIZE_BYTES }];

@@ -351,7 +351,7 @@ impl<M: Mark, B: Flag, W: Wish> Entry<M, B, W> {
         Entry { mark, handover: Handover::new(busy, wanted) }
     }
 
-    /// Whose it is, whoever has it; 0: nobody's.
+    /// The mark, whoever has the entry; 0: it is nobody's.
     pub fn mark(&self) -> u32 {
         self.mark.load()
     }

@@ -134,7 +134,7 @@ impl fmt::Display for DeviceError {
             DeviceErrorKind::Exists => write!(f, "is a Plimsoll device already: open it, or remove it first"),
             DeviceErrorKind::Foreign => write!(
                 f,
-                "holds data that Plimsoll didn't write: choose another path, or clear its first MiB if nobody needs it"
+                "holds data that Plimsoll didn't write: choose another path, or clear its first 2 MiB if nobody needs it"
             ),
             DeviceErrorKind::CreationInterrupted => write!(f, "its creation was cut short: create it again"),
             DeviceErrorKind::Blank => write!(f, "holds nothing: create the device first, or check the path"),

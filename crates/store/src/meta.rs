@@ -1,4 +1,5 @@
-//! The metadata store: which volumes and tenants a pool has, and where volumes' bytes are.
+//! The metadata store of a pool: its volumes and the places of their bytes, the tenants that were created or changed
+//! live, and the settings that were changed live. Most tenants are only declared in the configuration file, and aren't in the store.
 //!
 //! Every mutation is one durable transaction: after it returned it survives power loss at any instant, before that nothing
 //! of it is seen. Reading is from memory; [`MetaReader`]s read while a change waits for its device. One owner, blocking calls,
@@ -447,12 +448,15 @@ impl MetaStore {
     }
 
     /// Gives up what only the pool's cache has of a volume: nothing that its device holds of that counts any more, should it come back.
+    /// Other replicas may have those writes, so the volume lacks changes from then on, until it is resynced.
     ///
     /// # Errors
     /// An unknown name, or a failing storage.
     pub fn give_up(&mut self, name: &str) -> Result<VolumeRecord, MetaError> {
         let next = self.cache_generation() + 1;
-        let volume = VolumeRecord { behind: Some(false), given_up: Some(next), ..self.ready(name)?.clone() };
+        let before = self.ready(name)?.clone();
+        let replica = ReplicaRecord { behind: ReplicaRecord::WRITES_LOST, ..before.replica };
+        let volume = VolumeRecord { behind: Some(false), given_up: Some(next), replica, ..before };
         self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutVolume(volume.clone())], true)?;
         Ok(volume)
     }
@@ -503,7 +507,7 @@ impl MetaStore {
     ///
     /// # Errors
     /// An unknown name or a failing storage.
-    pub fn rule_volume(&mut self, name: &str, tenant: String, read_only: bool) -> Result<VolumeRecord, MetaError> {
+    pub fn set_volume_owner(&mut self, name: &str, tenant: String, read_only: bool) -> Result<VolumeRecord, MetaError> {
         let volume = VolumeRecord { tenant, read_only, ..self.ready(name)?.clone() };
         self.commit(vec![Edit::PutVolume(volume.clone())], false)?;
         Ok(volume)

@@ -54,8 +54,8 @@ fn slow_scene(limits: PermitLimits) -> Scene {
 }
 
 fn scene_of(stack: Stack, devices: Devices, limits: PermitLimits) -> Scene {
-    let (handle, ears) = PoolHandle::new().unwrap();
-    let mut pool = Pool::new(stack, None, devices, ears, PoolOptions::default()).unwrap();
+    let (handle, receiver) = PoolHandle::new().unwrap();
+    let mut pool = Pool::new(stack, None, devices, receiver, PoolOptions::default()).unwrap();
     pool.begin().unwrap();
     pool.clients.set_limits(TENANT, limits);
     Scene { pool, handle }
@@ -76,7 +76,7 @@ impl Scene {
         let extents = vec![Extent { device_offset: u64::from(id) * SIZE_BYTES, len: SIZE_BYTES }];
         let own = OwnTerms::of(&ThrottleTerms { requests, bytes: None });
         let terms = VolumeTerms { size_bytes: SIZE_BYTES, tenant: 1, own };
-        self.pool.obey_one(Command::SetVolume { key: volume(id), front, extents, terms, reply }).unwrap();
+        self.pool.handle_command(Command::SetVolume { key: volume(id), front, extents, terms, reply }).unwrap();
     }
 
     fn connect(&mut self, id: u32) -> UnixStream {
@@ -103,7 +103,7 @@ impl Scene {
             used_as: None,
         };
         let attach = Command::Attach { fd: Arc::new(theirs.into()), params, early: Vec::new(), seat: None };
-        self.pool.obey_one(attach).unwrap();
+        self.pool.handle_command(attach).unwrap();
         self.pool.serve_connections().unwrap();
         ours
     }
@@ -141,7 +141,7 @@ impl Scene {
     }
 
     fn end(mut self) {
-        self.pool.obey_one(Command::Shutdown).unwrap();
+        self.pool.handle_command(Command::Shutdown).unwrap();
         while !self.pool.round().unwrap() {}
     }
 }
