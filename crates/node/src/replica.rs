@@ -215,6 +215,27 @@ impl Replica {
         Ok(())
     }
 
+    /// As [`Replica::open`], for async tasks: a thread waits for the device.
+    ///
+    /// # Errors
+    /// A failing storage, in words.
+    pub async fn open_for_client(self: Arc<Self>) -> Result<(), String> {
+        if self.open.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let turn = match &self.kept {
+            Some((store, _)) => Some(store.turn().await),
+            None => None,
+        };
+        // The turn is the thread's: a client that leaves meanwhile lets no other thread wait beside it.
+        let opened = tokio::task::spawn_blocking(move || {
+            let opened = self.open();
+            drop(turn);
+            opened
+        });
+        opened.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+    }
+
     /// After an orderly end. Blocks; does nothing where nobody could have changed it.
     ///
     /// # Errors

@@ -44,6 +44,8 @@ pub enum MetaError {
         /// The newest that this program knows.
         known: u32,
     },
+    /// A restore from a backup was broken off: what is there is neither what was there before nor what the backup has.
+    RestoreUnfinished,
     /// The storage failed. Whether the mutation is durable is unknown until the store is opened again.
     Io(std::io::Error),
     /// The metadata region is full; nothing was changed.
@@ -124,6 +126,10 @@ impl fmt::Display for MetaError {
             MetaError::UnknownVersion { version, known } => write!(
                 f,
                 "the metadata store has version {version}, the newest this program knows is {known}: use the program that wrote it, or a newer one"
+            ),
+            MetaError::RestoreUnfinished => write!(
+                f,
+                "a restore of the metadata from a backup isn't finished: repeat `plimsoll pool restore` with the same backup"
             ),
             MetaError::Io(e) => write!(f, "the metadata store's storage failed: {e}: check the device, then restart"),
             MetaError::Full { why } => write!(f, "{why}: delete volumes or use a larger device"),
