@@ -244,32 +244,6 @@ fn leave_60_000(limit: Option<Limit>) -> Duration {
     longest
 }
 
-/// A client that is handed over after its volume was deleted: its socket closes, and nobody counts it.
-#[test]
-fn a_client_that_comes_after_its_volume_was_deleted_is_let_go() {
-    let mut s = scene(PermitLimits { jobs_max: 8, bytes_max: 1 << 20 });
-    s.set_volume(1);
-    s.set_volume(2);
-    let early = s.connect(1);
-    let (reply, _answer) = tokio::sync::oneshot::channel();
-    let extents = vec![Extent { device_offset: SIZE_BYTES, len: SIZE_BYTES }];
-    s.pool.obey_one(Command::DeleteVolume { key: volume(1), extents, reply }).unwrap();
-    let (late, other) = (s.connect(1), s.connect(2));
-    let is_closed = |c: &UnixStream| {
-        c.set_nonblocking(true).unwrap();
-        matches!((&*c).read(&mut [0]), Ok(0))
-    };
-    assert!(is_closed(&late), "it stays");
-    assert!(!is_closed(&other));
-    for _ in 0..100 {
-        s.round();
-    }
-    assert!(is_closed(&early));
-    assert_eq!(s.pool.clients.iter().count(), 1, "those of the deleted volume are counted");
-    drop(other);
-    s.end();
-}
-
 /// More exports than the stack has accounts for: those beyond share the last.
 #[test]
 fn more_exports_than_accounts_are_served() {
