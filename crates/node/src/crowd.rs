@@ -95,7 +95,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    fn new() -> Pulse {
+    pub(crate) fn new() -> Pulse {
         Pulse { began: Instant::now(), standing: AtomicU8::new(Standing::Silent as u8), last_ms: AtomicU64::new(0) }
     }
 
