@@ -28,10 +28,28 @@ SOURCES = [
     "crates/node/src/node/error.rs",
     "crates/store/src/device.rs",
     "crates/store/src/meta.rs",
+    "crates/store/src/superblock.rs",
 ]
 # Texts that are no messages: parts of others, log lines, keys of problems.
 WORDS_LEAST = 3
 PARTS = ["none at all", "invalid type: map", "invalid socket address syntax"]
+# Fields of an impossible superblock, which its message ends with, and an assertion.
+PARTS += [
+    "a superblock that can't be decoded must not be written",
+    "sequence has no successor",
+    "neither formatted nor not",
+    "block size is not a power of two from 512 to 65536",
+    "regions are empty, overlap, or are out of order",
+    "a region is not aligned to 1 MiB",
+    "not exactly one region each of superblock, metadata and home",
+    "the first region is not the superblock's at offset 0",
+    "role, time of creation or block size",
+    "regions, though not in their sequence",
+    "more regions than fit",
+    "unknown region kind",
+    "role is not UTF-8",
+    "a role is 1 to 31 of a-z, 0-9 and '-'",
+]
 
 
 def messages(name):

@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -21,7 +22,8 @@ from html import escape
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SECONDS = 60
+# More than the slowest browser takes to begin: the demonstration is ended once the pictures are taken.
+SECONDS = 300
 # The histories have a minute by seconds, of which this part is filled when the pictures are taken.
 FILLED = 40
 ROWS, COLUMNS = 24, 100
@@ -94,7 +96,10 @@ def top(program, address):
     output, until = b"", time.monotonic() + 5
     while (left := until - time.monotonic()) > 0:
         if select.select([terminal], [], [], left)[0]:
-            output += os.read(terminal, 1 << 16)
+            try:
+                output += os.read(terminal, 1 << 16)
+            except OSError:
+                sys.exit(f"shots: `plimsoll top` ended early, with: {output.decode(errors='replace').strip()}")
     os.kill(child, signal.SIGTERM)
     os.waitpid(child, 0)
     return output.decode("utf-8", errors="replace")
@@ -106,7 +111,7 @@ def dashboard(address, picture):
         subprocess.run(
             ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}",
              "--window-size=1400,1100", "--virtual-time-budget=3000", f"--screenshot={picture}", f"http://{address}/"],
-            check=True, timeout=60, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            check=True, timeout=SECONDS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
 
 
@@ -121,8 +126,14 @@ def main(program):
                 break
         if address is None or demo.poll() is not None:
             sys.exit("shots: the demonstration ended early, or printed no address of a dashboard")
-        dashboard(address, HERE / "dashboard.png")
-        (HERE / "top.svg").write_text(svg(screen(top(program, address))), encoding="utf-8")
+        with tempfile.TemporaryDirectory() as taken:
+            picture = Path(taken) / "dashboard.png"
+            dashboard(address, picture)
+            text = svg(screen(top(program, address)))
+            if demo.poll() is not None:
+                sys.exit("shots: the demonstration ended before the pictures were taken; the old ones stay")
+            shutil.copyfile(picture, HERE / "dashboard.png")
+            (HERE / "top.svg").write_text(text, encoding="utf-8")
     finally:
         demo.send_signal(signal.SIGINT)
         demo.communicate(timeout=60)

@@ -161,7 +161,8 @@ def test_a_refusal_says_how_long_and_how_surely(disk):
 
         async def refused():
             with plimsoll.Volume([disk.address], policy="base") as other:
-                queue = [asyncio.create_task(other.read_async(i * 7919 % 256 * 65536, 4096)) for i in range(64)]
+                # Seconds of work: each look is a program of its own, and takes its time.
+                queue = [asyncio.create_task(other.read_async(i * 7919 % 256 * 65536, 4096)) for i in range(400)]
                 while disk.shown()["traffic"]["inside"] < 32:
                     await asyncio.sleep(0)
                 with pytest.raises(plimsoll.Busy) as raised:

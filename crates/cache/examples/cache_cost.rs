@@ -1,8 +1,8 @@
-//! What the cache costs: memory per extent, time of a warm start beside the device's, time on one core for a hit of 8 KiB.
+//! Measures the cache's cost: memory per extent, time of a warm start beside the device's, time on one core for a hit of 8 KiB.
 //!
 //! `cargo run --release -p plimsoll-cache --example cache_cost [MILLIONS]`; `cache_cost hits none|lz4|zstd [ROUNDS]` only hits, and
-//! `cache_cost misses lz4`, for who counts their instructions; `cache_cost dirty EXTENTS REQUESTS` hits and writes where only the cache
-//! has so many extents.
+//! `cache_cost misses lz4`, for counting their instructions; `cache_cost dirty EXTENTS REQUESTS` hits and writes in a cache with
+//! EXTENTS dirty extents.
 
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
@@ -24,7 +24,7 @@ const EXTENTS: u64 = 4096;
 const PACKED: u16 = 100;
 const BARE: u16 = 128;
 
-/// The header of a full WEU, which names so many duplicates beside, of its own first extents, each of so many units.
+/// The header of a full WEU of extents of `units` units each, which also names `duplicates` duplicates of its own first extents.
 fn header(weu: u32, duplicates: u64, units: u16) -> Vec<u8> {
     let entry = |slot: u64| ChunkEntry {
         name: ExtentName {
@@ -46,7 +46,7 @@ fn header(weu: u32, duplicates: u64, units: u16) -> Vec<u8> {
     ChunkHeader { salt: 1, weu, sequence: u64::from(weu), chunk: 1, dirty: false, first_slot: 0, entries }.encode(4096)
 }
 
-/// The journal that confirms all of so many WEUs: where, and what.
+/// The journal that confirms each of `weus` WEUs: its place on the device, and its bytes.
 fn journal(layout: &Layout, weus: u32) -> (u64, Vec<u8>) {
     let confirmed = |weu| Record::Least { weu, sequence: u64::from(weu), suspect: false, confirmed: true };
     let records: Vec<Record> = (0..weus).map(confirmed).collect();
@@ -285,7 +285,7 @@ fn misses(codec: Codec, count: u64) {
     println!("{codec:?}: {} misses", s.counters.reads - s.counters.read_hits);
 }
 
-/// Hits, and writes in write-back mode, in a cache that has so many extents that the slow device doesn't; names stand for contents.
+/// Hits, and writes in write-back mode, in a cache with `extents` dirty extents; content names stand for bytes.
 fn dirty(extents: u64, requests: u64) {
     let size_bytes = extents.max(1) * 8192;
     let layout = Layout::new(size_bytes * 2 + (256 << 20), 4096, Shape::default(), 7).expect("it fits");

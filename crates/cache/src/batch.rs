@@ -11,7 +11,7 @@ pub(crate) type Piece = (Range<usize>, Vec<(u64, Data)>);
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     pub key: Key,
-    /// Where it was when it was read.
+    /// Its place in the cache when it was read.
     pub loc: Loc,
     /// It is a request of its own.
     alone: bool,
@@ -20,9 +20,9 @@ pub(crate) struct Item {
     /// Another content was pointed at since it was begun. The same content may be back since, at the same place: then it is as
     /// the slow device has it, but the header that says so, and with which all before it is dead, is another one.
     pub changed: bool,
-    /// What was read, until it's written.
+    /// The bytes read, until they are written.
     pub data: Option<Data>,
-    /// Is it on the slow device now?
+    /// True if it is on the slow device now.
     pub written: bool,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct DirtyPart {
 /// A partition's write-back.
 #[derive(Default)]
 pub(crate) struct WriteBack {
-    /// So much is dirty that it goes on.
+    /// True while dirty extents are above the watermark, or haven't fallen to half of it since.
     pub on: bool,
     /// The next batch begins here.
     pub cursor: Option<Key>,
@@ -104,13 +104,13 @@ pub(crate) struct WriteBack {
 }
 
 impl WriteBack {
-    /// Is a batch under way?
+    /// True if a batch is under way.
     pub(crate) fn is_busy(&self) -> bool {
         self.batch.is_some()
     }
 
-    /// After a batch that was as large as it may be: twice as much next time if its flush took longer than half of its writes,
-    /// half as much if it took next to nothing.
+    /// Sizes the next batch after one that was as large as it may be: twice the size if the flush took longer than half of the
+    /// writes' time. Half the size after any batch whose flush took less than an eighth of that time.
     pub(crate) fn resize(&mut self, b: &Batch, now: Time, (least, most): (usize, usize)) {
         let (writes, flush) = (b.flush_at.since(b.began_at), now.since(b.flush_at));
         if b.items.len() >= self.most && flush.as_nanos() * 2 > writes.as_nanos() {
@@ -121,7 +121,7 @@ impl WriteBack {
     }
 }
 
-/// What adjoins, up to `most` extents each.
+/// Runs of adjoining items, up to `most` extents each.
 pub(crate) fn runs_of(items: &[Item], most: usize) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (i, item) in items.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! When a device fails: what goes on without the cache, what stops, what is lost.
+//! The failure of a device: requests that are served without the cache, requests that stop, data that is lost.
 
 use crate::control::CacheReport;
 use crate::index::Key;
@@ -15,20 +15,20 @@ const READ_ERRORS_MAX: u64 = 100;
 const LOST_MAX: usize = 1000;
 
 impl Cache {
-    /// Whether the fast device has failed and the answer to [`CacheReport::DeviceFailed`] is still to come. Changes wait meanwhile.
-    pub fn wants_note(&self) -> bool {
-        self.state.bypassed().is_some_and(|b| !b.is_noted())
+    /// True if the fast device has failed and the answer to [`CacheReport::DeviceFailed`] is still to come. Changes wait meanwhile.
+    pub fn wants_failure_record(&self) -> bool {
+        self.state.bypassed().is_some_and(|b| !b.is_recorded())
     }
 
-    /// That was noted, durably.
-    pub fn noted(&mut self, now: Time, out: &mut Actions) {
-        for io in self.state.bypassed_mut().map(Bypassed::note).unwrap_or_default() {
+    /// The fast device's failure is durably recorded: changes that waited for it continue.
+    pub fn failure_recorded(&mut self, now: Time, out: &mut Actions) {
+        for io in self.state.bypassed_mut().map(Bypassed::set_recorded).unwrap_or_default() {
             self.route(now, io, out);
         }
     }
 
-    /// The pool ends, and that the fast device failed isn't noted: what waits for it waits no longer.
-    pub(crate) fn end_unnoted(&mut self, out: &mut Actions) {
+    /// The pool ends before the fast device's failure is recorded: the requests that wait for the record fail.
+    pub(crate) fn end_unrecorded(&mut self, out: &mut Actions) {
         for io in self.state.bypassed_mut().map(Bypassed::end_waiting).unwrap_or_default() {
             out.end(io, Outcome::Failed(IoError::Device));
         }
@@ -54,7 +54,7 @@ impl Cache {
         for insert in std::mem::take(&mut self.starved) {
             self.insert_failed(now, insert, out);
         }
-        // What hasn't reached the slow device yet must not, before it's noted that the cache holds something older.
+        // What hasn't reached the slow device yet must not, before it's recorded that the cache holds something older.
         for op in waited.changes {
             let o = &mut self.ops[op];
             let mut io = Io::new(o.head, std::mem::take(&mut o.data));
@@ -76,7 +76,8 @@ impl Cache {
         }
     }
 
-    /// A read of the fast device failed. It may be that place only: what is there is treated as spoiled, until that is too much.
+    /// A read of the fast device failed. The fault may be at that place only: its content is treated as corrupt. After
+    /// [`READ_ERRORS_MAX`] failed reads, the device counts as failed.
     pub(crate) fn read_failed(&mut self, now: Time, out: &mut Actions) {
         self.counters.unreadable += 1;
         if self.counters.unreadable >= READ_ERRORS_MAX {
@@ -117,8 +118,8 @@ impl Cache {
         }
     }
 
-    /// What only the cache had of a volume is given up, as its device failed for good: it is lost, and the volume goes on with what the
-    /// slow device has. That must be noted for the next start before.
+    /// Gives up a volume's dirty extents, as the fast device has permanently failed. They are lost, and the volume continues with the
+    /// slow device's content. The caller must record that for the next start before.
     pub(crate) fn give_up(&mut self, volume: VolumeKey) {
         let broken = self.state.bypassed().is_some();
         let Some(slot) = self.volumes.slot(&volume).filter(|_| broken) else { return };

@@ -1,4 +1,4 @@
-//! What is being packed: the part of a WEU that isn't on the device yet, header and extents.
+//! A chunk in the packing: the part of a WEU that isn't on the device yet, header and extents.
 
 use crate::format::{
     CHUNK_ENTRY_BYTES, CHUNK_HEAD_BYTES, ChunkEntry, ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, ExtentName,
@@ -17,7 +17,7 @@ pub type ChunkWrite = (u32, u32, Vec<(u64, Data)>);
 pub struct Superseded {
     /// The extent.
     pub key: Key,
-    /// Where a header names it.
+    /// The place of the header's entry that names it.
     pub place: Loc,
     /// The WEU that has its bytes, which must stay as long.
     pub bytes_in: u32,
@@ -28,11 +28,11 @@ pub struct Superseded {
 pub struct Packed {
     /// Its slot.
     slot: u32,
-    /// Where in the WEU, in bytes.
+    /// Its offset in the WEU, in bytes.
     at: u32,
     /// It has no head before it.
     bare: bool,
-    /// What it is.
+    /// Its head: length, packing and checksum of the payload, and the extent's name.
     pub head: ExtentHead,
     /// Its bytes, or what stands for them.
     pub payload: Data,
@@ -51,7 +51,7 @@ impl Packed {
     }
 }
 
-/// Where an extent would lie, and what is free after that.
+/// The place for an extent, and the space that remains free after it.
 struct Place {
     at: u32,
     takes: u32,
@@ -82,13 +82,13 @@ pub struct Chunk {
     pub writes: u32,
     /// Writes that weren't sent yet.
     pub held: Vec<ChunkWrite>,
-    /// When its writes were sent.
+    /// The time at which its writes were sent.
     pub sent_at: Time,
     /// It takes no more.
     pub closed: bool,
-    /// What this one's extents supersede: it is dead when this is durable.
+    /// Entries that this chunk's extents supersede: each is dead when this chunk is durable.
     pub supersedes: Vec<Superseded>,
-    /// Where its header begins in the WEU.
+    /// The offset of its header in the WEU.
     head_at: u32,
     /// Its extents lie below this ...
     top: u32,
@@ -165,13 +165,13 @@ impl Chunk {
         if self.dirty { self.header_bytes() } else { 0 }
     }
 
-    /// Where its header ends in the WEU.
+    /// The end of its header in the WEU.
     pub fn header_end(&self) -> u32 {
         self.head_at + self.header_bytes()
     }
 
-    /// Where an extent whose payload takes `payload_bytes` would lie. A bare one, which takes all of an extent's, has pages of its
-    /// own; what that leaves free is for others.
+    /// The place for an extent whose payload takes `payload_bytes`. A bare extent, whose payload is as long as an extent, has flash
+    /// pages of its own; the gap that this leaves is for others.
     fn place(&self, payload_bytes: u32) -> Option<Place> {
         if payload_bytes == self.extent_bytes {
             let at = self.low.checked_sub(payload_bytes)? / FLASH_PAGE_BYTES * FLASH_PAGE_BYTES;
@@ -188,7 +188,7 @@ impl Chunk {
         Some(Place { at, takes, low: at, gap: self.gap.clone() })
     }
 
-    /// Is there room for one more extent whose payload takes `payload_bytes`?
+    /// True if there is room for one more extent whose payload takes `payload_bytes`.
     pub fn has_room(&self, payload_bytes: u32, slots_max: u32) -> bool {
         let Some(place) = self.place(payload_bytes) else { return false };
         let header = (CHUNK_HEAD_BYTES + (self.entries.len() + 1) * CHUNK_ENTRY_BYTES) as u32;

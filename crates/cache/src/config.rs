@@ -1,10 +1,10 @@
-//! How a cache behaves, and what it may be asked for.
+//! Configuration of a cache: its behaviour, and the limits of its settings.
 
 use crate::index::WEU_BYTES_MAX;
 use plimsoll_base::{Span, TenantId};
 use serde::{Deserialize, Serialize};
 
-/// How extents are compressed.
+/// The compression of extents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Codec {
@@ -16,7 +16,7 @@ pub enum Codec {
     Zstd,
 }
 
-/// What fingerprints are made with.
+/// The hash function of fingerprints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Hash {
     /// BLAKE3, keyed by the deduplication domain.
@@ -27,7 +27,7 @@ pub enum Hash {
 
 pub use plimsoll_base::CacheMode as Mode;
 
-/// Is the space shared, or has each volume its own (VirtualFence §4.5)?
+/// Sharing of the space between volumes, or a part for each (VirtualFence §4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
@@ -63,7 +63,7 @@ pub enum Planted {
     NoRetireRecord,
     /// A change doesn't wait for that.
     EvictUnwaited,
-    /// What an extent's checksum says is ignored.
+    /// An extent's checksum is ignored.
     IgnoreChecksum,
     /// A header's checksum is ignored when starting.
     IgnoreHeaderChecksum,
@@ -85,27 +85,27 @@ pub enum Planted {
     OldJournal,
     /// A volume's deletion isn't recorded.
     ForgetDeletions,
-    /// A dirty chunk that is torn is believed where it's whole.
+    /// The whole extents of a torn dirty chunk are used.
     BelieveTornChunks,
-    /// What the slow device may still lose is confirmed.
+    /// Confirmed although the slow device may still lose it.
     CacheUnflushed,
-    /// So is what the fast device may still lose.
+    /// Confirmed although the fast device may still lose it.
     ConfirmUnflushed,
-    /// So is what died while it was on trial.
+    /// Confirmed although it died while it was unconfirmed.
     ConfirmTheDead,
     /// Headers of clean extents count without being confirmed.
     BelieveTrials,
-    /// What was written back is called clean though the fast device failed meanwhile.
+    /// Extents written back are called clean though the fast device failed meanwhile.
     CleanWhenBroken,
-    /// What was written back is forgotten before the journal says it.
+    /// Extents written back are forgotten before the journal records that.
     ForgetCleaning,
-    /// A flush of the slow device is believed although another, under way with it, has failed.
+    /// A flush of the slow device is trusted although another, under way with it, has failed.
     BelieveAfterLoss,
     /// A chunk counts as durable although one before it in its WEU isn't written.
     FlushOutOfOrder,
     /// NVRAM forgets what it moved on before the device was flushed.
     NvramForgetsEarly,
-    /// What NVRAM has is not looked at when starting.
+    /// The NVRAM's content is not looked at when starting.
     NvramIgnored,
     /// The checksum of a journal's block is ignored.
     JournalUnchecked,
@@ -189,7 +189,7 @@ impl Planted {
     ];
 }
 
-/// How long a modelled core takes for a layer's work, in bytes per second.
+/// Speeds of a modelled core at a layer's work, in bytes per second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Speeds {
@@ -219,33 +219,33 @@ impl Default for Speeds {
 pub struct CacheConfig {
     /// Fingerprints kept, in percent of the extents that fit uncompressed; 0 turns deduplication off (NI-M6).
     pub fingerprints_percent: u32,
-    /// How extents are compressed.
+    /// The compression of extents.
     pub codec: Codec,
-    /// How they are fingerprinted.
+    /// The hash function of their fingerprints.
     pub hash: Hash,
-    /// Whose the space is.
+    /// The owners of the space: all volumes together, or each its own part.
     pub sharing: Sharing,
     /// WEUs used at most, over all volumes.
     pub weus_max: u32,
     /// Write-back begins when this much of the space is dirty, in percent, and goes on until half of it is (NI-M15).
     pub watermark_percent: u32,
-    /// What is kept free of each partition, in percent (VirtualFence §4.5: the free list's threshold); at least two WEUs are.
+    /// Free space kept in each partition, in percent (VirtualFence §4.5: the free list's threshold); at least two WEUs.
     /// Where nothing is free at all, changes in the cache wait: the list's low watermark.
     pub free_percent: u32,
     /// Own requests at the slow device at once when writing back; they are background work.
     pub write_back_depth: u32,
     /// Tell the device that a WEU's old content is not needed before it's written again.
     pub trim: bool,
-    /// A stream that has read as many bytes in a row is sequential (NI-M20); what it reads isn't cached.
+    /// A stream that has read this number of bytes in a row is sequential (NI-M20); its reads aren't cached.
     pub sequential_bytes: u64,
-    /// What is read ahead of such a stream at most; 0 for nothing.
+    /// The most that is read ahead of such a stream; 0 for nothing.
     pub prefetch_bytes_max: u64,
     /// Memory for recipes, where the slow device is a store that has them (NI-M12); 0 for none.
     pub recipe_bytes: u64,
-    /// Number of times that the device's content was recorded as out of date ([`crate::CacheReport::DeviceFailed`]). What
-    /// was cached under another number is not believed, except what only the cache has.
+    /// Number of times that the device's content was recorded as out of date ([`crate::CacheReport::DeviceFailed`]). Clean extents
+    /// cached under another number are not valid; dirty extents are.
     pub generation: u16,
-    /// How long modelled cores take.
+    /// Speeds of modelled cores.
     pub speeds: Speeds,
     /// For tests of the tests.
     #[serde(skip)]
@@ -292,10 +292,10 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// Can it be?
+    /// Checks that the configuration is possible.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault.
     pub fn check(&self) -> Result<(), String> {
         let Shape { extent_bytes, weu_bytes } = *self;
         if !extent_bytes.is_power_of_two() || !(4 << 10..=128 << 10).contains(&extent_bytes) {

@@ -42,7 +42,7 @@ impl Cache {
         (least as usize, (BATCH_BYTES_MAX / self.extent_bytes()).max(least) as usize)
     }
 
-    /// Should something of a partition be written back, of which so many extents are dirty, and some volumes drain?
+    /// True if something of a partition should be written back, which has `dirty` dirty extents; `drains`: some of its volumes drain.
     fn destage_wanted(&mut self, now: Time, part: u16, dirty: u64, drains: bool) -> bool {
         let space = u64::from(self.index.use_of(part).1) * u64::from(self.layout.shape.weu_bytes);
         let mark = space * u64::from(self.config.watermark_percent) / 100 / self.extent_bytes();
@@ -88,7 +88,7 @@ impl Cache {
         self.dirty_parts = parts;
     }
 
-    /// What is dirty of a partition's volumes, from `from` on and round.
+    /// Dirty extents of a partition's volumes, from `from` on and round.
     fn dirty_of(&self, part: u16, from: Key) -> impl Iterator<Item = Key> {
         let all = move || {
             let mine = self.dirty.volumes().filter(move |v| self.volumes[*v as usize].partition == part);
@@ -99,7 +99,7 @@ impl Cache {
         after.chain(before)
     }
 
-    /// Where a header says that dirty `key` is at `loc`.
+    /// The place of the header's entry that names dirty `key`, which is at `loc`.
     fn named_at(&self, key: Key, loc: Loc) -> Loc {
         self.refs.get(&key).copied().unwrap_or(loc)
     }
@@ -113,7 +113,7 @@ impl Cache {
         }
     }
 
-    /// Is the header that names this place durable?
+    /// True if the header that names this place is durable.
     fn is_durable(&self, place: Loc) -> bool {
         self.chunk_of(place.weu(), place.slot()).is_none() && self.durability.is_covered(place)
     }
@@ -148,8 +148,8 @@ impl Cache {
         self.destage_more(now, part, out);
     }
 
-    /// What goes next: what evictions wait for, then the rest, in address order from where the last batch ended. Is there more
-    /// that isn't durable yet? And how many may there be?
+    /// Chooses the next batch: the extents that evictions wait for, then the rest, in address order from the end of the last batch.
+    /// Returns them, whether there are more that aren't durable yet, and the most that a batch may have.
     fn choose(&mut self, now: Time, part: u16) -> (Vec<Item>, bool, usize) {
         let bounds = self.batch_bounds();
         let w = &self.write_backs[usize::from(part)];
@@ -322,7 +322,7 @@ impl Cache {
         self.destage_more(now, part, out);
     }
 
-    /// The slow device has one volume's part of the batch for good, or not.
+    /// The flush of one volume's part of the batch has ended: the slow device has it durably, or not.
     pub(crate) fn destage_flushed(&mut self, now: Time, part: u16, outcome: Outcome, out: &mut Actions) {
         let w = &mut self.write_backs[usize::from(part)];
         let Some(b) = &mut w.batch else { return };
@@ -337,8 +337,8 @@ impl Cache {
         }
     }
 
-    /// A batch is over: what the slow device has for good is clean. Not if the fast device has failed: nobody could make it
-    /// known to the next start, which believes what the cache has.
+    /// A batch is over: extents that the slow device has durably are clean. Not if the fast device has failed: no journal could
+    /// record it for the next start, which trusts the cache's content.
     fn destage_over(&mut self, now: Time, part: u16, flushed: bool, out: &mut Actions) {
         let bounds = self.batch_bounds();
         let ready = self.is_ready() || self.planted(Planted::CleanWhenBroken);
@@ -354,7 +354,7 @@ impl Cache {
             if !(i.written && flushed && ready) {
                 continue;
             }
-            self.dirty.came_home(&i.key);
+            self.dirty.mark_written_back(&i.key);
             if !i.changed && self.dirty.contains(&i.key) {
                 assert!(
                     self.is_durable(self.named_at(i.key, i.loc)),
@@ -382,7 +382,7 @@ impl Cache {
     /// The slow device has what the cache has of `key`.
     fn clean(&mut self, key: Key, loc: Loc) {
         let own = self.refs.get(&key).copied();
-        if self.undirty(key)
+        if self.mark_clean(key)
             && let Some(r) = own
         {
             // As a clean duplicate it stays named.
@@ -399,8 +399,8 @@ impl Cache {
         }
     }
 
-    /// Do all requests of this volume find on the slow device what they should, also if the cache is never seen again? And will a
-    /// cache that is seen again know that?
+    /// True if all requests of this volume find the right content on the slow device, also if the cache is never seen again, and if a
+    /// cache that is seen again knows that.
     pub fn is_written_back(&self, volume: VolumeKey) -> bool {
         let Some(slot) = self.volumes.slot(&volume) else { return false };
         let v = &self.volumes[slot as usize];

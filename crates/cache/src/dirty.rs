@@ -1,5 +1,5 @@
-//! What only the cache has: which extents, in which WEUs, which of them can't be written back now, and which the slow device has
-//! although the journal doesn't say so for good yet.
+//! Dirty extents: their WEUs, those that can't be written back now, and those that the slow device has although the journal's record
+//! of it isn't durable yet.
 
 use crate::index::{Key, Loc};
 use crate::layer::Cache;
@@ -15,17 +15,17 @@ pub(crate) struct Dirty {
     places: BTreeSet<(u32, Key)>,
     /// Slots of volumes that have any.
     volumes: BTreeSet<u16>,
-    /// Those not to be tried before this: refused, unreadable ([`Time::NEVER`]) or of a volume that isn't announced (likewise).
+    /// Those not to be tried before this: refused, or [`Time::NEVER`] if unreadable or of a volume that isn't announced.
     held: BTreeMap<Key, Time>,
-    /// How many of those each WEU has, which can't leave as long.
+    /// Number of those in each WEU, which can't be evicted while there are any.
     held_in: BTreeMap<u32, u32>,
     /// Those that were refused together with others: tried alone.
     alone: BTreeSet<Key>,
-    /// Written back, and the number of the journal's record that says so: until that is durable, a start believes the cache.
+    /// Written back, and the number of the journal's record of it: until that is durable, a start trusts the cache's copy.
     cleaned: VecDeque<(u64, Key)>,
-    /// What was in `cleaned` when the fast device failed.
+    /// The content of `cleaned` when the fast device failed.
     uncertain: BTreeSet<Key>,
-    /// What was dirty when somebody asked for all of it to be written back, and hasn't been since.
+    /// Extents that were dirty when all were asked to be written back, and haven't been written back since.
     wanted: BTreeSet<Key>,
     /// Duplicates whose content no start can find: the header of the WEU that has it is corrupt. Their place in the index is the header's
     /// entry that names them, which keeps them lost over restarts.
@@ -125,17 +125,17 @@ impl Dirty {
         of_it.into_iter().for_each(|k| self.release(k));
     }
 
-    /// Must it wait still?
+    /// True if an extent must still wait.
     pub(crate) fn is_held(&self, key: Key, now: Time) -> bool {
         self.held.get(&key).is_some_and(|until| *until > now)
     }
 
-    /// When the next of those that wait may be tried.
+    /// The earliest time at which one of those that wait may be tried.
     pub(crate) fn next_try(&self) -> Option<Time> {
         self.held.values().copied().filter(|t| *t != Time::NEVER).min()
     }
 
-    /// Is there something in a WEU that can't be written back for now?
+    /// True if a WEU has an extent that can't be written back for now.
     pub(crate) fn is_stuck(&self, weu: u32) -> bool {
         self.held_in.contains_key(&weu)
     }
@@ -159,7 +159,7 @@ impl Dirty {
         }
     }
 
-    /// Is nothing known of a dirty extent but that it was written?
+    /// True if nothing is known of a dirty extent but that it was written.
     pub(crate) fn is_lost(&self, key: Key) -> bool {
         self.lost.contains(&key)
     }
@@ -176,23 +176,23 @@ impl Dirty {
         }
     }
 
-    /// The journal gets no further: the next start will believe the cache of what it doesn't say.
+    /// The journal gets no further: the next start will take the cache's copy of each extent in `cleaned` for the latest.
     pub(crate) fn break_down(&mut self) {
         self.uncertain = self.cleaned.drain(..).map(|c| c.1).collect();
     }
 
-    /// The fast device has failed: would the next start take what it has of `key` for the latest?
+    /// True if the next start would take the cache's copy of `key` for the latest, after the fast device has failed.
     pub(crate) fn is_at_risk(&self, key: &Key) -> bool {
         self.contains(key) || self.uncertain.contains(key)
     }
 
-    /// Which of a volume's that are.
+    /// The extents of a volume that are at risk.
     pub(crate) fn risks_of(&self, slot: u16) -> BTreeSet<Key> {
         let more = self.uncertain.range(Key::new(slot, 0)..Key::new(slot + 1, 0)).copied();
         self.of_volume(slot).chain(more).collect()
     }
 
-    /// Does the journal not say yet, for good, that the slow device has all of a volume?
+    /// True if the journal's record that the slow device has all of a volume isn't durable yet.
     pub(crate) fn is_cleaning(&self, slot: u16) -> bool {
         self.cleaned.iter().any(|c| c.1.volume() == slot)
     }
@@ -204,11 +204,11 @@ impl Dirty {
     }
 
     /// The slow device has what was dirty then, or something newer.
-    pub(crate) fn came_home(&mut self, key: &Key) {
+    pub(crate) fn mark_written_back(&mut self, key: &Key) {
         self.wanted.remove(key);
     }
 
-    /// How much of what was asked for isn't there yet.
+    /// Number of extents of [`Dirty::want_all`] that aren't written back yet.
     pub(crate) fn wanted(&self) -> usize {
         self.wanted.len()
     }
@@ -230,14 +230,14 @@ fn places_of(weus: [u32; 2]) -> impl Iterator<Item = u32> {
 
 impl Cache {
     /// Only the cache has `key` now, at `loc`; a header says so at `own`, if not there.
-    pub(crate) fn dirtied(&mut self, key: Key, loc: Loc, own: Option<Loc>) {
+    pub(crate) fn mark_dirty(&mut self, key: Key, loc: Loc, own: Option<Loc>) {
         debug_assert!(!self.dirty.contains(&key));
         self.dirty.insert(key, [loc.weu(), own.unwrap_or(loc).weu()]);
         self.volumes[key.volume() as usize].dirty += 1;
     }
 
     /// True if it was dirty.
-    pub(crate) fn undirty(&mut self, key: Key) -> bool {
+    pub(crate) fn mark_clean(&mut self, key: Key) -> bool {
         let was_dirty = self.dirty.remove(key);
         if was_dirty {
             self.destage_changed(key);
@@ -251,7 +251,7 @@ impl Cache {
     /// Nothing of a volume is dirty any more: it is gone.
     pub(crate) fn forget_dirty(&mut self, slot: u16) {
         for k in self.dirty.of_volume(slot).collect::<Vec<_>>() {
-            let was_dirty = self.undirty(k);
+            let was_dirty = self.mark_clean(k);
             self.index.remove(k);
             self.take_reference(k, was_dirty);
         }

@@ -12,7 +12,7 @@
 mod confirming;
 mod deaths;
 mod flushes;
-mod unsaid;
+mod unjournaled;
 
 pub(crate) use confirming::Confirm;
 pub(crate) use flushes::{OnItsWay, Undurable};
@@ -28,7 +28,7 @@ use deaths::Deaths;
 use flushes::Flushes;
 use plimsoll_base::{Time, VolumeKey};
 use std::collections::BTreeSet;
-use unsaid::Unsaid;
+use unjournaled::Unjournaled;
 
 /// Findings of a start that durability goes on from.
 pub(crate) struct Restored {
@@ -78,7 +78,7 @@ pub(crate) struct Durability {
     planted: Option<Planted>,
     journal: Journal,
     flushes: Flushes,
-    unsaid: Unsaid,
+    unjournaled: Unjournaled,
     confirming: Confirming,
     deaths: Deaths,
     /// Changes that wait for a record of the journal.
@@ -86,7 +86,7 @@ pub(crate) struct Durability {
     /// Volumes that are gone, and the first WEU's number that can't hold anything of theirs.
     gone: Vec<(VolumeKey, u64)>,
     /// Of them, those of which the journal doesn't say it durably yet: the number of its record.
-    going: Vec<(VolumeKey, u64)>,
+    deleting: Vec<(VolumeKey, u64)>,
     /// Volumes of which headers were corrupt, at this start or an earlier one: what was written last to them may be missing. Each
     /// snapshot of the journal says so. [`VolumeKey::POOL`] stands for those of which it isn't known which.
     missed: BTreeSet<VolumeKey>,
@@ -104,12 +104,12 @@ impl Durability {
             planted,
             journal: Journal::new(layout, generation, 2),
             flushes: Flushes::new(planted, 0),
-            unsaid: Unsaid::default(),
+            unjournaled: Unjournaled::default(),
             confirming: Confirming::new(planted),
             deaths: Deaths::default(),
             held: Vec::new(),
             gone: Vec::new(),
-            going: Vec::new(),
+            deleting: Vec::new(),
             missed: BTreeSet::new(),
             suspect: BTreeSet::new(),
             snapshot_max: (layout.gone_max(), layout.records_max()),
@@ -126,7 +126,7 @@ impl Durability {
 
     /// The start has ended: what it found, and what was deleted until all was found, is in the journal.
     pub(crate) fn started(&mut self) {
-        self.going.retain(|(_, number)| *number != u64::MAX);
+        self.deleting.retain(|(_, number)| *number != u64::MAX);
     }
 
     // Events of WEUs and chunks.
@@ -211,7 +211,7 @@ impl Durability {
 
     /// A volume was deleted while the device is read: the snapshot that the start ends with says so.
     pub(crate) fn volume_deleted_at_start(&mut self, key: VolumeKey) {
-        self.going.push((key, u64::MAX));
+        self.deleting.push((key, u64::MAX));
     }
 
     /// Forgets that the newest data of a volume may be missing.
@@ -228,12 +228,12 @@ impl Durability {
     pub(crate) fn volume_deleted(&mut self, key: VolumeKey, sequence: u64) {
         self.gone.push((key, sequence));
         let number = self.journal.push(Record::Gone(key));
-        self.going.push((key, number));
+        self.deleting.push((key, number));
     }
 
     /// Returns true until the journal says durably that a volume was deleted.
     pub(crate) fn is_deleting(&self, key: &VolumeKey) -> bool {
-        self.going.iter().any(|(k, _)| k == key)
+        self.deleting.iter().any(|(k, _)| k == key)
     }
 
     // The slow device.
@@ -311,9 +311,9 @@ impl Durability {
     pub(crate) fn flushed(&mut self, index: &mut Index, ends: bool) -> Option<Flushed> {
         let done = self.flushes.flushed()?;
         for u in &done.durable {
-            self.unsaid.header_durable(index, u.weu, u.sequence, u.slots.end);
+            self.unjournaled.header_durable(index, u.weu, u.sequence, u.slots.end);
         }
-        self.unsaid.say(index, &mut self.journal, self.planted);
+        self.unjournaled.say(index, &mut self.journal, self.planted);
         if ends && self.journal.said() < self.flushes.durable_chunks() {
             self.journal.want_block();
         }
@@ -321,7 +321,7 @@ impl Durability {
         for s in &superseded {
             self.died(index, s.key, s.place);
         }
-        let ended = self.unsaid.wait(done.ops, self.journal.durable());
+        let ended = self.unjournaled.wait(done.ops, self.journal.durable());
         Some(Flushed { number: done.number, part: done.part, superseded, ended })
     }
 
@@ -374,7 +374,7 @@ impl Durability {
     }
 
     /// Slots of volumes that unconfirmed WEUs need something of.
-    pub(crate) fn slots_on_trial(&self) -> impl Iterator<Item = u16> + '_ {
+    pub(crate) fn unconfirmed_slots(&self) -> impl Iterator<Item = u16> + '_ {
         self.confirming.volumes()
     }
 
@@ -395,10 +395,10 @@ impl Durability {
         let durable = self.journal.durable();
         let (go, wait): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(|h| h.0 <= durable);
         self.held = wait;
-        self.going.retain(|(_, number)| *number > durable);
+        self.deleting.retain(|(_, number)| *number > durable);
         self.deaths.journaled(durable);
         let changes = go.into_iter().map(|(_, op)| op).collect();
-        Some(Journaled { durable, changes, flushes: self.unsaid.journaled(durable) })
+        Some(Journaled { durable, changes, flushes: self.unjournaled.journaled(durable) })
     }
 
     pub(crate) fn in_snapshot(&self) -> bool {
@@ -409,7 +409,7 @@ impl Durability {
     pub(crate) fn break_down(&mut self) -> Broken {
         self.confirming.break_down();
         let mut flushes = self.flushes.break_down();
-        flushes.extend(self.unsaid.break_down());
+        flushes.extend(self.unjournaled.break_down());
         Broken { flushes, changes: std::mem::take(&mut self.held).into_iter().map(|(_, op)| op).collect() }
     }
 
@@ -448,8 +448,8 @@ impl Durability {
         debug_assert!(durable <= pushed, "no record is durable before it was pushed");
         debug_assert!(self.held.iter().all(|h| comes(h.0)), "a change waits for a record that won't come");
         let gone = |number: u64| number == u64::MAX || comes(number);
-        debug_assert!(self.going.iter().all(|g| gone(g.1)), "a deletion waits for a record that won't come");
-        self.unsaid.check(durable, pushed);
+        debug_assert!(self.deleting.iter().all(|g| gone(g.1)), "a deletion waits for a record that won't come");
+        self.unjournaled.check(durable, pushed);
         self.deaths.check(durable, pushed);
         self.flushes.check();
     }
@@ -531,7 +531,7 @@ mod tests {
         Undurable { weu: 0, sequence: 40, part: 0, number, slots, supersedes }
     }
 
-    /// Request 9 flushes a chunk: is it over when the device was flushed, and when the journal is written?
+    /// Has request 9 flush a chunk. Returns whether it is over when the device was flushed, and when the journal is written.
     fn flush_ends(planted: Option<Planted>) -> (bool, bool) {
         let (mut d, mut index) = part(planted);
         d.want_flush_for(9);
@@ -576,7 +576,7 @@ mod tests {
         assert!(!waits_for_a_death(Some(Planted::NoDeadRecords)), "it is found");
     }
 
-    /// Two answers after the WEU with an entry of [`KEY`] was evicted: must the WEU, and must a change of `KEY`, wait for a record?
+    /// Evicts the WEU with an entry of [`KEY`]. Returns whether the WEU must wait for a record then, and whether a change of `KEY` must.
     fn waits_for_an_eviction(planted: Option<Planted>) -> (bool, bool) {
         let (mut d, _) = part(planted);
         let number = d.retired((0, 40), [KEY], false);

@@ -15,17 +15,17 @@ use plimsoll_base::{Completion, Data, Op, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
 use std::collections::BTreeSet;
 
-/// WEUs that are kept free, or on their way there, per partition: for what is written while others are evicted. So many at
-/// least, one of so many, and at most so many: what is dirty in them is written back together.
+/// WEUs that are kept free, or on their way there, per partition: for writes while others are evicted. `RESERVE` at least, one of
+/// `RESERVE_SHARE`, and at most `RESERVE_MAX`: the dirty extents in them are written back together.
 const RESERVE: u32 = 2;
 const RESERVE_SHARE: u32 = 64;
 const RESERVE_MAX: u32 = 8;
 /// WEUs that may be leaving without getting any further.
 const STUCK_MAX: usize = 1024;
-/// The cleaner looks at as many entries per eviction, beside its share of all.
+/// Entries that the cleaner looks at per eviction, beside its share of all.
 const SWEEP_LEAST: usize = 64;
 
-/// How far an eviction is.
+/// Progress of an eviction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Evict {
     /// Something in it is dirty or relied on.
@@ -71,7 +71,7 @@ impl Cache {
         self.index.partitions()
     }
 
-    /// Does a leaving WEU wait for something that can't be written back for now?
+    /// True if a leaving WEU waits for an extent that can't be written back for now.
     fn is_stuck(&self, weu: u32) -> bool {
         self.dirty.is_stuck(weu) && self.evicting.get(&weu) == Some(&Evict::Waiting)
     }
@@ -86,7 +86,7 @@ impl Cache {
                 let len = u64::from(self.index.weu(weu).header_bytes);
                 self.evicting.insert(weu, Evict::Reading);
                 let range = (self.layout.weu_at(weu), len);
-                let (what, whose) = ((Op::Read, OwnKind::Metadata), self.whose_weu(weu));
+                let (what, whose) = ((Op::Read, OwnKind::Metadata), self.owner_of_weu(weu));
                 self.send_own(now, FAST, what, whose, range, Data::Absent, Pending::EvictHeader(weu), out);
             }
             Evict::Journaling(number) if self.durability.has_record(number) && !self.pins.contains_key(&weu) => {
@@ -95,15 +95,16 @@ impl Cache {
                 }
                 self.evicting.insert(weu, Evict::Trimming);
                 let range = (self.layout.weu_at(weu), u64::from(self.layout.shape.weu_bytes));
-                let (what, whose) = ((Op::Trim, OwnKind::Metadata), self.whose_weu(weu));
+                let (what, whose) = ((Op::Trim, OwnKind::Metadata), self.owner_of_weu(weu));
                 self.send_own(now, FAST, what, whose, range, Data::Absent, Pending::Trim(weu), out);
             }
             _ => {}
         }
     }
 
-    /// Whose work on a WEU is: where volumes have their own parts the part's volume, in whose slot a fence below then does it.
-    pub(crate) fn whose_weu(&self, weu: u32) -> (VolumeKey, TenantId) {
+    /// The owner of work on a WEU: the part's volume where volumes have their own parts; a fence below then does it in that volume's
+    /// slot.
+    pub(crate) fn owner_of_weu(&self, weu: u32) -> (VolumeKey, TenantId) {
         let part = self.index.weu(weu).partition;
         let own = if self.config.sharing == Sharing::PerVolume { self.volumes.of_partition(part) } else { None };
         (own.unwrap_or(VolumeKey::POOL), TenantId::default())
@@ -131,7 +132,7 @@ impl Cache {
         waiting.flat_map(|(w, _)| self.dirty.in_weu(*w)).filter(mine)
     }
 
-    /// Are there any that can be written back now?
+    /// True if evictions of a part wait for extents that can be written back now.
     pub(crate) fn is_urgent(&self, now: Time, part: u16) -> bool {
         self.urgent(part).any(|k| !self.dirty.is_held(k, now))
     }
@@ -149,7 +150,7 @@ impl Cache {
             c.io.data.copy_to(&mut bytes);
         } // else it is as if it were damaged
         let sequence = self.index.weu(weu).sequence;
-        let (mut entries, mut nameless, mut believed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut entries, mut nameless, mut trusted) = (Vec::new(), Vec::new(), Vec::new());
         for h in headers(&bytes, self.layout.salt, self.layout.block_bytes, weu, Some(sequence), false) {
             for (i, e) in h.entries.iter().enumerate() {
                 let key = self.volumes.slot(&e.name.volume).map(|v| Key::new(v, e.name.extent));
@@ -166,7 +167,7 @@ impl Cache {
                     }
                 };
                 // What is dead is so in the journal, or waited for already.
-                believed.extend(key.filter(|_| !e.dead && !self.index.weu(weu).is_dead(slot)));
+                trusted.extend(key.filter(|_| !e.dead && !self.index.weu(weu).is_dead(slot)));
                 entries.push((slot, key, fp));
             }
         }
@@ -192,7 +193,7 @@ impl Cache {
         self.counters.evicted += 1;
         let share = self.index.files() / self.index.weus().len().max(1);
         self.index.sweep(SWEEP_LEAST + 2 * share);
-        let number = self.durability.retired((weu, sequence), believed, is_damaged);
+        let number = self.durability.retired((weu, sequence), trusted, is_damaged);
         self.evicting.insert(weu, Evict::Journaling(number));
     }
 

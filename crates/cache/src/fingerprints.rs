@@ -1,4 +1,4 @@
-//! Fingerprints of what is cached: where equal content is. At most so many; the one used longest ago goes for a new one.
+//! Fingerprints of cached content, and its places. There is a limit on their number; the least recently used one makes room.
 
 use crate::place::{Fingerprint, Loc, mix};
 use crate::table::{Entry, Table};
@@ -30,7 +30,7 @@ impl FpEntry {
         FpEntry { fp, loc, newer: NONE, older: NONE }
     }
 
-    /// Where it is.
+    /// Its place.
     pub(crate) fn loc(&self) -> Loc {
         Loc::of_bits(self.loc)
     }
@@ -51,7 +51,7 @@ impl Fingerprints {
         Fingerprints { table: Table::with_room(max), newest: NONE, oldest: NONE, max, dropped: 0 }
     }
 
-    /// How many.
+    /// Their number.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
@@ -61,7 +61,7 @@ impl Fingerprints {
         self.dropped
     }
 
-    /// May there be any?
+    /// The most fingerprints that there may be.
     pub(crate) fn max(&self) -> usize {
         self.max
     }
@@ -80,7 +80,7 @@ impl Fingerprints {
         self.table.memory_bytes()
     }
 
-    /// Where content of this fingerprint is, and makes it the one used last.
+    /// Returns the place of content with this fingerprint, and makes it the most recently used one.
     pub(crate) fn find(&mut self, fp: Fingerprint) -> Option<Loc> {
         let at = self.table.find(fp)?;
         self.unlink(at);

@@ -1,4 +1,4 @@
-//! What is written on the fast device: headers of chunks and extents, and the journal's blocks, as bytes and back.
+//! The format on the fast device: headers of chunks and extents, and the journal's blocks, as bytes and back.
 //!
 //! ```text
 //!  a WEU   │ header of chunk 0 │ of chunk 1 │ ...  free  ... │ extents of chunk 1 │ extents of chunk 0 │
@@ -48,11 +48,11 @@ fn u64_at(b: &[u8], at: usize) -> u64 {
 pub struct ExtentName {
     /// The volume and its generation.
     pub volume: VolumeKey,
-    /// Which of its extents; below 2^48.
+    /// Its number in the volume; below 2^48.
     pub extent: u64,
 }
 
-/// What one slot of a WEU holds.
+/// The content of one slot of a WEU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
     /// An extent's bytes, and their fingerprint if there is one.
@@ -71,15 +71,15 @@ pub enum Slot {
 /// A chunk's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkEntry {
-    /// Which extent.
+    /// The extent's name.
     pub name: ExtentName,
     /// It was superseded before the chunk was written.
     pub dead: bool,
-    /// What it holds.
+    /// The slot's content.
     pub what: Slot,
-    /// Where the bytes are in their WEU, in units.
+    /// The offset of the bytes in their WEU, in units.
     pub at_unit: u16,
-    /// How many units they take.
+    /// Their length, in units.
     pub len_units: u16,
     /// The lower half of their checksum, if they are bare.
     pub sum: u32,
@@ -146,7 +146,7 @@ impl ChunkHeader {
         b
     }
 
-    /// How many bytes the header at the beginning of `b` has, if it looks like one of this cache.
+    /// Length in bytes of the header at the beginning of `b`, if it looks like one of this cache.
     pub fn peek(b: &[u8], salt: u64, block_bytes: u32) -> Option<u32> {
         let ours = b.len() >= CHUNK_HEAD_BYTES && u32_at(b, 0) == CHUNK_MAGIC && u64_at(b, 8) == salt;
         (ours && u32_at(b, 20) < 1 << 16).then(|| chunk_header_bytes(u32_at(b, 20) as usize, block_bytes))
@@ -194,7 +194,7 @@ impl ChunkHeader {
     }
 }
 
-/// How an extent's payload was made.
+/// The packing of an extent's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Packing {
@@ -208,14 +208,14 @@ pub enum Packing {
     Modelled = 3,
 }
 
-/// What stands before an extent's payload (NI-M11), unless it is bare.
+/// The head before an extent's payload (NI-M11), unless the extent is bare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExtentHead {
     /// The payload's bytes.
     pub payload_bytes: u32,
-    /// How they were made.
+    /// Their packing.
     pub packing: Packing,
-    /// Whose it was.
+    /// The extent's name when it was packed.
     pub name: ExtentName,
     /// xxh3 of the payload.
     pub sum: u64,
@@ -256,7 +256,7 @@ impl ExtentHead {
     }
 }
 
-/// What the journal says happened.
+/// An event, as the journal records it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Record {
     /// A slot's base entry is no longer true.
@@ -277,24 +277,24 @@ pub enum Record {
         /// See above.
         slot: u32,
     },
-    /// What the WEU holds under a lower number is nothing (it was evicted).
+    /// The WEU holds nothing valid under a lower number (it was evicted).
     Least {
         /// The WEU.
         weu: u32,
         /// The least number that counts.
         sequence: u64,
-        /// What it holds under this number may be torn or spoiled, whatever its headers say.
+        /// Its content under this number may be torn or corrupt, whatever its headers say.
         suspect: bool,
         /// If it's a WEU of clean extents under this number, its headers count; without this they don't.
         confirmed: bool,
     },
-    /// Headers of dirty extents are there for good, of so many slots of the WEU under this number.
+    /// Headers of dirty extents are durable, of the first `slots` slots of the WEU under this number.
     Held {
         /// The WEU.
         weu: u32,
         /// Its number.
         sequence: u64,
-        /// How many.
+        /// Number of slots.
         slots: u32,
     },
     /// Nothing of this volume counts.
@@ -305,7 +305,7 @@ pub enum Record {
     DeadBits {
         /// The WEU.
         weu: u32,
-        /// Which 64 slots.
+        /// The number of the group of 64 slots.
         word: u32,
         /// Their bits.
         bits: u64,
@@ -314,7 +314,7 @@ pub enum Record {
     CleanBits {
         /// The WEU.
         weu: u32,
-        /// Which 64 slots.
+        /// The number of the group of 64 slots.
         word: u32,
         /// Their bits.
         bits: u64,
@@ -364,9 +364,9 @@ impl Record {
 pub struct JournalBlock {
     /// Of the cache.
     pub salt: u64,
-    /// How often the journal began anew; its parity is the half.
+    /// Number of times that the journal began anew; its parity is the half.
     pub epoch: u64,
-    /// Which block of the half.
+    /// The block's number in the half.
     pub index: u32,
     /// The first block of the write that this one is part of: when that was sent, all before it were durable.
     pub since: u32,
@@ -376,7 +376,7 @@ pub struct JournalBlock {
     pub generation: u16,
     /// Chunks with a lower number are durable, or never counted.
     pub durable: u64,
-    /// What happened.
+    /// The events.
     pub records: Vec<Record>,
 }
 

@@ -1,4 +1,4 @@
-//! What is found after a restart, and the index that it becomes, at once.
+//! Entries found after a restart, and the index that they become, at once.
 
 use crate::index::{FileEntry, Index};
 use crate::place::{Key, Loc, mix};
@@ -9,9 +9,9 @@ use crate::weu::set_bit;
 #[derive(Clone, Copy)]
 struct Name {
     key: u64,
-    /// Where the header says so.
+    /// The place of the header's entry.
     own: Loc,
-    /// Where its bytes are, as the duplicate that it is, dirty or clean, ...
+    /// The place of its bytes, as the duplicate that it is, dirty or clean, ...
     target: Loc,
     /// ... if that WEU still has this number.
     sequence: u64,
@@ -27,7 +27,7 @@ impl Entry for Name {
     }
 }
 
-/// What became of the duplicates that headers name.
+/// Results for the duplicates that headers name.
 #[derive(Default)]
 pub struct Named {
     /// Those that count, in order, and where a header says so.
@@ -162,7 +162,7 @@ impl Index {
         }
     }
 
-    /// Is the WEU that has a duplicate's bytes the one that its name means?
+    /// True if the WEU that has a duplicate's bytes is the one that its name means.
     fn is_there(&self, n: &Name) -> bool {
         self.weus[n.target.weu() as usize].sequence == n.sequence
     }

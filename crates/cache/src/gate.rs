@@ -41,17 +41,17 @@ impl Gate {
         }
     }
 
-    /// Is it being changed in the cache?
+    /// True if the extent is being changed in the cache.
     pub(crate) fn is_closed(&self, key: &Key) -> bool {
         self.closed.contains(key)
     }
 
-    /// Is it being changed, wherever? Then it can't be changed in the cache, and what is at hand of it isn't its content.
+    /// True if the extent is being changed, wherever. Then it can't be changed in the cache, and bytes read of it aren't its content.
     pub(crate) fn is_busy(&self, key: &Key) -> bool {
         self.closed.contains(key) || self.passing.contains_key(key)
     }
 
-    /// Is any extent being changed in the cache?
+    /// True if any extent is being changed in the cache.
     pub(crate) fn is_any_closed(&self) -> bool {
         !self.closed.is_empty()
     }
@@ -61,7 +61,7 @@ impl Gate {
         self.closed.range(from..to).copied()
     }
 
-    /// Is something of a slot's volume being changed in the cache?
+    /// True if an extent of a slot's volume is being changed in the cache.
     pub(crate) fn is_changing(&self, slot: u16) -> bool {
         self.closed.range(Key::new(slot, 0)..Key::new(slot + 1, 0)).next().is_some()
     }
@@ -138,12 +138,12 @@ impl Gate {
         self.fills.insert(key, token);
     }
 
-    /// Is a fill of it under way?
+    /// True if a fill of the extent is under way.
     pub(crate) fn is_filling(&self, key: &Key) -> bool {
         self.fills.contains_key(key)
     }
 
-    /// May the fill with this token go on?
+    /// True if the fill with this token may continue.
     pub(crate) fn may_fill(&self, key: &Key, token: Token) -> bool {
         self.fills.get(key) == Some(&token)
     }

@@ -1,4 +1,4 @@
-//! What is cached and where: the file index, the fingerprint index and the WEUs, without any I/O or bytes.
+//! The cache's index: the file index, the fingerprint index and the WEUs, without any I/O or bytes.
 //!
 //! ```text
 //!  file index     <volume, extent> ──► WEU, place in it, generation; base or duplicate, dirty or clean
@@ -46,7 +46,7 @@ struct Partition {
     quota: u32,
 }
 
-/// What is counted here.
+/// Counters of the index.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct IndexCounters {
     /// Stale entries met by a lookup.
@@ -67,7 +67,7 @@ pub struct Index {
     free: Vec<u32>,
     partitions: Vec<Partition>,
     /// Volumes that are gone: their entries are stale.
-    gone: Vec<bool>,
+    deleted: Vec<bool>,
     sweep_at: u32,
     counters: IndexCounters,
 }
@@ -83,7 +83,7 @@ impl Index {
             weus: vec![Weu::free(); weus as usize],
             free: (0..weus).rev().collect(),
             partitions: Vec::new(),
-            gone: Vec::new(),
+            deleted: Vec::new(),
             sweep_at: 0,
             counters: IndexCounters::default(),
         }
@@ -105,7 +105,7 @@ impl Index {
         (self.partitions.len() - 1) as u16
     }
 
-    /// How many there are.
+    /// Number of partitions.
     pub fn partitions(&self) -> u16 {
         self.partitions.len() as u16
     }
@@ -146,7 +146,7 @@ impl Index {
         self.files.len()
     }
 
-    /// At most so many fingerprints from now on, at least 1.
+    /// Limits the fingerprints to `max` from now on, at least 1.
     pub fn set_fingerprints_max(&mut self, max: usize) {
         self.fps.set_max(max);
     }
@@ -161,7 +161,7 @@ impl Index {
         self.fps.len()
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn counters(&self) -> IndexCounters {
         IndexCounters { fingerprints_dropped: self.fps.dropped(), ..self.counters }
     }
@@ -182,24 +182,24 @@ impl Index {
                 false => at += 1,
             }
         }
-        self.gone.clear();
+        self.deleted.clear();
     }
 
     /// A volume is gone: its entries are stale from now on.
     pub fn forget_volume(&mut self, volume: u16) {
         let at = volume as usize;
-        if self.gone.len() <= at {
-            self.gone.resize(at + 1, false);
+        if self.deleted.len() <= at {
+            self.deleted.resize(at + 1, false);
         }
-        self.gone[at] = true;
+        self.deleted[at] = true;
     }
 
     fn is_stale(&self, e: FileEntry) -> bool {
-        let gone = self.gone.get(Key(e.key).volume() as usize).copied().unwrap_or(false);
+        let gone = self.deleted.get(Key(e.key).volume() as usize).copied().unwrap_or(false);
         gone || self.weus[Loc::of_bits(e.loc).weu() as usize].generation != e.generation
     }
 
-    /// Where an extent is.
+    /// The place of an extent.
     pub fn look(&self, key: Key) -> Option<Loc> {
         let e = self.files.get(self.files.find(key.0)?);
         (!self.is_stale(e)).then_some(Loc::of_bits(e.loc))
@@ -258,7 +258,7 @@ impl Index {
         }
     }
 
-    /// Where content of this fingerprint is, and makes it the fingerprint used last.
+    /// Returns the place of content with this fingerprint, and makes it the most recently used one.
     pub fn find_content(&mut self, fp: Fingerprint) -> Option<Loc> {
         self.fps.find(fp)
     }
@@ -437,7 +437,7 @@ impl Index {
         }
     }
 
-    /// The cleaner, for room: goes on over at most `count` entries to one that is stale or a clean duplicate, which goes. Has one?
+    /// The cleaner, for room: walks over at most `count` entries to one that is stale or a clean duplicate, and drops it. True if one was.
     pub fn drop_duplicate(&mut self, count: usize) -> bool {
         for _ in 0..count.min(self.files.len()) {
             self.sweep_at = if self.sweep_at >= self.files.len() as u32 { 0 } else { self.sweep_at };

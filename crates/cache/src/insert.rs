@@ -16,17 +16,18 @@ use std::collections::BTreeSet;
 /// Clean extents on their way into the cache at once; more are not cached.
 const INSERTS_MAX: usize = 4096;
 
-/// Nor are they while so many chunks of clean ones wait for the fast device: it can't keep up.
+/// Clean extents are not cached while this number of clean chunks wait for the fast device: it can't keep up.
 const CLEAN_CHUNKS_MAX: usize = 4;
 
-/// If changes wait for the journal while a clean chunk is written, the device is left to them for so many times as long.
+/// If changes wait for the journal when a clean chunk has been written, no further clean chunk is sent for this multiple of the
+/// time that the chunk took. The device is left to the changes meanwhile.
 const CLEAN_PAUSE: u64 = 32;
 const CLEAN_PAUSE_MAX: Span = Span::from_millis(250);
 
-/// A clean one isn't cached either if so many wait for room.
+/// A clean extent isn't cached either if this number of inserts wait for room.
 const STARVED_CLEAN_MAX: usize = 512;
 
-/// Of a part's WEUs one in so many may be mostly for names of clean duplicates.
+/// One of this number of a part's WEUs may be mostly for names of clean duplicates.
 pub(crate) const NAMES_SHARE: u32 = 8;
 
 /// Entries of the index that are looked at for one to give way to a duplicate.
@@ -46,7 +47,7 @@ pub(crate) struct Insert {
     priority: Priority,
 }
 
-/// What became of an extent whose content seemed to be there.
+/// The result for an extent whose content seemed to be there.
 enum Duplicate {
     /// It wasn't, or can't be relied on.
     None,
@@ -96,8 +97,8 @@ impl Cache {
         self.order_work(WorkFor::Fingerprint(at), tenant, priority, Box::new(task), out);
     }
 
-    /// May this insert go on? Not if the extent was written since, or the device is gone; nor, if it's clean, at the end: what is
-    /// packed then was confirmed.
+    /// True if this insert may continue. It may not if the extent was written since, or the device is gone. At the end no clean one may:
+    /// the chunks packed then were confirmed.
     fn still_wanted(&self, insert: usize) -> bool {
         let i = &self.inserts[insert];
         self.is_ready() && (i.op.is_some() || (self.gate.may_fill(&i.key, i.token) && !self.stopping))
@@ -289,7 +290,7 @@ impl Cache {
     }
 
     /// The open chunk of a partition with room for a clean duplicate's name. Names only make a restart warmer: they take at most
-    /// half of a WEU's slots, without filling it; more only in as many WEUs as may be there for names. So a flood of duplicates
+    /// half of a WEU's slots, without filling it. Only the part's share of WEUs for names may have more. So a flood of duplicates
     /// evicts hardly anything.
     fn room_for_name(&mut self, now: Time, partition: u16, out: &mut Actions) -> Option<usize> {
         if self.stopping {
@@ -433,7 +434,7 @@ impl Cache {
         }
     }
 
-    /// Closes what is open of a partition for good: its volume is gone.
+    /// Closes a partition's open chunks permanently: its volume was deleted.
     pub(crate) fn close_part(&mut self, now: Time, part: u16, out: &mut Actions) {
         let open = |c: &Chunk, index: &Index| !c.closed && index.weu(c.weu).partition == part;
         while let Some(c) = self.chunks.iter().position(|c| open(c, &self.index)) {

@@ -19,7 +19,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// A write that the journal wants, in two places.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JournalWrite {
-    /// Where on the device.
+    /// Both copies' places on the device.
     pub at: [u64; 2],
     /// Whole blocks.
     pub bytes: Vec<u8>,
@@ -38,7 +38,7 @@ pub struct Journal {
     durable: u64,
     /// Records that the write in flight makes durable, and the number of copies not yet written.
     writing: Option<(u64, u32)>,
-    /// What is still to be written of a snapshot, in order, and the records it covers.
+    /// Writes of a snapshot that are still to be sent, in order, and the number of records that it covers.
     snapshot: VecDeque<JournalWrite>,
     covers: u64,
     /// A block is wanted for what it says beside records.
@@ -97,12 +97,12 @@ impl Journal {
         self.said
     }
 
-    /// Nothing waits and nothing is under way?
+    /// True if no record waits and nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.writing.is_none() && self.snapshot.is_empty() && !self.wants_block
     }
 
-    /// Is a snapshot being written?
+    /// True if a snapshot is being written.
     pub fn in_snapshot(&self) -> bool {
         !self.snapshot.is_empty() || (self.writing.is_some() && self.covers > self.durable)
     }
@@ -207,7 +207,7 @@ impl Journal {
     }
 }
 
-/// What a journal says, read back.
+/// A journal's content, read back.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Found {
     /// The epoch to begin next: none of its number was ever begun, and it doesn't overwrite what was found.
@@ -220,7 +220,7 @@ pub struct Found {
     pub records: Vec<Record>,
 }
 
-/// A journal that doesn't say any more what it said.
+/// A journal that has lost some of its records.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Corrupt {
     /// The reason.

@@ -59,7 +59,7 @@ pub struct Cache {
     pub(crate) inserts: Slab<Insert>,
     pub(crate) works: Slab<WorkFor>,
     pub(crate) gate: Gate,
-    /// What came while recovering.
+    /// Requests that came while recovering.
     pub(crate) early: Vec<Io>,
     pub(crate) dirty: Dirty,
     /// All that was dirty is to be written back.
@@ -90,7 +90,7 @@ pub struct Cache {
     pub(crate) ahead: Ahead,
     pub(crate) recipes: Recipes,
     pub(crate) stopping: bool,
-    /// What must survive was ordered to be written out for the last time.
+    /// The last write-out of everything that must survive was ordered.
     draining: bool,
     pub(crate) relearn: Relearn,
     pub(crate) counters: Counters,
@@ -150,16 +150,16 @@ impl Cache {
         }
     }
 
-    /// A cache that is told which volumes there are when it starts, and of which of them only it may have something: what it finds
-    /// of any other was deleted.
+    /// Gives the cache the list of volumes at its start, and for each whether it may have dirty extents in the cache. Extents
+    /// found of any other volume belong to a deleted one.
     #[must_use]
     pub fn with_known(mut self, known: impl IntoIterator<Item = (VolumeKey, bool)>) -> Cache {
         self.volumes.set_known(known);
         self
     }
 
-    /// A cache that is told which volumes' extents were given up, and since which generation of [`CacheConfig::generation`] what
-    /// only it has counts again.
+    /// Gives the cache the list of volumes whose extents were given up. For each, dirty extents are valid again from that generation
+    /// of [`CacheConfig::generation`] on.
     #[must_use]
     pub fn with_given_up(mut self, since: impl IntoIterator<Item = (VolumeKey, u16)>) -> Cache {
         self.volumes.set_given_up(since);
@@ -216,7 +216,8 @@ impl Layer for Cache {
         self.begin_recovery(now, below[FAST as usize], out);
     }
 
-    /// What only writes through is on the slow device.
+    /// False only if the fast device lost acknowledged writes while every volume is write-through without dirty extents: the slow device
+    /// has all of the data.
     fn durability_lost(&mut self, now: Time, port: Port) -> bool {
         if port == SLOW {
             self.slow_lost(now);
@@ -401,7 +402,7 @@ impl Layer for Cache {
                 let weus = bytes / u64::from(self.layout.shape.weu_bytes);
                 self.set_weus_max(now, weus.min(u64::from(self.layout.weus)) as u32, out);
             }
-            CacheControl::FailureNoted => self.noted(now, out),
+            CacheControl::FailureNoted => self.failure_recorded(now, out),
             CacheControl::GiveUp { id, generation } => self.give_up(VolumeKey { id, generation }),
             CacheControl::FingerprintsPercent(percent) => self.set_fingerprints(percent),
         }
@@ -411,11 +412,11 @@ impl Layer for Cache {
 
     fn stop(&mut self, now: Time, out: &mut Actions) {
         self.stopping = true;
-        self.end_unnoted(out);
+        self.end_unrecorded(out);
         self.progress(now, out);
     }
 
-    /// What is packed is written, so that the next start finds it.
+    /// Writes the packed extents, so that the next start finds them.
     fn drain(&mut self, now: Time, out: &mut Actions) {
         self.stopping = true;
         if self.is_ready() {

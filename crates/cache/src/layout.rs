@@ -1,4 +1,4 @@
-//! Where things are on the fast device.
+//! The layout of the fast device.
 //!
 //! ```text
 //!  page │ journal, even: copy, copy │ journal, odd: copy, copy │ WEU 0 │ WEU 1 │ ...
@@ -35,7 +35,7 @@ const RECORDS_MIN: u64 = 64;
 pub struct Layout {
     /// Extents and WEUs.
     pub shape: Shape,
-    /// How many WEUs.
+    /// Number of WEUs.
     pub weus: u32,
     /// Requests must be multiples of it.
     pub block_bytes: u32,
@@ -101,7 +101,7 @@ impl Layout {
         }
     }
 
-    /// Where a half of the journal begins.
+    /// The beginning of a half of the journal.
     pub fn half_at(&self, half: u64) -> u64 {
         PAGE_BYTES + half % 2 * self.half_bytes
     }
@@ -122,7 +122,7 @@ impl Layout {
         (self.copy_bytes() / u64::from(self.block_bytes)) as usize * records_per_block(self.block_bytes)
     }
 
-    /// Where a WEU begins.
+    /// The beginning of a WEU.
     pub fn weu_at(&self, weu: u32) -> u64 {
         let base = (PAGE_BYTES + 2 * self.half_bytes).next_multiple_of(u64::from(self.shape.weu_bytes).min(1 << 20));
         base + u64::from(weu) * u64::from(self.shape.weu_bytes)
@@ -241,7 +241,7 @@ fn snapshot_max(shape: Shape, weus: u64) -> u64 {
     weus * (2 + 2 * words)
 }
 
-/// Room for a snapshot of everything and as many records again, in each of two copies. With less room a full cache writes a snapshot for
+/// Room for twice the records of a full snapshot, in each of two copies. With less room a full cache writes a snapshot for
 /// every few records.
 fn half_bytes(shape: Shape, weus: u64, block_bytes: u32) -> u64 {
     // However small the cache: a snapshot's block, and some for records, whatever the blocks.

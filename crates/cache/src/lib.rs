@@ -51,7 +51,7 @@ pub use nvram::Nvram;
 pub use parts::WEUS_MIN;
 pub use status::{Activity, CacheStatus, Counters, LostRange, StartReport, VolumeStatus};
 
-/// What makes a cache of a fast device: where and what to write, in this order. The page is last: until then there is none.
+/// Writes that make a cache of a fast device: places and bytes, in this order. The page is last: until then there is no cache.
 pub fn format_device(layout: &Layout, generation: u16) -> Vec<(u64, Vec<u8>)> {
     let first = format::JournalBlock {
         salt: layout.salt,

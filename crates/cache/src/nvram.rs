@@ -33,10 +33,10 @@ const BYTES_MIN: u64 = 64 << 10;
 const BLOCKS_MIN: u64 = 64;
 /// Requests of the device at once when moving on.
 const MOVES_MAX: usize = 16;
-/// The NVRAM is read in pieces of as much.
+/// The NVRAM is read in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// What a request sent below is for.
+/// The purpose of a request sent below.
 enum Pending {
     /// A client's, at the device; a read's answer goes below what is in the NVRAM.
     Pass {
@@ -67,7 +67,7 @@ struct Logged {
     failed: Option<Outcome>,
 }
 
-/// What moves on to the device, step by step.
+/// The steps of moving data on to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Moving {
     No,
@@ -84,7 +84,7 @@ pub struct Nvram {
     saying: (usize, u64),
     /// Size and block of the device.
     device: (u64, u64),
-    /// Why it failed.
+    /// The reason of its failure.
     why: Option<String>,
     small_max: u64,
     state: LayerState,
@@ -163,7 +163,7 @@ impl Nvram {
         self
     }
 
-    /// Why it failed, if it did.
+    /// The reason of its failure, if it failed.
     pub fn why(&self) -> Option<&str> {
         self.why.as_deref()
     }
@@ -309,7 +309,7 @@ impl Nvram {
         self.fresh = newer;
     }
 
-    /// What records below `until` brought goes to the device.
+    /// Begins to move the data of records below `until` to the device.
     fn begin_moving(&mut self, now: Time, until: u64, out: &mut Actions) {
         self.leaving = std::mem::take(&mut self.fresh);
         self.to_move = self.leaving.iter().map(|(at, len, data)| (at, len, data.clone())).collect();
@@ -335,7 +335,7 @@ impl Nvram {
         }
     }
 
-    /// The device has for good what was moved: the ring may begin later, which must be known before that matters.
+    /// The device has the moved data durably: the ring may begin later. The NVRAM must record that before the space is used again.
     fn say_so(&mut self, now: Time, out: &mut Actions) {
         self.moving = Moving::Saying;
         let number = self.ring.next_sequence();
@@ -448,7 +448,7 @@ fn record_bytes(data: &Data, len: u64) -> Buf {
     bytes.freeze()
 }
 
-/// Whether the data is all there. Absent data stays absent: a layer that verifies what it reads skips it; and a name stays a name.
+/// True if the data is all there. Absent data stays absent: a layer that verifies what it reads skips it; and a name stays a name.
 fn is_of_bytes(data: &Data) -> bool {
     match data {
         Data::Parts(parts) => parts.iter().all(|(_, d)| is_of_bytes(d)),

@@ -25,7 +25,7 @@ pub(crate) struct Record {
     pub number: u64,
     /// The first number that counted when it was written.
     pub first: u64,
-    /// Where its data belong on the device.
+    /// The offset of its data on the device.
     pub offset: u64,
     pub data: Vec<u8>,
     /// All records below this number were durable when it was written.
@@ -135,7 +135,7 @@ impl Ring {
         if self.old { vec![at] } else { vec![at, self.bytes + at] }
     }
 
-    /// Is it of version 1?
+    /// True if the ring is of version 1.
     pub(crate) fn is_old(&self) -> bool {
         self.old
     }
@@ -149,12 +149,12 @@ impl Ring {
         self.live.iter().map(|r| r.2).sum()
     }
 
-    /// Should what it holds move on?
+    /// True if its content should move on.
     pub(crate) fn is_rather_full(&self) -> bool {
         self.used() > self.bytes / 2
     }
 
-    /// Where a record of so many bytes goes; `spare` bytes after it stay free.
+    /// The place for a record of `bytes` bytes; `spare` bytes after it stay free.
     fn place(&self, bytes: u64, spare: u64) -> Option<u64> {
         let need = bytes + spare;
         let Some(&(_, oldest, _)) = self.live.front() else {

@@ -1,5 +1,5 @@
-//! Who may have how many WEUs. Where space is shared, all of it is one part. Where each volume has its own, the parts together are
-//! never more than what there is: a part that may grow always finds something free, or another that must shrink.
+//! Shares of the WEUs. Where space is shared, all of it is one part. Where each volume has its own, the parts together are
+//! never more than the whole: a part that may grow always finds something free, or another that must shrink.
 
 use crate::config::Sharing;
 use crate::layer::Cache;
@@ -10,7 +10,7 @@ use plimsoll_stack::Actions;
 pub const WEUS_MIN: u32 = 4;
 
 impl Cache {
-    /// May use so many WEUs from now on: a live resize. It's never less than what all parts need at least.
+    /// Limits the cache to `weus_max` WEUs from now on: a live resize. The limit is never below the minimum of all parts together.
     pub fn set_weus_max(&mut self, now: Time, weus_max: u32, out: &mut Actions) {
         let parts = (0..self.partitions()).filter(|p| self.index.use_of(*p).1 >= WEUS_MIN).count() as u32;
         self.config.weus_max = weus_max.max(WEUS_MIN * parts.max(1));
@@ -55,8 +55,8 @@ impl Cache {
     }
 }
 
-/// What each may have of `left`: what it wants if that is enough for all, else at least [`WEUS_MIN`], the first ones first, and a
-/// share of the rest as it wants more.
+/// Each part's share of `left`: its wish if there is enough for all. Otherwise at least [`WEUS_MIN`], the first parts first, and a
+/// share of the rest in proportion to its wish beyond that.
 fn shares(wants: &[(u16, u32)], mut left: u32) -> Vec<(u16, u32)> {
     let all: u64 = wants.iter().map(|w| u64::from(w.1)).sum();
     if all <= u64::from(left) {

@@ -1,4 +1,4 @@
-//! What lies where on a range of addresses: the latest of what was put there.
+//! Data at ranges of addresses: of each address, the latest that was put there.
 
 use crate::tasks::extract;
 use plimsoll_base::Data;
@@ -12,7 +12,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Nothing is there?
+    /// True if there are no pieces.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
@@ -61,7 +61,7 @@ impl Pieces {
         }
     }
 
-    /// What lies at `from..to`, in order, cut to that.
+    /// The pieces at `from..to`, in order, cut to that range.
     pub fn within(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, Data)> {
         let before = self.pieces.range(..from).next_back();
         before.into_iter().chain(self.pieces.range(from..to)).filter_map(move |(&at, (len, data))| {

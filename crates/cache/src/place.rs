@@ -26,13 +26,13 @@ impl Key {
     pub const fn extent(self) -> u64 {
         self.0 & ((1 << 48) - 1)
     }
-    /// Is `next` the extent after it?
+    /// True if `next` is the extent after it.
     pub const fn adjoins(self, next: Key) -> bool {
         self.volume() == next.volume() && self.extent() + 1 == next.extent()
     }
 }
 
-/// Where an extent lies: 22 bits of WEU, 16 of place and 12 of length in units, 11 of slot, 3 of flags.
+/// An extent's place: 22 bits of WEU, 16 of place and 12 of length in units, 11 of slot, 3 of flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loc(u64);
 
@@ -59,15 +59,15 @@ impl Loc {
     pub const fn weu(self) -> u32 {
         (self.0 >> 42) as u32
     }
-    /// Where in the WEU, in bytes.
+    /// Its offset in the WEU, in bytes.
     pub const fn at_bytes(self) -> u32 {
         ((self.0 >> 26) as u32 & 0xffff) * UNIT_BYTES
     }
-    /// How long, in bytes: rounded up to a unit, header included.
+    /// Its length in bytes: rounded up to a unit, header included.
     pub const fn len_bytes(self) -> u32 {
         ((self.0 >> 14) as u32 & 0xfff) * UNIT_BYTES
     }
-    /// Are its bytes all that lies there, as they are and without a head? Their checksum is elsewhere then.
+    /// True if only its bytes are stored, as they are and without a head. Their checksum is elsewhere then.
     pub const fn is_bare(self, extent_bytes: u64) -> bool {
         self.len_bytes() as u64 == extent_bytes
     }
@@ -83,7 +83,7 @@ impl Loc {
     pub const fn is_dirty(self) -> bool {
         self.0 & Loc::DIRTY != 0
     }
-    /// Where it is, whatever the flags.
+    /// Its place, whatever the flags.
     pub const fn place(self) -> u64 {
         self.0 >> 3
     }
@@ -97,7 +97,7 @@ impl Loc {
     pub const fn dirty(self, dirty: bool) -> Loc {
         Loc(self.0 & !Loc::DIRTY | (dirty as u64 * Loc::DIRTY))
     }
-    /// The same bytes, whatever the flags?
+    /// True if both are the same place, whatever the flags.
     pub const fn same_place(self, other: Loc) -> bool {
         self.place() == other.place()
     }

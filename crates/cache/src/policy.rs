@@ -9,7 +9,7 @@ use crate::layout::slots_max;
 use crate::tasks::modelled_payload_bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is written and evicted as one.
+/// The unit of writing and eviction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// WEUs of this many bytes.
@@ -25,7 +25,7 @@ pub struct PolicyConfig {
     pub cache_bytes: u64,
     /// Bytes of an extent.
     pub extent_bytes: u32,
-    /// What is evicted.
+    /// The unit of eviction.
     pub unit: Unit,
     /// Compress by the modelled ratio of each content.
     pub compress: bool,
@@ -33,7 +33,7 @@ pub struct PolicyConfig {
     pub fingerprints_percent: u32,
 }
 
-/// What a replay counted.
+/// Counters of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PolicyCounters {
     /// Extents read.
@@ -52,12 +52,12 @@ pub struct PolicyCounters {
     pub evicted: u64,
 }
 
-/// What a policy does to its device, in order.
+/// A policy's request to its device, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FastIo {
-    /// So many bytes are written from here on.
+    /// Write from this offset on, with this length in bytes.
     Write(u64, u64),
-    /// They aren't needed any more.
+    /// The same range isn't needed any more.
     Evict(u64, u64),
 }
 
@@ -80,9 +80,9 @@ pub struct Policy {
     config: PolicyConfig,
     index: Index,
     open: Option<Open>,
-    /// What each WEU's header lists.
+    /// The entries of each WEU's header.
     headers: BTreeMap<u32, Vec<Entry>>,
-    /// Where a header names each duplicate.
+    /// The WEU and slot at which a header names each duplicate.
     names: BTreeMap<Key, (u32, u32)>,
     /// Those that an eviction left without.
     unnamed: Vec<Key>,
@@ -90,7 +90,7 @@ pub struct Policy {
     of_names: BTreeSet<u32>,
     next: u64,
     counters: PolicyCounters,
-    /// What was done to the device, if somebody wants to know.
+    /// Requests to the device, if a caller asked for them.
     done: Option<Vec<FastIo>>,
 }
 
@@ -121,7 +121,7 @@ impl Policy {
         }
     }
 
-    /// What it has done to its device since this was last called; from the first call on it remembers.
+    /// Returns the requests to its device since the last call; it records them from the first call on.
     pub fn take_done(&mut self) -> Vec<FastIo> {
         self.done.replace(Vec::new()).unwrap_or_default()
     }
@@ -143,7 +143,7 @@ impl Policy {
         }
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn counters(&self) -> PolicyCounters {
         self.counters
     }
@@ -158,7 +158,7 @@ impl Policy {
         (self.index.memory_bytes(), self.index.files() as u64)
     }
 
-    /// A read of an extent that has this content; is it a hit?
+    /// Reads an extent that has this content. True if it is a hit.
     pub fn read(&mut self, key: Key, content: u128) -> bool {
         self.counters.reads += 1;
         if let Some(loc) = self.index.find(key) {
@@ -219,7 +219,7 @@ impl Policy {
         slots_max(Shape { extent_bytes: self.config.extent_bytes, weu_bytes: self.unit_bytes() as u32 })
     }
 
-    /// Is there room in the open WEU for one more entry, and so many bytes?
+    /// True if the open WEU has room for one more entry with `takes` bytes.
     fn has_room(&self, open: Open, takes: u32) -> bool {
         let slots = self.headers.get(&open.weu).map_or(0, Vec::len) as u32 + 1;
         slots <= self.slots_max() && open.used + takes + header_bytes(slots) <= self.unit_bytes() as u32

@@ -18,7 +18,7 @@ const WIDEN_BYTES_MAX: u64 = 4 << 20;
 /// Extents that a forecast looks at.
 const LOOKED_AT_MAX: u64 = 16;
 
-/// Why an extent is brought from where it is.
+/// The purpose of fetching an extent.
 #[derive(Clone, Debug)]
 pub(crate) enum Purpose {
     /// A piece of a client's read.
@@ -33,14 +33,14 @@ pub(crate) enum Purpose {
 #[derive(Clone, Debug)]
 pub(crate) struct Fetch {
     pub key: Key,
-    /// Where it was when this began; `None` for the slow device.
+    /// Its place when this began; `None` for the slow device.
     pub loc: Option<Loc>,
-    /// What of it is wanted.
+    /// The wanted part of it: offset and length.
     pub wanted: (u64, u64),
     pub purpose: Purpose,
     pub tenant: TenantId,
     pub priority: Priority,
-    /// Where the extent, or its head, is in what is read.
+    /// The offset of the extent, or of its head, in the bytes read.
     at: u64,
     /// Others that want what this one reads.
     joined: Vec<usize>,
@@ -389,7 +389,7 @@ impl Cache {
         out.submit(FAST, Io::new(head, Data::Absent));
     }
 
-    /// May a fetch of the same place wait for what another reads? Only if nobody else's turn or importance comes into it.
+    /// True if a fetch may wait for another of the same place. Not if it would wait for another tenant's turn, or at another priority.
     fn may_join(&self, first: &Fetch, f: &Fetch) -> bool {
         let in_one_turn = self.config.sharing == Sharing::Shared || first.key.volume() == f.key.volume();
         in_one_turn && (first.tenant, first.priority) == (f.tenant, f.priority)
@@ -478,7 +478,7 @@ impl Cache {
         if data.is_none()
             && let Some(loc) = f.loc.take()
         {
-            let lost = self.spoiled(f.key, loc);
+            let lost = self.found_corrupt(f.key, loc);
             // Whoever asked is served from where it is now (another part of it was written meanwhile), or from the slow device;
             // only the write-back, and what is lost, can't be.
             if !lost && !matches!(f.purpose, Purpose::Destage { .. }) {
@@ -508,8 +508,8 @@ impl Cache {
         }
     }
 
-    /// What was read of `key` at `loc` is not it. If nothing better is known: was it dirty, and so is lost?
-    fn spoiled(&mut self, key: Key, loc: Loc) -> bool {
+    /// The content read at `loc` isn't `key`'s: that place is corrupt. Returns true if `key` is dirty and has no other copy: it is lost.
+    fn found_corrupt(&mut self, key: Key, loc: Loc) -> bool {
         if self.state.bypassed().is_some() {
             return self.dirty.contains(&key);
         }
@@ -532,7 +532,7 @@ impl Cache {
         true
     }
 
-    /// What a read would wait: that of its slowest part.
+    /// Forecasts a read's wait: that of its slowest part.
     pub(crate) fn forecast_read(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         let Some((slot, _, mode)) = self.volume_of(head).filter(|_| self.is_ready()) else {
             return below.ask(SLOW, at, head);

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Extents of a recipe's page.
 const PAGE_EXTENTS: u64 = 128;
-/// What one of them takes, as the paper counts.
+/// Memory of one of them, as the paper counts.
 const FINGERPRINT_BYTES: u64 = 20;
 
 struct Page {
@@ -67,7 +67,7 @@ impl Recipes {
         self.pages.insert(key, Page { fps, used: self.clock });
         self.by_use.insert(self.clock, key);
         while self.pages.len() as u64 > pages_max.max(1) {
-            let (_, oldest) = self.by_use.pop_first().expect("as many as pages");
+            let (_, oldest) = self.by_use.pop_first().expect("one use for each page");
             self.pages.remove(&oldest);
         }
     }
@@ -79,7 +79,7 @@ impl Recipes {
 }
 
 impl Cache {
-    /// Where content of an extent that isn't in the file index is, if its recipe is known and it is anywhere. Asks for the
+    /// The place of content of an extent that isn't in the file index, if its recipe is known and the content is cached. Asks for the
     /// recipe if it isn't known: the next read of it may profit.
     pub(crate) fn find_by_recipe(&mut self, now: Time, key: Key, size: u64, out: &mut Actions) -> Option<Loc> {
         if self.config.recipe_bytes == 0 || self.config.fingerprints_percent == 0 {

@@ -43,7 +43,7 @@ impl Cache {
             if self.still_holds(weu, sequence) {
                 self.relearn.reading += 1;
                 let range = (self.layout.weu_at(weu), u64::from(self.index.weu(weu).header_bytes));
-                let (pending, whose) = (Pending::Relearn { weu, sequence }, self.whose_weu(weu));
+                let (pending, whose) = (Pending::Relearn { weu, sequence }, self.owner_of_weu(weu));
                 self.send_own(now, FAST, (Op::Read, OwnKind::Recovery), whose, range, Data::Absent, pending, out);
             }
         }

@@ -36,7 +36,7 @@ pub(crate) struct ClientOp {
     pub flush_after: bool,
 }
 
-/// What a request that was sent below is for.
+/// The purpose of a request that was sent below.
 pub(crate) enum Pending {
     /// A client's request that passes by; if it's a flush, what it covers.
     Pass {
@@ -112,7 +112,7 @@ pub(crate) enum Pending {
 /// A volume, and how many of its changes a flush of the slow device covers.
 pub(crate) type Covers = (u16, u64);
 
-/// What a worker does is for this.
+/// The purpose of a worker's task.
 pub(crate) enum WorkFor {
     Fingerprint(usize),
     Pack(usize),
@@ -120,7 +120,7 @@ pub(crate) enum WorkFor {
 }
 
 impl Cache {
-    /// Where a client's request goes.
+    /// Sends a client's request on its way: into the cache or past it.
     pub(crate) fn route(&mut self, now: Time, io: Io, out: &mut Actions) {
         if let State::Failed(_) = self.state {
             return out.end(io, Outcome::Failed(IoError::Unavailable));

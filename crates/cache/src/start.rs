@@ -95,7 +95,7 @@ impl Cache {
         for key in found.maybe_dirty {
             if let Some(loc) = self.index.look(key).filter(|l| l.is_dirty() && !self.dirty.contains(&key)) {
                 let own = self.refs.get(&key).copied();
-                self.dirtied(key, loc, own);
+                self.mark_dirty(key, loc, own);
                 own.into_iter().for_each(|own| self.pin(own.weu()));
                 if self.volumes[key.volume() as usize].config.is_none() {
                     self.dirty.hold(key, Time::NEVER);
@@ -171,7 +171,7 @@ impl Cache {
             )),
             false => State::Bypassed(Bypassed::new(why)),
         };
-        if self.wants_note() {
+        if self.wants_failure_record() {
             out.report(&CacheReport::DeviceFailed);
         }
         self.end_early(now, out);

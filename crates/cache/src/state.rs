@@ -29,13 +29,13 @@ pub(crate) struct Starting {
 /// See [`State::Bypassed`]. Changes wait until the owner has recorded that the device's content is out of date.
 pub(crate) struct Bypassed {
     why: String,
-    noted: bool,
+    recorded: bool,
     waiting: VecDeque<Io>,
 }
 
 impl Bypassed {
     pub(crate) fn new(why: String) -> Bypassed {
-        Bypassed { why, noted: false, waiting: VecDeque::new() }
+        Bypassed { why, recorded: false, waiting: VecDeque::new() }
     }
 
     /// The reason.
@@ -43,19 +43,19 @@ impl Bypassed {
         &self.why
     }
 
-    pub(crate) fn is_noted(&self) -> bool {
-        self.noted
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.recorded
     }
 
     /// A change waits until the failure is recorded.
     pub(crate) fn wait(&mut self, io: Io) {
-        debug_assert!(!self.noted, "nothing waits for what is recorded");
+        debug_assert!(!self.recorded, "nothing waits for what is recorded");
         self.waiting.push_back(io);
     }
 
     /// The failure is recorded, durably: the changes that waited.
-    pub(crate) fn note(&mut self) -> VecDeque<Io> {
-        self.noted = true;
+    pub(crate) fn set_recorded(&mut self) -> VecDeque<Io> {
+        self.recorded = true;
         self.end_waiting()
     }
 

@@ -1,4 +1,4 @@
-//! What is counted and what can be seen of a cache.
+//! Counters and status of a cache.
 
 use crate::batch::WriteBack;
 use crate::config::{Codec, Mode, Sharing};
@@ -33,7 +33,7 @@ pub struct Counters {
     pub duplicates: u64,
     /// Bytes of extents that were packed.
     pub packed_bytes: u64,
-    /// What was left of them after compression.
+    /// Their bytes after compression.
     pub payload_bytes: u64,
     /// Extents not put into the cache: sequential ones.
     pub scans: u64,
@@ -49,9 +49,9 @@ pub struct Counters {
     pub evicted: u64,
     /// Extents read back that were not what they should be; read from the slow device instead.
     pub corrupt: u64,
-    /// Reads of the fast device that failed since it is ready; likewise.
+    /// Reads of the fast device that failed since it is ready; the slow device serves them instead.
     pub unreadable: u64,
-    /// Of what was corrupt or unreadable, what only the cache had: lost.
+    /// Dirty extents of those that were corrupt or unreadable: lost.
     pub lost: u64,
     /// Extents read ahead.
     pub ahead: u64,
@@ -61,7 +61,7 @@ pub struct Counters {
     pub fetched_for_writes: u64,
 }
 
-/// What is under way at an instant.
+/// Work in flight at an instant.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Activity {
     /// It is starting.
@@ -84,7 +84,7 @@ pub struct Activity {
     pub dirty: usize,
 }
 
-/// How the last start went.
+/// Report of the last start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct StartReport {
     /// Extents found, base entries.
@@ -109,16 +109,16 @@ pub struct StartReport {
     pub journal_lost: bool,
     /// The device was of an earlier version.
     pub converted: bool,
-    /// How long it took.
+    /// Its duration.
     pub took: Span,
 }
 
 /// A volume's part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VolumeStatus {
-    /// Which.
+    /// The volume.
     pub key: VolumeKey,
-    /// How its requests are cached.
+    /// The caching mode of its requests.
     pub mode: Mode,
     /// Extents that only the cache has.
     pub dirty: u64,
@@ -133,30 +133,30 @@ pub struct VolumeStatus {
 /// A range of a volume that was lost: only the cache had it, and can't read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LostRange {
-    /// Whose.
+    /// The volume.
     pub volume: VolumeKey,
-    /// From here ...
+    /// The beginning of the range.
     pub offset: u64,
-    /// ... so many bytes.
+    /// Its length in bytes.
     pub len: u64,
 }
 
-/// What a cache is doing.
+/// Status of a cache.
 #[derive(Clone, Debug)]
 pub struct CacheStatus {
     /// In a word: `recovering`, `ready`, `broken`, `failed`.
     pub state: &'static str,
-    /// What is wrong, if something is.
+    /// The problem, if there is one.
     pub why: Option<String>,
     /// Of an extent and a WEU, bytes.
     pub extent_bytes: u32,
     /// See above.
     pub weu_bytes: u32,
-    /// How it compresses.
+    /// The compression.
     pub codec: Codec,
-    /// Does it deduplicate?
+    /// True if it deduplicates.
     pub dedup: bool,
-    /// Whose the space is.
+    /// The owners of the space.
     pub sharing: Sharing,
     /// WEUs on the device, those it may use, and those in use.
     pub weus: (u32, u32, u32),
@@ -176,7 +176,7 @@ pub struct CacheStatus {
     pub start: StartReport,
     /// Volumes that it knows.
     pub volumes: Vec<VolumeStatus>,
-    /// What was lost, the first thousand ranges.
+    /// Lost ranges, the first thousand.
     pub lost: Vec<LostRange>,
     /// Volumes to which what was written last may be missing: headers were corrupt at this start or an earlier one.
     /// [`VolumeKey::POOL`] if it isn't known which.
@@ -204,7 +204,7 @@ impl CacheStatus {
     pub fn write_amplification(&self) -> Option<f64> {
         ratio(self.counters.weu_bytes + self.counters.journal_bytes, self.counters.payload_bytes)
     }
-    /// How many of a hundred bytes weren't written that a cache without deduplication and compression would have.
+    /// Percentage of bytes that weren't written, of those that a cache without deduplication and compression would have written.
     pub fn wear_saved_percent(&self, extent_bytes: u64) -> Option<f64> {
         let plain = self.counters.inserted * extent_bytes;
         ratio(self.counters.weu_bytes + self.counters.journal_bytes, plain).map(|r| (1.0 - r) * 100.0)
@@ -212,7 +212,7 @@ impl CacheStatus {
 }
 
 impl Cache {
-    /// What it is doing.
+    /// Returns the status.
     pub fn status(&self) -> CacheStatus {
         let (state, why) = match &self.state {
             State::Recovering(_) | State::Starting(_) => ("recovering", None),
@@ -260,7 +260,7 @@ impl Cache {
         }
     }
 
-    /// What is lost if the fast device doesn't come back.
+    /// Describes the data that is lost if the fast device doesn't come back.
     fn at_risk(&self, why: &str) -> String {
         let at_risk: Vec<String> = (0..self.volumes.len() as u16)
             .map(|slot| (self.dirty.risks_of(slot).len(), self.volumes[slot as usize].key))
@@ -273,7 +273,7 @@ impl Cache {
         format!("{why}; only the cache has {}: those volumes stop until it is back", at_risk.join(", "))
     }
 
-    /// What is under way, for who watches closely.
+    /// Returns the work in flight, for close monitoring.
     pub fn activity(&self) -> Activity {
         Activity {
             recovering: self.state.is_starting(),

@@ -2,13 +2,13 @@
 //!
 //! The metric is the number of bytes that a stream has read in a row (the paper's M11, NI-A4).
 
-/// Streams that are told apart; the one that moved longest ago is forgotten for a new one.
+/// Streams that are distinguished; the one that moved longest ago is forgotten for a new one.
 const STREAMS: usize = 32;
 
 #[derive(Clone, Copy)]
 struct Stream {
     volume: u16,
-    /// Where it would go on.
+    /// The offset of its next sequential read.
     next: u64,
     /// Bytes in a row.
     run: u64,
@@ -17,7 +17,7 @@ struct Stream {
     moved: u64,
 }
 
-/// What a read is to its stream.
+/// A read's effect on its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
     /// Bytes in a row, this read included.

@@ -4,9 +4,9 @@
 //! A bucket has the entry's place, and in the bits that the place leaves free a tag of its hash: a look-up that passes by
 //! other entries' buckets needn't look at those entries, which are anywhere in memory.
 
-/// What a table holds.
+/// An entry of a table.
 pub trait Entry: Copy {
-    /// What it is found by.
+    /// The key of a look-up.
     type Key: Copy + Eq;
     /// Its key.
     fn key(&self) -> Self::Key;
@@ -14,7 +14,7 @@ pub trait Entry: Copy {
     fn hash(key: Self::Key) -> u64;
 }
 
-/// Entries are allocated by as many at a time, so that growth costs no more than this.
+/// Entries are allocated in blocks of this number, so that growth costs no more than one block.
 const BLOCK: usize = 4096;
 /// The buckets are more by a quarter when more than this many of twenty are full.
 const FULL_OF_20: usize = 17;
@@ -58,12 +58,12 @@ impl<E: Entry> Table<E> {
         assert!(self.place_bits <= u32::BITS, "fewer than 2^32 buckets");
     }
 
-    /// How many entries.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// None?
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -92,7 +92,7 @@ impl<E: Entry> Table<E> {
         assert!(e.key() == key, "an entry's key stays");
     }
 
-    /// What a bucket has that points at an entry of this hash at `place`.
+    /// The value of a bucket that points at an entry of this hash at `place`.
     fn bucket(&self, hash: u64, place: u32) -> u32 {
         self.tag(hash) | (place + 1)
     }
@@ -127,7 +127,7 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Where the entry of `key` is.
+    /// The place of the entry of `key`.
     pub fn find(&self, key: E::Key) -> Option<u32> {
         self.bucket_of(key).ok().map(|b| self.place(self.buckets[b]))
     }
@@ -276,12 +276,12 @@ impl<E: Entry> Bulk<E> {
         self.len += 1;
     }
 
-    /// How many were added.
+    /// Number of entries added.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// None?
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

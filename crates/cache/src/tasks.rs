@@ -1,4 +1,4 @@
-//! What workers do for the cache: fingerprints, packing, unpacking. Bytes live; in simulation content names stand for them.
+//! Workers' tasks for the cache: fingerprints, packing, unpacking. Live they work on bytes; in simulation names stand for content.
 
 use crate::config::{Codec, Hash, Speeds};
 use crate::format::{EXTENT_HEAD_BYTES, ExtentHead, ExtentName, Packing};
@@ -78,11 +78,11 @@ pub struct MakeFingerprint {
     pub data: Data,
     /// Its length.
     pub len: u64,
-    /// What with.
+    /// The hash function.
     pub hash: Hash,
     /// The deduplication domain and the cache's salt: equal contents of different domains have different fingerprints.
     pub key: [u8; 32],
-    /// How fast.
+    /// The modelled speeds.
     pub speeds: Speeds,
 }
 
@@ -127,9 +127,9 @@ pub struct Pack {
     pub data: Data,
     /// Its length.
     pub len: u64,
-    /// How.
+    /// The compression.
     pub codec: Codec,
-    /// How fast.
+    /// The modelled speeds.
     pub speeds: Speeds,
 }
 
@@ -139,7 +139,7 @@ fn ratio_milli(names: &[u8]) -> u64 {
     (ratio.clamp(1.0, 4.0) * 1000.0) as u64
 }
 
-/// What is left of an extent of this content, in simulation.
+/// Length of an extent of this content after compression, in simulation.
 pub fn modelled_payload_bytes(content: u128, extent_bytes: u64) -> u64 {
     modelled_bytes(&content.to_le_bytes(), extent_bytes)
 }
@@ -149,7 +149,7 @@ fn modelled_bytes(names: &[u8], extent_bytes: u64) -> u64 {
     if is_smaller(packed, extent_bytes) { packed } else { extent_bytes }
 }
 
-/// Does an extent take at least a unit less if it's packed, its head included? Else it is left as it is, bare.
+/// True if an extent takes at least a unit less when packed, its head included. Otherwise it is left as it is, bare.
 fn is_smaller(packed: u64, extent_bytes: u64) -> bool {
     packed + EXTENT_HEAD_BYTES as u64 + u64::from(UNIT_BYTES) <= extent_bytes
 }
@@ -196,7 +196,7 @@ impl Task for Pack {
     }
 }
 
-/// What an extent that was read back must be.
+/// The expectation of an extent that was read back.
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
     /// It has a head before it.
@@ -212,23 +212,23 @@ pub enum Expected {
 
 /// Checks and unpacks an extent. Word 0: 1 if it is what it should be; then the data are what was wanted of it.
 pub struct Unpack {
-    /// What was read.
+    /// The data read.
     pub data: Data,
-    /// How many bytes that was.
+    /// Its length in bytes.
     pub total: u64,
-    /// Where in it the extent is, or its head.
+    /// The offset in it of the extent, or of its head.
     pub at: u64,
-    /// What it must be.
+    /// The expectation of the extent.
     pub expected: Expected,
     /// The length of an extent.
     pub extent_bytes: u64,
-    /// What of the extent is wanted: from where, and how much.
+    /// The wanted part of the extent: offset and length.
     pub wanted: (u64, u64),
     /// Don't compare checksums (a planted mistake).
     pub trusting: bool,
     /// It is known to be compressed, or not; for the modelled cost.
     pub packed: bool,
-    /// How fast.
+    /// The modelled speeds.
     pub speeds: Speeds,
 }
 

@@ -23,7 +23,7 @@ impl Cache {
         }
     }
 
-    /// Where a header says of `key` that it's a duplicate, which is from now on not said any more; unpinned if it was dirty.
+    /// Removes the reference of `key` as a duplicate, and returns the place of the header's entry; unpinned if it was dirty.
     pub(crate) fn take_reference(&mut self, key: Key, was_dirty: bool) -> Option<Loc> {
         let own = self.refs.remove(&key)?;
         if was_dirty {
@@ -32,7 +32,7 @@ impl Cache {
         Some(own)
     }
 
-    /// Is this slot of this WEU still in memory?
+    /// The chunk in memory that has this slot of this WEU, if there is one.
     pub(crate) fn chunk_of(&self, weu: u32, slot: u32) -> Option<usize> {
         let has = |c: &Chunk| c.weu == weu && (c.first_slot..c.first_slot + c.entries.len() as u32).contains(&slot);
         self.chunks.iter().position(has)
@@ -40,13 +40,13 @@ impl Cache {
 
     /// Points `key` at `loc`; `own` is where a header says so. What it pointed at before is superseded.
     pub(crate) fn point(&mut self, key: Key, loc: Loc, own: Option<Loc>) {
-        let was_dirty = self.undirty(key);
+        let was_dirty = self.mark_clean(key);
         let old_ref = self.take_reference(key, was_dirty);
         let old = self.index.set(key, loc);
         let by = own.filter(|_| loc.is_dirty()).and_then(|o| self.chunk_of(o.weu(), o.slot()));
         self.supersede(key, old, old_ref, by);
         if loc.is_dirty() {
-            self.dirtied(key, loc, own);
+            self.mark_dirty(key, loc, own);
         }
         if let Some(own) = own.filter(|_| loc.is_dup()) {
             self.refs.insert(key, own);

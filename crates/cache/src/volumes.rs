@@ -1,4 +1,4 @@
-//! Volumes: made known, cached otherwise, forgotten; what the slow device has of them for good.
+//! Volumes: announced, cached in another mode, forgotten; and the changes of them that the slow device has durably.
 
 use crate::config::{CacheVolume, Mode, Planted, Sharing};
 use crate::index::Key;
@@ -17,7 +17,7 @@ pub(crate) struct Volume {
     /// `None` until it is announced.
     pub config: Option<CacheVolume>,
     pub partition: u16,
-    /// What its fingerprints are keyed with.
+    /// The key of its fingerprints.
     pub hash_key: [u8; 32],
     pub dirty: u64,
     pub reads: u64,
@@ -48,7 +48,7 @@ impl Volume {
         }
     }
 
-    /// Is all of it to be written back?
+    /// True if all of it is to be written back.
     pub fn drains(&self) -> bool {
         self.draining || self.config.is_some_and(|c| c.mode != Mode::Back)
     }
@@ -139,7 +139,7 @@ impl Volumes {
         self.given_up.get(key).copied()
     }
 
-    /// May the cache have something newer than the slow device, as far as is known before it was read?
+    /// True if the cache may have something newer than the slow device, as far as is known before it was read.
     pub(crate) fn may_be_behind(&self) -> bool {
         self.known.as_ref().is_none_or(|known| known.values().any(|behind| *behind))
     }
@@ -176,7 +176,7 @@ impl Volumes {
         Some(slot)
     }
 
-    /// Were all slots given out?
+    /// True if all slots were given out.
     fn is_full(&self) -> bool {
         self.slots.len() >= usize::from(u16::MAX)
     }
@@ -226,9 +226,9 @@ impl Cache {
         self.volumes.slot_of(key, self.config.sharing, &mut self.index)
     }
 
-    /// Looks at all that is cached: once for as many volumes as were deleted since it was last done.
+    /// Frees the slots of deleted volumes: one walk over the whole index for all volumes deleted since the last one.
     fn find_free_slots(&mut self) {
-        let needed: BTreeSet<u16> = self.durability.slots_on_trial().collect();
+        let needed: BTreeSet<u16> = self.durability.unconfirmed_slots().collect();
         let busy: BTreeSet<u16> = self.inserts.iter().map(|(_, i)| i.key.volume()).collect();
         let empty = |v: &Volume| self.config.sharing == Sharing::Shared || self.index.use_of(v.partition).0 == 0;
         let free = |(slot, v): &(u16, &Volume)| {
@@ -254,7 +254,7 @@ impl Cache {
         self.volumes.free = free;
     }
 
-    /// Is something of a slot's volume under way?
+    /// True if something of a slot's volume is under way.
     pub(crate) fn is_using_slot(&self, slot: u16) -> bool {
         let mine = |k: &Key| k.volume() == slot;
         let pending = |p: &Pending| match p {
@@ -300,7 +300,7 @@ impl Cache {
         self.progress(now, out);
     }
 
-    /// Keeps fingerprints of so many percent of the extents from now on; nothing where there is no deduplication.
+    /// Keeps fingerprints of `percent` percent of the extents from now on; nothing where there is no deduplication.
     pub(crate) fn set_fingerprints(&mut self, percent: u32) {
         if self.config.fingerprints_percent > 0 && percent > 0 {
             self.config.fingerprints_percent = percent;

@@ -3,7 +3,7 @@
 /// No WEU, in links.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What a WEU is used for.
+/// The state of a WEU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WeuState {
     /// Holds nothing.
@@ -21,13 +21,13 @@ pub enum WeuState {
 /// One WEU.
 #[derive(Clone, Debug)]
 pub struct Weu {
-    /// What it is used for.
+    /// Its state.
     pub state: WeuState,
-    /// How often it was replaced, modulo 2^16 (NI-M4).
+    /// Number of times that it was replaced, modulo 2^16 (NI-M4).
     pub generation: u16,
-    /// Its number among all WEUs ever begun on this device; on the device it tells the old content from the new.
+    /// Its number among all WEUs ever begun on this device; on the device it distinguishes the old content from the new.
     pub sequence: u64,
-    /// Whose it is, where each volume has its own.
+    /// Its partition, where each volume has its own.
     pub partition: u16,
     /// Slots given out.
     pub slots: u32,
@@ -75,7 +75,7 @@ impl Weu {
         self.sums.get(slot as usize).copied().unwrap_or(0)
     }
 
-    /// Keeps that; there will be about so many slots.
+    /// Stores a slot's sum; the WEU will have about `slots` slots.
     pub(crate) fn set_sum(&mut self, slot: u32, sum: u32, slots: u32) {
         if self.sums.len() <= slot as usize {
             self.sums.reserve_exact((slots as usize).saturating_sub(self.sums.len()));
@@ -84,7 +84,7 @@ impl Weu {
         self.sums[slot as usize] = sum;
     }
 
-    /// Is a slot's base entry no longer true?
+    /// True if a slot's base entry is no longer true.
     pub fn is_dead(&self, slot: u32) -> bool {
         bit(&self.dead, slot)
     }
@@ -95,7 +95,7 @@ pub fn bit(bits: &[u64], slot: u32) -> bool {
     bits.get(slot as usize / 64).is_some_and(|w| w >> (slot % 64) & 1 == 1)
 }
 
-/// Sets the bit of `slot`; was it clear?
+/// Sets the bit of `slot`. Returns whether it was clear.
 pub fn set_bit(bits: &mut Vec<u64>, slot: u32) -> bool {
     let at = slot as usize / 64;
     if bits.len() <= at {

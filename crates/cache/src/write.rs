@@ -1,6 +1,6 @@
 //! Changes: through to the slow device, or into the cache.
 //!
-//! An extent goes *through* if its volume is write-through: no start would believe its cached copy any more before the slow
+//! An extent goes *through* if its volume is write-through: its cached copy is made invalid for every later start before the slow
 //! device can have anything newer. It is changed *in the cache* if its volume is write-back, or if only the cache has its latest
 //! content (the volume was write-back until now; it is being written back).
 
@@ -23,7 +23,7 @@ impl Cache {
         let (e, head) = (self.extent_bytes(), io.head);
         let extents = || (head.offset / e..head.end().div_ceil(e)).map(|n| Key::new(slot, n));
         if let State::Bypassed(b) = &mut self.state {
-            return match b.is_noted() {
+            return match b.is_recorded() {
                 false if self.stopping => out.end(io, Outcome::Failed(IoError::Device)),
                 false => b.wait(io),
                 true if extents().any(|k| self.dirty.is_at_risk(&k)) => out.end(io, Outcome::Failed(IoError::Device)),
@@ -93,7 +93,7 @@ impl Cache {
         self.part_done(now, op, out);
     }
 
-    /// Sends what goes through to the slow device. Nothing older is believed of it any more.
+    /// Sends a write-through change to the slow device. No start trusts older cached copies from now on.
     pub(crate) fn send_through(&mut self, _now: Time, op: usize, out: &mut Actions) {
         let o = &mut self.ops[op];
         let (head, ranges) = (o.head, o.through.clone());
@@ -122,7 +122,7 @@ impl Cache {
         }
     }
 
-    /// What of `key` a change covers: from where in the volume, and how much.
+    /// The part of `key` that a change covers: its offset in the volume, and its length.
     fn covered(&self, head: &IoHead, key: Key) -> (u64, u64) {
         let e = self.extent_bytes();
         let (from, to) = (head.offset.max(key.extent() * e), head.end().min((key.extent() + 1) * e));

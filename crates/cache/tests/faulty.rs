@@ -104,7 +104,7 @@ fn inject(life: &mut Life, kind: Kind, rng: &mut Rng) {
 
 /// As the node does it: the next start must know.
 fn note(life: &mut Life, tally: &mut Tally) {
-    if life.cache().wants_note() {
+    if life.cache().wants_failure_record() {
         let report = life.pool.stack().next_report().and_then(|r| r.get());
         assert_eq!(report, Some(plimsoll_cache::CacheReport::DeviceFailed), "reported once");
         tally.noted += 1;
@@ -139,7 +139,7 @@ fn live(life: &mut Life, kind: Kind, rng: &mut Rng, tally: &mut Tally) -> Result
         if kind.heals() && at == 0 && events == heals {
             life.pool.disk(0).set_faults(DiskFaults::default());
         }
-        if life.cache().wants_note() {
+        if life.cache().wants_failure_record() {
             notes -= 1;
             if notes == 0 {
                 note(life, tally);
@@ -155,7 +155,7 @@ fn live(life: &mut Life, kind: Kind, rng: &mut Rng, tally: &mut Tally) -> Result
         note(life, tally);
         // It may fail only now.
         if let Err(why) = life.all_end(20_000) {
-            if !life.cache().wants_note() {
+            if !life.cache().wants_failure_record() {
                 return Err(format!("{kind:?}: {why}, {}", life.cache().status().state));
             }
             note(life, tally);

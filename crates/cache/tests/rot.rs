@@ -444,7 +444,7 @@ fn judge(disks: Vec<SimDisk>, life: &Life, done: &[String], rng: &mut Rng, tally
 fn heal(p: SimPool, seen: &Seen, oracle: &Oracle, life: &Life, rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
     let (setup, extents) = (life.setup, SECTORS / 8);
     let mut second = Life { pool: p, oracle: oracle.clone(), setup, may_fail: true, failed: 0, slow_lost: false };
-    if second.cache().wants_note() {
+    if second.cache().wants_failure_record() {
         second.setup.config.generation += 1;
         second.order(plimsoll_cache::CacheControl::FailureNoted);
     }
@@ -533,7 +533,7 @@ fn run_with(seed: u64, planted: Option<Planted>, tally: &mut Tally, unreadable: 
             done = spoil(Disks::Used(&mut life.pool), &setup, &mut rng, tally);
             tally.while_serving += 1;
         }
-        if life.cache().wants_note() {
+        if life.cache().wants_failure_record() {
             life.setup.config.generation += 1;
             life.order(plimsoll_cache::CacheControl::FailureNoted);
         }

@@ -53,7 +53,7 @@ fn a_sector_that_cannot_be_read_stops_only_who_would_miss_it() {
         unreadable(&mut disks[1], at);
         let (state, mut next) = start(disks, setup, &life);
         assert_ne!(state, LayerState::Failed, "at {at}: {:?}", next.cache().status().why);
-        if next.cache().wants_note() {
+        if next.cache().wants_failure_record() {
             next.setup.config.generation += 1;
             next.order(plimsoll_cache::CacheControl::FailureNoted);
         }

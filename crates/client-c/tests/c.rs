@@ -76,7 +76,8 @@ fn a_c_program_reads() {
 #[test]
 fn the_example_shows_that_a_slow_replica_isnt_waited_for() {
     let dir = tempfile::tempdir().unwrap();
-    let slow = Does::Queue(Duration::from_millis(30));
+    // Longer than a busy machine delays the fast one's answers.
+    let slow = Does::Queue(Duration::from_millis(150));
     let fakes = [("slow", slow), ("fast", Does::Serve)].map(|(name, does)| Fake::start(dir.path(), name, 7, does));
     fakes.iter().for_each(|f| f.set(|s| s.size_bytes = 4 << 20));
     let (installed, program) = (Installed::into(&dir.path().join("usr")), dir.path().join("two_replicas"));
@@ -87,5 +88,5 @@ fn the_example_shows_that_a_slow_replica_isnt_waited_for() {
         let line = ran.lines().find_map(|l| l.strip_prefix(policy)).unwrap_or_else(|| panic!("{policy}: {ran}"));
         line.trim_end_matches("ms").parse::<f64>().unwrap()
     };
-    assert!(p99("base: p99 ") >= 30.0 && p99("mitt+wait: p99 ") < p99("base: p99 "), "{ran}");
+    assert!(p99("base: p99 ") >= 150.0 && p99("mitt+wait: p99 ") < p99("base: p99 "), "{ran}");
 }

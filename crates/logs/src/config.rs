@@ -1,9 +1,9 @@
-//! What can be set, live, of the logs' behaviour (their layout is [`crate::Shape`]).
+//! Settings of the logs' behaviour, changeable live (the layout is [`crate::Shape`]).
 
 use plimsoll_base::{Span, Time};
 use serde::{Deserialize, Serialize};
 
-/// How the layer behaves. Each default says where it comes from.
+/// Settings of the layer. Each default names its source.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogsConfig {
@@ -16,7 +16,7 @@ pub struct LogsConfig {
     /// A write waits this long for others to go with it. Nothing beside a disk's rotation; a sync() of 20 files comes
     /// within it.
     pub gather: Span,
-    /// When logged data go home.
+    /// The times at which logged data are checkpointed.
     pub clean: CleanConfig,
     /// A log is swapped in idle time when it is fuller than this, in percent (§III-G: 80).
     pub swap_above_percent: u32,
@@ -32,8 +32,8 @@ pub struct LogsConfig {
     pub off_below: Span,
     /// Capacitor-backed RAM for the MTL table, where there is any.
     pub capacitor: Option<Capacitor>,
-    /// When nothing was logged for this long after records became durable, an empty record says that they were: so a corrupt one is
-    /// noticed, and not taken for one that a power loss tore.
+    /// If nothing is logged for this long after records became durable, an empty record witnesses that they were. So a later corruption
+    /// of them is noticed, and not taken for a record that a power loss tore.
     pub witness_after: Span,
     /// Serve, degraded, although durable records are known lost whose ranges are not known: older data may be read there. A start
     /// with it that finds no further loss no longer says so of an earlier one.
@@ -64,7 +64,7 @@ impl Default for LogsConfig {
     }
 }
 
-/// When logged data go home (§III-F). Whatever is set: when no log has room, and when the operator asks.
+/// Rules of checkpointing (§III-F). Whatever is set, logs are also emptied when none has room, and when the operator asks.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CleanConfig {
@@ -74,7 +74,7 @@ pub struct CleanConfig {
     pub every: Option<Span>,
     /// Piece by piece when clients have asked nothing for this long; log swapping waits for the same.
     pub idle_after: Option<Span>,
-    /// Whether idle time is used for cleaning (otherwise for swapping only, as the paper prefers where it is rare).
+    /// True if idle time is used for cleaning (otherwise for swapping only, as the paper prefers where it is rare).
     pub when_idle: bool,
     /// And then only when more than this share of the logs, in percent, holds something worth moving: as lazily as there is
     /// room for. Data that are read again soon are closer together in the logs than at home (measured: ML-8H).
@@ -102,9 +102,9 @@ impl Default for CleanConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OffHours {
-    /// When it next begins, on the layer's clock.
+    /// The beginning of a window, on the layer's clock.
     pub first: Time,
-    /// How long it lasts.
+    /// Its length.
     pub lasts: Span,
 }
 
@@ -112,18 +112,18 @@ pub struct OffHours {
 pub const DAY: Span = Span::from_secs(24 * 3600);
 
 impl OffHours {
-    /// Is `now` in a window?
+    /// True if `now` is in a window.
     pub fn contains(&self, now: Time) -> bool {
         now >= self.first && now.since(self.first).as_nanos() % DAY.as_nanos() < self.lasts.as_nanos()
     }
 
-    /// When the window that `now` is in (or the last one) began.
+    /// The beginning of the window that `now` is in, or of the last one.
     pub fn begun(&self, now: Time) -> Time {
         let days = now.since(self.first).as_nanos() / DAY.as_nanos();
         self.first + Span::from_nanos(days * DAY.as_nanos())
     }
 
-    /// When the next window begins after `now`.
+    /// The beginning of the next window after `now`.
     pub fn next(&self, now: Time) -> Time {
         if now < self.first {
             return self.first;
@@ -137,14 +137,14 @@ impl OffHours {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capacitor {
-    /// How long the capacitor feeds RAM and device after the power is lost (100 to 400 ms).
+    /// Time for which the capacitor feeds RAM and device after the power is lost (100 to 400 ms).
     pub lasts: Span,
-    /// What the device writes in a second meanwhile (the paper reckons with 100 MB).
+    /// Bytes that the device writes in a second meanwhile (the paper reckons with 100 MB).
     pub bytes_per_s: u64,
 }
 
 impl Capacitor {
-    /// What can be written out.
+    /// Bytes that can be written out.
     pub fn budget_bytes(&self) -> u64 {
         self.bytes_per_s / 1000 * (self.lasts.as_nanos() / 1_000_000)
     }
@@ -155,7 +155,7 @@ impl Capacitor {
 pub enum Planted {
     /// A client's flush isn't passed on.
     FlushNotPassed,
-    /// An image is named before it is durable, and what went home before it.
+    /// An image is named before it is durable, and before the writes to home addresses that it records are.
     ImageNotFlushed,
     /// A record's data may be anything.
     DataSumIgnored,
@@ -171,13 +171,13 @@ pub enum Planted {
     FuaNotFlushed,
     /// Records are acknowledged though nobody will look for them.
     NoteForgotten,
-    /// What was superseded while it was read is written home all the same.
+    /// Data that was superseded while it was read is checkpointed all the same.
     StaleWrittenHome,
     /// A client's write home doesn't wait for a checkpoint's.
     HomeUnordered,
     /// A log is reused before the image that empties it.
     ResetTooEarly,
-    /// What is left of a cut extent is looked for at the extent's beginning.
+    /// The rest of a cut extent is looked for at the extent's beginning.
     CutMisplaced,
     /// Records are acknowledged out of their order in the log.
     AckedOutOfOrder,
@@ -187,7 +187,7 @@ pub enum Planted {
     ReaderIgnored,
     /// The newer image's body isn't checked.
     ImageSumIgnored,
-    /// What failed elsewhere on the device is no news to the layer: it goes on to empty logs.
+    /// A failure elsewhere on the device doesn't reach the layer: it continues to empty logs.
     LossUnheard,
     /// A newer image that the notes name but that is corrupt is taken for one that was cut off.
     OlderImageUsed,
@@ -219,7 +219,7 @@ pub enum Planted {
     ReadUnchecked,
     /// A checkpoint doesn't verify the data that it reads from a log.
     CleanUnchecked,
-    /// That something is lost of which the ranges aren't known is said for one start only.
+    /// A loss whose ranges aren't known is reported for one start only.
     LossNotKept,
     /// Ranges known to be lost read as their older data.
     LossForgotten,

@@ -1,9 +1,9 @@
-//! What a flush owes: the records, and that what was superseded by something at home stays superseded.
+//! Duties of a flush: the records, and a record of each logged range that newer data at its home address supersedes.
 //!
-//! A large write over logged data goes home; the record with the old data is still in its log, and would be believed by a
-//! recovery. So the kill is recorded too, but not before what is at home is durable, or a crash between the two would lose
-//! both (ML-A5: data durable, then what says so). A flush with kills to record is: flush, record, flush. One such job runs
-//! at a time, and flushes that come meanwhile share the next.
+//! A large write over logged data goes to the home address. The record with the old data is still in its log, and a recovery would
+//! take it for valid. So the kill is recorded too, but not before the data at the home address is durable: a crash between the two
+//! would lose both (ML-A5: data durable, then the record of it). A flush with kills to record is: flush, record, flush. One such job
+//! runs at a time, and flushes that come meanwhile share the next.
 
 use crate::append::Queued;
 use crate::config::Planted;
@@ -12,7 +12,7 @@ use crate::log::Tail;
 use plimsoll_base::{Completion, Io, IoError, Op, Outcome, OwnKind, Time, VolumeKey};
 use plimsoll_stack::Actions;
 
-/// What is at home is newer than what logs hold of the range up to `sequence`.
+/// A home range with newer data than all logs hold of it up to `sequence`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kill {
     pub home: u64,
@@ -94,7 +94,7 @@ impl Logs {
         self.send_own(io, Own::JobFlush, out);
     }
 
-    /// Where each log's acknowledged records end that no flush has covered yet.
+    /// Ends of the logs' acknowledged records that no flush has covered yet.
     pub(crate) fn dirty_tails(&self) -> Vec<Tail> {
         self.dirty.iter().map(|&log| self.logs[log as usize].done(log)).collect()
     }
@@ -146,7 +146,7 @@ impl Logs {
         }
     }
 
-    /// What was logged of a range is superseded by what is at home. True if there was anything.
+    /// Ends the validity of a range's logged data: the home address has newer data. True if there was any.
     pub(crate) fn kill(&mut self, home: u64, len: u64, key: VolumeKey) -> bool {
         let is_stale = self.stale.superseded(home, home + len);
         let killed = self.mtl.kill(home, home + len) || is_stale;
@@ -174,7 +174,7 @@ impl Logs {
         self.image_wanted |= self.kills.len() > KILLS_MAX;
     }
 
-    /// Is there a kill within the range that isn't durable yet (or may not be)?
+    /// True if there is a kill within the range that isn't durable yet (or may not be).
     pub(crate) fn has_unrecorded_kill(&self, from: u64, to: u64) -> bool {
         self.flush_job.is_some() || self.kills.iter().any(|k| k.home < to && from < k.home + k.len)
     }
@@ -217,7 +217,7 @@ impl Logs {
         self.kills_recorded(now, out);
     }
 
-    /// When all of the job's kills are in records, those are flushed.
+    /// Flushes the job's kills once all of them are in records.
     fn kills_recorded(&mut self, now: Time, out: &mut Actions) {
         let tails = self.dirty_tails();
         let Some(job) = self.flush_job.as_mut().filter(|j| j.recording == 0 && j.image.is_none()) else { return };

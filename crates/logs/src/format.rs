@@ -109,12 +109,12 @@ pub fn epoch_of(number: u64) -> u32 {
     (number & 0x7fff_ffff) as u32
 }
 
-/// What an entry of a record says.
+/// The kind of a record's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EntryKind {
     /// The range's newest bytes are in this record.
     Data,
-    /// What was logged of the range before is no longer valid: something newer is at home.
+    /// The data logged of the range before is no longer valid: the home address has newer data.
     Kill,
 }
 
@@ -125,9 +125,9 @@ pub struct Entry {
     pub home: u64,
     /// Bytes.
     pub len: u32,
-    /// What about them.
+    /// The entry's kind.
     pub kind: EntryKind,
-    /// Whose.
+    /// The volume of the range.
     pub key: VolumeKey,
     /// Its place in the order of all changes.
     pub sequence: u64,
@@ -161,7 +161,7 @@ pub fn witnesses_max(entries: usize, header: u64) -> usize {
     (header as usize - RECORD_HEAD - entries * ENTRY_BYTES) / WITNESS_BYTES
 }
 
-/// Which log a record is in and what comes before it there.
+/// A record's place in its log, and the record before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// Its device address.
@@ -222,7 +222,7 @@ pub fn encode_record(
 /// A record's header, decoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// What it says.
+    /// Its entries.
     pub entries: Vec<Entry>,
     /// Ends of other logs that were durable.
     pub witnesses: Vec<Witness>,
@@ -230,11 +230,11 @@ pub struct Record {
     pub header_bytes: u64,
     /// Its data's length.
     pub data_bytes: u64,
-    /// What the next record must name.
+    /// The sum that the next record must name.
     pub sum: u64,
 }
 
-/// How long the header in `b` says that it is, if it looks like one at all: how much more must be read.
+/// Length of the header in `b`, as it states it, if it looks like one at all: the number of bytes to read.
 pub fn header_length(b: &[u8]) -> Option<u64> {
     let len = (b.len() >= RECORD_HEAD && u32_at(b, 0) == RECORD_MAGIC).then(|| u64::from(u32_at(b, 4)))?;
     (len >= RECORD_HEAD as u64).then_some(len)
@@ -276,7 +276,7 @@ pub fn decode_record(layout: &Layout, place: Place, b: &[u8]) -> Option<Record> 
 /// Numbers that count up never come near this: one that does is corrupt, and adding to it would overflow.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
-/// Does an entry name blocks that there are?
+/// True if the blocks that an entry names exist.
 pub(crate) fn is_in_range(layout: &Layout, e: &Entry) -> bool {
     e.len > 0
         && e.sequence < NUMBER_MAX
@@ -371,7 +371,7 @@ pub fn sum_of_units(layout: &Layout, sums: &[u64]) -> u64 {
     }
 }
 
-/// Is `data` what `sum` was made of? What carries no bytes can't be checked: simulations of timing.
+/// True if `sum` was made of `data`. Data without bytes can't be checked (simulations of timing), and passes.
 pub fn is_as_written(layout: &Layout, len: u64, data: &Data, sum: u64) -> bool {
     !carries_bytes(data) || sum_of(layout, len, data) == sum
 }
@@ -393,7 +393,7 @@ pub struct LogEntry {
     pub busy: bool,
     /// Retired: nothing more is written to it.
     pub bad: bool,
-    /// What the next record must name.
+    /// The sum that the next record must name.
     pub sum: u64,
     /// See [`epoch_of`].
     pub epoch: u32,
@@ -412,11 +412,11 @@ pub struct Image {
     pub next_sequence: u64,
     /// All logs.
     pub logs: Vec<LogEntry>,
-    /// What is in them.
+    /// The extents in the logs.
     pub extents: Vec<(u64, Mapped)>,
 }
 
-/// What an image's header says.
+/// The fields of an image's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ImageHeader {
     /// As in [`Image`].
@@ -588,7 +588,7 @@ pub struct Note {
     pub chunks: Vec<bool>,
 }
 
-/// How many neighbouring logs share a note's bit.
+/// Number of neighbouring logs that share a note's bit.
 pub fn logs_per_chunk(logs: u32) -> u32 {
     // At least 16: a stream that passes from group to group then needs a note every 1.6 GB.
     logs.div_ceil(CHUNKS_MAX).max(16)
@@ -623,7 +623,7 @@ pub fn decode_note(layout: &Layout, b: &[u8]) -> Option<Note> {
     valid.then(|| Note { number: u64_at(b, 8), image: u64_at(b, 24), chunks: (0..chunks as usize).map(bit).collect() })
 }
 
-/// What a device needs to be given logs: places and bytes to write before its first use, then to sync.
+/// Writes that give a device its logs: places and bytes to write before its first use, then to sync.
 pub fn format_device(layout: &Layout) -> Vec<(u64, Vec<u8>)> {
     let log = |log| LogEntry { tail: 0, busy: false, bad: false, sum: first_sum(layout, log, 1), epoch: 1 };
     let logs = (0..layout.logs).map(log).collect();
@@ -656,7 +656,7 @@ pub enum Formatted {
     LayoutLost,
 }
 
-/// Was the device formatted? `first` are its first [`LOOK_BYTES`]. A note beyond the first one is written before any record is.
+/// Tells whether the device was formatted, by its first [`LOOK_BYTES`]. A note beyond the first one is written before any record is.
 pub fn is_formatted(first: &[u8]) -> Formatted {
     let page = |at: u64| &first[at as usize..(at + PAGE_BYTES) as usize];
     let is_blank = |b: &[u8]| b.iter().all(|&b| b == 0);

@@ -1,7 +1,7 @@
 //! Images of the MTL table, and notes of which image is in force and which logs may have records that it doesn't know.
 //!
-//! An image is the point at which anything is given up: what went home, was swapped or killed before it is settled only by
-//! the image that says so, and a log is emptied by nothing else. Its instant is when it is begun:
+//! An image is the point at which anything is given up. Data that was checkpointed, swapped or killed before it is settled only by
+//! the image that records so, and a log is emptied by nothing else. Its instant is when it is begun:
 //!
 //! ```text
 //! body, header ─► flush ─► note, both copies ─► in force: logs are emptied ─► the same image to the other slot
@@ -35,7 +35,7 @@ const RETRY_MAX_DOUBLINGS: u32 = 5;
 enum Stage {
     /// Its own writes.
     Write,
-    /// The flush of these, and of what went home before.
+    /// The flush of these, and of the checkpointed data before.
     Sync,
     /// Both copies of the note that names it.
     Note,
@@ -61,7 +61,7 @@ pub(crate) struct ImageJob {
 }
 
 impl ImageJob {
-    /// May a note on the device already name it?
+    /// True if a note on the device may already name it.
     fn is_noted(&self) -> bool {
         matches!(self.stage, Stage::Note | Stage::Layout(_))
     }
@@ -113,7 +113,7 @@ pub(crate) struct Notes {
     /// Chunks that both notes on the device name, and those in flight.
     noted: Vec<bool>,
     writing: Option<Writing>,
-    /// What the next must say besides.
+    /// Chunks that the next note must name besides.
     wanted: Vec<bool>,
     /// Chunks with records since the last image (or the one under way) was begun.
     since: Vec<bool>,
@@ -181,12 +181,12 @@ impl Notes {
         self.wanted[c] = true;
     }
 
-    /// Do the notes on the device name `log`?
+    /// True if the notes on the device name `log`.
     pub fn names(&self, log: u32) -> bool {
         self.off || self.noted[self.chunk(log)]
     }
 
-    /// May a record go to `log`: will a recovery look at it, now and after the note under way?
+    /// True if a record may go to `log`: a recovery will look at it, now and after the note under way.
     pub fn covers(&self, log: u32) -> bool {
         let c = self.chunk(log);
         let stays = self.writing.as_ref().is_none_or(|w| w.note.chunks[c]);
@@ -317,7 +317,7 @@ impl Logs {
         }
     }
 
-    /// Begins an image that empties `resets`. False if the table is too large: something must go home first.
+    /// Begins an image that empties `resets`. False if the table is too large: something must be checkpointed first.
     pub(crate) fn begin_image(&mut self, now: Time, resets: Vec<u32>, out: &mut Actions) -> bool {
         assert!(!self.is_image_busy(), "one image at a time");
         let number = self.image_number + 1;
@@ -378,12 +378,12 @@ impl Logs {
         self.write_image(now, out)
     }
 
-    /// Must a later start know of it, too?
+    /// True if a later start must know of the loss, too.
     fn has_loss(&self) -> bool {
         self.lost.is_some() && !self.has(Planted::LossNotKept)
     }
 
-    /// Is an image under way, or a copy of one?
+    /// True if an image or a copy of one is under way.
     pub(crate) fn is_image_busy(&self) -> bool {
         self.image.is_some() || self.copy.is_some()
     }
@@ -538,8 +538,8 @@ impl Logs {
         self.counters.table_errors += 1;
     }
 
-    /// What capacitor-backed RAM writes out when the power is lost, and where: the table as it is, after which no record need
-    /// be looked at. `None` without a capacitor. If it is cut off, it is ignored.
+    /// The bytes that capacitor-backed RAM writes out when the power is lost, and their place: the table as it is, after which no record
+    /// need be looked at. `None` without a capacitor. A dump that is cut off is ignored.
     pub fn dump(&self) -> Option<(u64, Vec<u8>)> {
         self.config.capacitor?;
         let fits = self.mtl.len() <= self.layout.shape.extents_max as usize;

@@ -32,7 +32,7 @@ use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Message, Offer, Port,
 use slab::Slab;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Where the layer is in its life.
+/// The state of the layer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
     Recovering,
@@ -76,7 +76,7 @@ pub struct Logs {
     pub(crate) queue: VecDeque<Queued>,
     /// Bytes of those writes.
     pub(crate) queue_bytes: u64,
-    /// When what waits began to, or last got a record.
+    /// The time since which the queue waits: its first entry's, or the last record's.
     pub(crate) queue_since: Time,
     pub(crate) gather_until: Time,
     pub(crate) records_inflight: u32,
@@ -84,7 +84,7 @@ pub struct Logs {
     pub(crate) buffers: BufPool,
     /// Client writes home that wait for an own one.
     pub(crate) held: Vec<Io>,
-    /// What came while recovering.
+    /// Requests that came while recovering.
     pub(crate) early: Vec<Io>,
     /// Superseded by something at home, and no record or image says so yet.
     pub(crate) kills: Vec<Kill>,
@@ -93,7 +93,7 @@ pub struct Logs {
     /// Copies of writes in records that failed.
     pub(crate) stale: StaleCopies,
     pub(crate) flush_job: Option<FlushJob>,
-    /// What waits for the next one.
+    /// Flushes that wait for the next job.
     pub(crate) flush_next: Vec<Completion>,
     pub(crate) image: Option<ImageJob>,
     pub(crate) copy: Option<CopyJob>,
@@ -115,7 +115,7 @@ pub struct Logs {
     /// The operator asked for a checkpoint.
     pub(crate) clean_asked: bool,
     pub(crate) cleaned_at: Time,
-    /// When the off-hours began in which everything last went home.
+    /// The beginning of the off-hours in which everything was last checkpointed.
     pub(crate) window_done: Time,
     pub(crate) clean_retry_at: Time,
     /// Draining: no new jobs of its own.
@@ -157,7 +157,7 @@ pub(crate) enum Pending {
 }
 
 impl Pending {
-    /// Is it a client's change of any of this home range, on its way home?
+    /// True if it is a client's change of any of this home range, on its way to the home address.
     pub fn changes(&self, from: u64, to: u64) -> bool {
         let overlaps = |h: &IoHead| h.op.is_change() && h.offset < to && from < h.end();
         match self {
@@ -191,14 +191,14 @@ pub(crate) struct Split {
     dispatched_at: Time,
 }
 
-/// What an operator is told then.
+/// The report to the operator after such a failure.
 pub(crate) const DURABILITY_LOST: &str =
     "a flush or a durable write failed: nothing is promised durable until the node is started again";
 
 /// No log.
 pub(crate) const HOME: u32 = u32::MAX;
 
-/// What is read below for a piece of a client's request: where it isn't home, whole units, so that they can be checked.
+/// The range that is read below for a piece of a client's request: in a log whole units, so that they can be checked.
 pub(crate) struct Logged {
     log: u32,
     /// Bytes read.
@@ -256,7 +256,7 @@ impl Piece {
 }
 
 impl Logged {
-    /// Are the bytes read those that were logged?
+    /// True if the bytes read are those that were logged.
     fn is_as_written(&self, layout: &Layout, data: &Data) -> bool {
         match &self.sums {
             Sums::None => true,
@@ -347,7 +347,7 @@ impl Logs {
         logs
     }
 
-    /// Is this mistake planted?
+    /// True if this mistake is planted.
     pub(crate) fn has(&self, planted: Planted) -> bool {
         self.config.planted == Some(planted)
     }
@@ -366,7 +366,7 @@ impl Logs {
         out.submit(0, io);
     }
 
-    /// May the device have lost it, so that something else is found there, perhaps another's?
+    /// True if the device may have lost it, so that other content is found there, perhaps another volume's.
     fn is_doubtful(&self, m: &Mapped) -> bool {
         if m.is_lost() {
             return true;
@@ -375,7 +375,7 @@ impl Logs {
         m.at + u64::from(m.len) > known
     }
 
-    /// Once durability is lost: may what is read of a home range be older than what was durable, or another's?
+    /// True if durability is lost and a read of a home range may find older data than was durable, or another volume's.
     fn reads_doubt(&self, from: u64, to: u64) -> bool {
         let superseded = |k: &Kill| k.home < to && from < k.home + k.len;
         self.kills.iter().any(superseded) || self.mtl.lookup(from, to).any(|(_, m)| self.is_doubtful(&m))
@@ -405,7 +405,7 @@ impl Logs {
                 let c = Completion { io, outcome: Outcome::Failed(IoError::Device), dispatched_at: Time::NEVER };
                 return self.end_client(now, c, out);
             }
-            self.at_home(at, home, &mut pieces);
+            self.in_place(at, home, &mut pieces);
             at = home + u64::from(m.len);
             let piece = Piece::logged(&m);
             let apart = match pieces.last_mut() {
@@ -414,13 +414,13 @@ impl Logs {
             };
             pieces.extend(apart);
         }
-        self.at_home(at, to, &mut pieces);
+        self.in_place(at, to, &mut pieces);
         self.counters.reads_from_logs += u64::from(pieces.iter().any(|p| p.read.log != HOME));
         self.send_pieces(io, pieces, out);
     }
 
     /// Pieces of a home range, cut where a log lies between.
-    fn at_home(&self, mut from: u64, to: u64, pieces: &mut Vec<Piece>) {
+    fn in_place(&self, mut from: u64, to: u64, pieces: &mut Vec<Piece>) {
         while from < to {
             let (at, run) = self.layout.to_device(from);
             let len = run.min(to - from);
@@ -517,7 +517,7 @@ impl Logs {
         }
     }
 
-    /// A change that goes home.
+    /// Sends a change to its home address.
     pub(crate) fn change(&mut self, mut io: Io, out: &mut Actions) {
         let (from, to) = (io.offset, io.end());
         if self.config.capacitor.is_some() && self.mtl.touches(from, to) {
@@ -530,7 +530,7 @@ impl Logs {
             return self.held.push(io);
         }
         let mut pieces = Vec::new();
-        self.at_home(from, to, &mut pieces);
+        self.in_place(from, to, &mut pieces);
         self.send_pieces(io, pieces, out);
     }
 
@@ -542,8 +542,8 @@ impl Logs {
         }
     }
 
-    /// A client's request went home and came back.
-    fn went_home(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
+    /// A client's request to home addresses has ended.
+    fn ended_in_place(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
         let head = c.io.head;
         if !head.op.is_change() {
             return self.end_client(now, c, out);
@@ -601,7 +601,7 @@ impl Logs {
             let outcome = s.failed.unwrap_or(Outcome::Done);
             let data = if outcome.is_done() && s.head.op == Op::Read { join(s.pieces) } else { Data::Absent };
             let c = Completion { io: Io::new(s.head, data), outcome, dispatched_at: s.dispatched_at };
-            self.went_home(now, c, out);
+            self.ended_in_place(now, c, out);
         }
     }
 
@@ -622,7 +622,7 @@ impl Logs {
         out.submit(0, below);
     }
 
-    /// Where `head` will be on the device, for forecasts.
+    /// The predicted place of `head` on the device, for forecasts.
     pub(crate) fn derived(&self, head: &IoHead) -> IoHead {
         let mut below = *head;
         if head.op == Op::Flush || head.end() > self.layout.home_bytes || head.len == 0 {
@@ -647,7 +647,7 @@ impl Logs {
         below
     }
 
-    /// Does a write go to a log (ML-M2)?
+    /// True if a write goes to a log (ML-M2).
     pub(crate) fn is_logged(&self, head: &IoHead) -> bool {
         head.op == Op::Write && head.len <= self.adapt.logged_write_bytes() && matches!(self.life, Life::Ready)
     }
@@ -693,7 +693,7 @@ impl Logs {
     }
 }
 
-/// Did the device itself fail (as against a request that was withdrawn)?
+/// True if the device itself failed (as against a request that was withdrawn).
 pub(crate) fn is_device(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Failed(IoError::Device))
 }
@@ -778,7 +778,7 @@ impl Layer for Logs {
                     }
                     c.io.head = head;
                     self.read_ended(read.log, is_device(c.outcome));
-                    self.went_home(now, c, out);
+                    self.ended_in_place(now, c, out);
                 }
                 Pending::Flush { head, tails } => {
                     c.io.head = head;
@@ -817,7 +817,7 @@ impl Layer for Logs {
         }
     }
 
-    fn may_believe(&self) -> bool {
+    fn can_trust_flush(&self) -> bool {
         !self.durability_lost
     }
 

@@ -1,4 +1,4 @@
-//! Where the logs lie: LogSize in every GroupSize (Manylogs §III-B, ML-M1), and what a home address is on the device.
+//! The layout of the logs: LogSize in every GroupSize (Manylogs §III-B, ML-M1), and a home address's place on the device.
 //!
 //! ```text
 //! device  │ layout │ note × 2 │ layout │ image × 2 │ group 0              │ group 1 …            │ rest │
@@ -12,11 +12,11 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What an operator chooses about a device's layout. It can't change once the device is formatted.
+/// An operator's choice of a device's layout. It can't change once the device is formatted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
-    /// GroupSize: one log lies in every so many bytes (Manylogs §VI: 100 MB).
+    /// GroupSize: one log lies in each run of this number of bytes (Manylogs §VI: 100 MB).
     pub group_bytes: u64,
     /// LogSize (10 MB).
     pub log_bytes: u64,
@@ -30,7 +30,7 @@ impl Default for Shape {
     }
 }
 
-/// Why a device can't be laid out, or isn't laid out as expected: what, and what to do.
+/// The reason why a device can't be laid out, or isn't laid out as expected, and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadLayout(pub String);
 
@@ -43,7 +43,7 @@ impl std::error::Error for BadLayout {}
 
 /// Bytes of the layout block and of each note: what every device writes without being asked for less.
 pub const PAGE_BYTES: u64 = 4096;
-/// Where the two notes are.
+/// Places of the two notes.
 pub const NOTES_AT: [u64; 2] = [PAGE_BYTES, 2 * PAGE_BYTES];
 /// Offsets of the two copies of the layout page.
 pub const LAYOUTS_AT: [u64; 2] = [0, 3 * PAGE_BYTES];
@@ -71,9 +71,9 @@ pub struct Layout {
     pub shape: Shape,
     /// Makes this device's checksums its own: what another device (or a client) wrote can't pass for a record.
     pub salt: u64,
-    /// How many groups, and so logs.
+    /// Number of groups, and so of logs.
     pub logs: u32,
-    /// Where group 0 begins.
+    /// The beginning of group 0.
     pub base: u64,
     /// Bytes of one image's place.
     pub image_bytes: u64,
@@ -149,12 +149,12 @@ impl Layout {
         (self.base + home + passed * self.shape.log_bytes, end - home)
     }
 
-    /// How many extents an image of so many bytes holds.
+    /// Number of extents in an image of `bytes` bytes.
     pub const fn extents_in(&self, bytes: u64) -> u64 {
         bytes.saturating_sub(IMAGE_HEADER_BYTES + self.logs as u64 * IMAGE_LOG_BYTES) / IMAGE_EXTENT_BYTES
     }
 
-    /// Where log `log` begins on the device.
+    /// The beginning of log `log` on the device.
     pub const fn log_start(&self, log: u32) -> u64 {
         self.base + log as u64 * self.shape.group_bytes + self.half_bytes
     }
@@ -165,7 +165,7 @@ impl Layout {
         group.min(u64::from(self.logs) - 1) as u32
     }
 
-    /// The same but for the salt?
+    /// True if both are the same but for the salt.
     pub fn is_laid_out_as(&self, other: &Layout) -> bool {
         *self == Layout { salt: self.salt, ..*other }
     }

@@ -3,7 +3,7 @@
 use crate::layout::Layout;
 use std::collections::VecDeque;
 
-/// What may be done with a log.
+/// The permitted use of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// Takes records while it has room.
@@ -20,7 +20,7 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Log {
     pub state: State,
-    /// Where the next record goes, and the sum that it must name.
+    /// The end of its records, where the next one goes, and the sum that the next one must name.
     pub tail: u32,
     pub sum: u64,
     /// The same without records that are still under way.
@@ -40,7 +40,7 @@ pub(crate) struct Log {
     pub no_space: bool,
     /// It was filled by a swap and has taken no record since: it is cold, and full on purpose.
     pub swapped_in: bool,
-    /// How often it was emptied.
+    /// Number of times it was emptied.
     pub emptied: u32,
     /// Records under way, in order.
     pub order: VecDeque<usize>,
@@ -85,7 +85,7 @@ impl Log {
     }
 }
 
-/// Where the acknowledged records of a log end at some instant, if it isn't emptied after it.
+/// The end of a log's acknowledged records at some instant, if the log isn't emptied after it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tail {
     pub log: u32,
@@ -151,7 +151,7 @@ impl Open {
         (word..self.words.len()).find(|i| masked(*i) != 0).map(|i| i as u32 * 64 + masked(i).trailing_zeros())
     }
 
-    /// How many groups away from `log` the next other open log is.
+    /// Distance in groups from `log` to the next other open log.
     pub fn groups_to_next(&self, log: u32) -> u32 {
         let below = log.checked_sub(1).and_then(|l| self.below(l));
         below.into_iter().chain(self.above(log + 1)).map(|l| l.abs_diff(log)).min().unwrap_or(u32::MAX)

@@ -31,7 +31,7 @@ pub struct Mapped {
     pub len: u32,
     /// The log it lies in, or [`LOST`].
     pub log: u32,
-    /// Whose data.
+    /// The volume of the data.
     pub key: VolumeKey,
     /// Checksum of the data. `None`: format version 1 kept none.
     pub unit: Option<Unit>,
@@ -42,7 +42,7 @@ impl Mapped {
         home + u64::from(self.len)
     }
 
-    /// Does `next`, whose home follows on this one's, follow on it in the log too?
+    /// True if `next`, whose home range follows this one's, also follows it in the log.
     fn goes_on_with(&self, next: &Mapped) -> bool {
         self.end_of(self.at) == next.at
             && (self.log, self.key) == (next.log, next.key)
@@ -62,7 +62,7 @@ impl Mapped {
         Mapped { at: home, len, log: LOST, key, unit: None }
     }
 
-    /// Is it known lost?
+    /// True if it is known lost.
     pub fn is_lost(&self) -> bool {
         self.log == LOST
     }
@@ -106,7 +106,7 @@ impl Mtl {
         self.map.len()
     }
 
-    /// Is nothing logged?
+    /// True if nothing is logged.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
@@ -137,7 +137,7 @@ impl Mtl {
         self.valid[log as usize]
     }
 
-    /// What of `from..to` is logged: home address and place of each piece, ascending, cut to the range.
+    /// The logged parts of `from..to`: home address and place of each piece, ascending, cut to the range.
     pub fn lookup(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, Mapped)> + '_ {
         let before = self.map.range(..from).next_back().filter(move |(home, m)| m.end_of(**home) > from);
         before.into_iter().chain(self.map.range(from..to)).map(move |(&home, m)| {
@@ -146,7 +146,7 @@ impl Mtl {
         })
     }
 
-    /// Is any of `from..to` logged?
+    /// True if any of `from..to` is logged.
     pub fn touches(&self, from: u64, to: u64) -> bool {
         self.map.range(..to).next_back().is_some_and(|(home, m)| m.end_of(*home) > from)
     }

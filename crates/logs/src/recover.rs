@@ -1,4 +1,4 @@
-//! What the layer knows after a start: the image in force, and what records say since (Manylogs §III-H, ML-M8).
+//! The layer's state after a start: the image in force, and the records since (Manylogs §III-H, ML-M8).
 //!
 //! Reads both layout pages and both notes, the image that the notes name, and then of each log that the note names the records
 //! beyond the image's end of it. Then it judges what it found:
@@ -32,9 +32,9 @@ use plimsoll_base::{Buf, Completion, Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
 use std::collections::VecDeque;
 
-/// How much of a log is read at first: enough to see that nothing is there, or a few records.
+/// Bytes of a log that are read at first: enough to see that nothing is there, or a few records.
 pub(crate) const LOOK_BYTES: u64 = 64 << 10;
-/// And then.
+/// Bytes that are read at a time after that.
 const READ_BYTES: u64 = 1 << 20;
 /// The longest header of a record.
 const RECORD_HEADER_MAX: u64 = 4096;
@@ -102,7 +102,7 @@ enum Sums {
 struct Scan {
     log: u32,
     epoch: u32,
-    /// Where the next record would be, and what it would have to name.
+    /// The place of the next record, and the sum that it would have to name.
     at: u64,
     sum: u64,
     /// Bytes read from `from` on, which are used up to `at`.
@@ -131,7 +131,7 @@ impl Scan {
 }
 
 enum Step {
-    /// At least so much must be read, better so much.
+    /// Bytes that must be read at least, and bytes that should be read.
     Read(u64, u64),
     End,
 }
@@ -675,7 +675,7 @@ impl Logs {
         }
     }
 
-    /// Everything is read: what records say is judged, and applied in the order in which it was said.
+    /// Everything is read: judges the records, and applies them in the order in which they were written.
     fn recovered(&mut self, now: Time, mut r: Recovery, out: &mut Actions) {
         let missing = match self.judge(&mut r) {
             Ok(missing) => missing,
@@ -881,7 +881,7 @@ impl Logs {
         }
     }
 
-    /// What came while recovering is served.
+    /// Serves the requests that came while recovering.
     pub(crate) fn serve_early(&mut self, now: Time, out: &mut Actions) {
         for io in std::mem::take(&mut self.early) {
             plimsoll_stack::Layer::submit(self, now, io, out);

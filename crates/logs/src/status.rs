@@ -1,10 +1,10 @@
-//! What is counted and what can be seen of the logs.
+//! Counters and status of the logs.
 
 use crate::layer::{Life, Logs};
 use crate::log::State;
 use plimsoll_base::{Span, Time};
 
-/// Why logs are emptied.
+/// The reason of emptying logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Why {
     /// No log had room, or the MTL table had none.
@@ -36,16 +36,16 @@ impl Why {
     }
 }
 
-/// What one emptying of logs did.
+/// Report of one emptying of logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CleanReport {
-    /// Why.
+    /// Its reason.
     pub why: Why,
     /// Logs emptied.
     pub logs: u32,
-    /// When it began.
+    /// Its beginning.
     pub begun_at: Time,
-    /// How long it took, pauses included.
+    /// Its duration, pauses included.
     pub took: Span,
     /// Of that, reading logs.
     pub read_time: Span,
@@ -76,7 +76,7 @@ pub struct Counters {
     pub record_bytes: u64,
     /// Records that failed and were written elsewhere.
     pub records_failed: u64,
-    /// Small writes that went home because no log had room.
+    /// Small writes that went to their home addresses because no log had room.
     pub spilled: u64,
     /// Reads that found something in a log.
     pub reads_from_logs: u64,
@@ -98,7 +98,7 @@ pub struct Counters {
     pub images: u64,
     /// The last one's bytes.
     pub image_bytes: u64,
-    /// How long the last one took.
+    /// Time that the last one took.
     pub image_time: Span,
     /// Logs swapped.
     pub swaps: u64,
@@ -108,17 +108,17 @@ pub struct Counters {
     pub cleans_failed: u64,
     /// Reads and writes of theirs that failed.
     pub clean_errors: u64,
-    /// Bytes that went home or to another log.
+    /// Bytes moved to their home addresses or to another log.
     pub cleaned_bytes: u64,
     /// Logs retired.
     pub logs_retired: u64,
     /// The last job.
     pub last_clean: Option<CleanReport>,
-    /// How recovery went.
+    /// Report of the last recovery.
     pub recovery: RecoveryReport,
 }
 
-/// What a recovery found and took.
+/// Findings and cost of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecoveryReport {
     /// From the start until the layer served.
@@ -143,7 +143,7 @@ pub struct RecoveryReport {
     pub from_dump: bool,
 }
 
-/// What the layer is doing beside passing requests on.
+/// Work of the layer beside passing requests on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Activity {
     /// Records under way.
@@ -156,12 +156,12 @@ pub struct Activity {
     pub cleaning: Option<Why>,
 }
 
-/// How the logs are.
+/// Status of the logs.
 #[derive(Clone, Debug)]
 pub struct LogsStatus {
-    /// What is wrong, if something is.
+    /// The problem, if there is one.
     pub problem: Option<String>,
-    /// How many there are.
+    /// Number of logs.
     pub logs: u32,
     /// One log's bytes.
     pub log_bytes: u64,
@@ -173,13 +173,13 @@ pub struct LogsStatus {
     pub logged_write_bytes_configured: u64,
     /// Logging is switched off for a load that it doesn't help.
     pub switched_off: bool,
-    /// How full each log is, in percent, in the order of their places; 255: retired.
+    /// Used space of each log, in percent, in the order of their places; 255: retired.
     pub occupancy: Vec<u8>,
     /// Valid bytes in logs.
     pub valid_bytes: u64,
     /// Extents in the MTL table.
     pub extents: u64,
-    /// As many as it may have.
+    /// The most extents that it may have.
     pub extents_max: u64,
     /// Bytes of an image of it.
     pub mtl_bytes: u64,
@@ -187,16 +187,16 @@ pub struct LogsStatus {
     pub kills_pending: u64,
     /// Bytes whose reads fail until they are written again, as what was logged of them is lost.
     pub lost_bytes: u64,
-    /// What is being emptied now: why, and bytes that are still to move.
+    /// The emptying under way: its reason, and bytes that are still to move.
     pub cleaning: Option<(Why, u64)>,
-    /// How long that will take, by what it took so far.
+    /// Its remaining time, extrapolated from the time so far.
     pub cleaning_left: Option<Span>,
     /// Since the start.
     pub counters: Counters,
 }
 
 impl Logs {
-    /// Why it doesn't serve, or not all.
+    /// The reason why it doesn't serve, or serves in part only.
     pub fn problem(&self) -> Option<String> {
         match &self.life {
             Life::Recovering => None,
@@ -216,7 +216,7 @@ impl Logs {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// What it is doing.
+    /// Returns the work under way.
     pub fn activity(&self) -> Activity {
         Activity {
             records: self.records_inflight,
@@ -226,12 +226,12 @@ impl Logs {
         }
     }
 
-    /// What has been counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// How it is now. Looks at every log.
+    /// Returns the status now. Looks at every log.
     pub fn status(&self, now: Time) -> LogsStatus {
         let size = self.layout.shape.log_bytes;
         let percent = |l: &crate::log::Log| match l.state {

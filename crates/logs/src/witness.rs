@@ -3,8 +3,8 @@
 //! A torn record and a corrupt one look alike: both fail their sum. Only the one that was torn was never durable. So each record
 //! names the ends of the logs whose records have become durable since the last time, and a recovery that finds less of a log
 //! than a witness names knows that it lost something. When no record follows for [`crate::LogsConfig::witness_after`], an empty
-//! one is written for it: what becomes corrupt later than that is noticed, what becomes corrupt sooner and is followed by
-//! a power loss at once isn't told from a torn write.
+//! one is written for it: what becomes corrupt later than that is noticed. A record that becomes corrupt sooner and is followed by
+//! a power loss at once can't be distinguished from a torn one.
 //!
 //! A claim stays open until a witness of it is durable itself, or an image is in force that has the records.
 

@@ -41,7 +41,7 @@ fn serve(args: &[String]) {
     stack.push(Box::new(Map::new()), vec![Target::Node(2)]);
     let queue = SchedulerOptions { depth: 32, ..SchedulerOptions::default() };
     stack.push(SchedulerKind::Noop.layer(&queue, DiskModel::unknown(SIZE_BYTES)), vec![Target::Device(0)]);
-    let (handle, ears) = PoolHandle::new().unwrap();
+    let (handle, receiver) = PoolHandle::new().unwrap();
     let options = PoolOptions { trace_every: 0, ..PoolOptions::default() };
 
     // Valgrind runs one thread at a time: commands are sent before the pool takes this thread, and nobody waits for answers.
@@ -60,7 +60,7 @@ fn serve(args: &[String]) {
     let program = std::env::current_exe().unwrap();
     let input = Stdio::from(OwnedFd::from(theirs));
     let mut client = std::process::Command::new(program).arg("--client").args(args).stdin(input).spawn().unwrap();
-    Pool::new(stack, None, devices, ears, options).and_then(Pool::run).unwrap();
+    Pool::new(stack, None, devices, receiver, options).and_then(Pool::run).unwrap();
     client.wait().unwrap();
 }
 

@@ -151,7 +151,7 @@ impl Crowd {
         }
     }
 
-    /// Must somebody give way for a newcomer, and is there anybody who may?
+    /// Tells whether a member must give way for a newcomer, and whether there is one that may.
     fn is_full_for(&self, peer: PeerKey) -> (bool, bool) {
         let mut members = self.members.lock().expect("no panic while held");
         members.retain(|m| !m.task.is_finished());
@@ -262,7 +262,7 @@ mod tests {
             }
         }
 
-        /// Of the members that came in this order: which are there?
+        /// Numbers of the members that are there, in the order in which they came.
         async fn left(&self) -> Vec<usize> {
             // An aborted task ends when this thread's runtime comes to it.
             for _ in 0..10 {

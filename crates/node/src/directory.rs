@@ -86,7 +86,7 @@ pub struct Volume {
     pub pool: usize,
     /// Size.
     pub size_bytes: u64,
-    /// Refuse changes?
+    /// True if changes are refused.
     pub read_only: bool,
     /// Tenant that is charged, unless the connection names another.
     pub tenant: String,
@@ -119,7 +119,8 @@ impl Volume {
             LayerState::Recovering => Some("is recovering: try again later".into()),
             LayerState::Failed => Some("has failed: the node's log says why".into()),
             LayerState::Ready | LayerState::Degraded => {
-                let what = "has seen a flush fail: it is exported again after `plimsoll pool recover`";
+                let what =
+                    "has seen a flush fail: it is exported again once the node's operator has recovered the pool";
                 health.flush_failed.then(|| what.into())
             }
         }

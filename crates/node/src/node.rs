@@ -315,7 +315,7 @@ impl Node {
         }
         self.check_parts(found.pool, name, v.tenant.get_ref())?;
         if (&found.tenant, found.read_only) != (v.tenant.get_ref(), v.read_only) {
-            self.rule_volume(&found, v.tenant.get_ref(), v.read_only).await.map_err(in_volume)?;
+            self.set_volume_owner(&found, v.tenant.get_ref(), v.read_only).await.map_err(in_volume)?;
         }
         match found.size_bytes {
             size if size < v.size.0 => self.grow_volume(name, v.size.0).await.map_err(in_volume),
@@ -329,10 +329,10 @@ impl Node {
     }
 
     /// Sets a volume's owner and whether it may be changed, as now configured.
-    async fn rule_volume(&self, volume: &Volume, tenant: &str, read_only: bool) -> Result<()> {
+    async fn set_volume_owner(&self, volume: &Volume, tenant: &str, read_only: bool) -> Result<()> {
         let Some(store) = self.pools[volume.pool].store.clone() else { return Ok(()) };
         let (name, tenant) = (volume.name.clone(), tenant.to_string());
-        let ruled = move || store.change().rule_volume(&name, tenant, read_only);
+        let ruled = move || store.change().set_volume_owner(&name, tenant, read_only);
         self.publish(volume.pool, &blocking(ruled).await?).await
     }
 

@@ -21,7 +21,7 @@ pub enum Mistake {
     NothingOwn,
 }
 
-/// Does the test that runs this process plant the mistake, by its name in `PLIMSOLL_TEST_MISTAKE`?
+/// True if the test that runs this process plants the mistake, by its name in `PLIMSOLL_TEST_MISTAKE`.
 #[cfg(debug_assertions)]
 pub fn is(mistake: Mistake) -> bool {
     use std::sync::OnceLock;

@@ -94,7 +94,7 @@ pub fn costs(
     Ok((Costs::Profile(Box::new(profile.clone())), discipline))
 }
 
-/// Are the profile's pages the modelled drive's?
+/// Checks that the profile's pages are the modelled drive's.
 fn check_pages(file: &str, profile: &Profile, model: Option<&ModelPlan>) -> Result<(), String> {
     let (Some(flash), Some(DeviceSpec::Flash { spec, .. })) = (&profile.flash, model.map(|m| &m.spec)) else {
         return Ok(());

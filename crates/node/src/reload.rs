@@ -90,7 +90,7 @@ pub fn differences(old: &Config, new: &Config) -> Reloaded {
     all
 }
 
-/// Are the keys of a volume alike that only a start applies?
+/// True if the keys of a volume that only a start applies are alike.
 fn fixed_alike(a: &VolumeConfig, b: &VolumeConfig) -> bool {
     let of = |v: &VolumeConfig| (v.pool.get_ref().clone(), v.cache_size, v.slots, v.baseline.clone(), v.cache);
     of(a) == of(b)

@@ -51,13 +51,14 @@ impl FromStr for ReplicaUse {
 
 /// Reason why a replica may lack acknowledged writes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
 pub enum Behind {
     /// It doesn't.
     No = 0,
     /// The node ended without a word.
     Unclean = 1,
-    /// Somebody who wrote to it was lost.
-    WriterLost = 2,
+    /// A writer's end was not orderly, or writes that it had acknowledged were given up.
+    WriterLost = ReplicaRecord::WRITES_LOST,
     /// It is being caught up.
     Resync = 3,
 }
@@ -212,6 +213,27 @@ impl Replica {
             self.open.store(true, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// As [`Replica::open`], for async tasks: a thread waits for the device.
+    ///
+    /// # Errors
+    /// A failing storage, in words.
+    pub async fn open_for_client(self: Arc<Self>) -> Result<(), String> {
+        if self.open.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let turn = match &self.kept {
+            Some((store, _)) => Some(store.turn().await),
+            None => None,
+        };
+        // The turn is the thread's: a client that leaves meanwhile lets no other thread wait beside it.
+        let opened = tokio::task::spawn_blocking(move || {
+            let opened = self.open();
+            drop(turn);
+            opened
+        });
+        opened.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
     }
 
     /// After an orderly end. Blocks; does nothing where nobody could have changed it.

@@ -88,7 +88,7 @@ impl Seats {
         Ok(Seat { seats: self.clone(), peer, tenant: None, descriptors: 1, leaving: None })
     }
 
-    /// Has a tenant as many connections as it may?
+    /// True if a tenant has the most connections that it may have.
     pub fn is_full(&self, tenant: TenantId) -> bool {
         self.with(|t| t.by_tenant.get(&tenant).is_some_and(|n| *n >= self.limits.connections_per_tenant))
     }

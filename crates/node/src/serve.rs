@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigErrors, Log, Tls};
 use crate::events::{Kind, Severity};
-use crate::http::{self, Control, Order, Orders, Token, Told};
+use crate::http::{self, Control, LastProblems, Order, Orders, Token};
 use crate::node::{Node, NodeError};
 use crate::notify::Notify;
 use crate::reload::{self, Reloaded};
@@ -100,9 +100,16 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     let started = Instant::now();
     let local_reads = config.control.local_reads;
     let (orders, mut ordered) = Orders::new();
-    let told = Told::default();
-    let control =
-        Arc::new(Control { node: node.clone(), bound: bound.clone(), token, local_reads, started, told, orders });
+    let last_problems = LastProblems::default();
+    let control = Arc::new(Control {
+        node: node.clone(),
+        bound: bound.clone(),
+        token,
+        local_reads,
+        started,
+        last_problems,
+        orders,
+    });
     let api = http::router(control.clone());
     let (mut clients, mut watchers) = (JoinSet::new(), JoinSet::new());
     let interrupted = node.interrupted_deletions();

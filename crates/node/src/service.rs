@@ -284,9 +284,7 @@ impl Service {
     /// Before anybody who could change a volume is let in, it's durable that only an orderly end is a clean one.
     async fn mark_open(&self, who: &Identity, name: &str) -> Result<(), Refusal> {
         let replica = self.directory.read().expect("no panic while held").replica(who, name)?;
-        let marked = tokio::task::spawn_blocking(move || replica.open()).await;
-        let failed = |what: String| Refusal::new(RefusalReason::Unavailable, what);
-        marked.map_err(|e| failed(e.to_string()))?.map_err(|e| failed(e.to_string()))
+        replica.open_for_client().await.map_err(|what| Refusal::new(RefusalReason::Unavailable, what))
     }
 
     /// Waits until every TLS client has what its pool answered, or has had the time to take it.

@@ -38,10 +38,10 @@ fn start(inflight_max: usize, patience: Duration) -> Running {
     let queue = SchedulerOptions { depth: 32, ..SchedulerOptions::default() };
     stack.push(SchedulerKind::Noop.layer(&queue, DiskModel::unknown(SIZE_BYTES)), vec![Target::Node(3)]);
     stack.push(Box::new(ModelLayer::new(model)), vec![Target::Device(0)]);
-    let (handle, ears) = PoolHandle::new().unwrap();
+    let (handle, receiver) = PoolHandle::new().unwrap();
     let options =
         PoolOptions { trace_every: 0, client_end: patience, payload_time: patience, ..PoolOptions::default() };
-    let thread = std::thread::spawn(move || Pool::new(stack, None, devices, ears, options).and_then(Pool::run));
+    let thread = std::thread::spawn(move || Pool::new(stack, None, devices, receiver, options).and_then(Pool::run));
     let (reply, answer) = tokio::sync::oneshot::channel();
     let front = FrontVolume { size_bytes: SIZE_BYTES, read_only: false };
     let extents = vec![Extent { device_offset: 0, len: SIZE_BYTES }];
@@ -389,25 +389,35 @@ fn a_client_that_leaves_thousands_of_requests_stops_nobody() {
     let requests: Vec<u8> = (0..many).flat_map(|n| header(READ, n, n % 1000 * 4096, 4096)).collect();
     client.write_all(&requests).unwrap();
     wait_for(&pool, "they are inside", |s| s.counts.0 >= many);
-    drop(client);
-    let (mut worst, mut took, end) = (Duration::ZERO, Vec::new(), Instant::now() + Duration::from_secs(60));
-    loop {
+    let ask = || {
         let asked = Instant::now();
         let (reply, answer) = tokio::sync::oneshot::channel();
         pool.handle.send(Command::Traces { reply }).unwrap();
         answer.blocking_recv().unwrap();
-        took.push(asked.elapsed());
-        worst = worst.max(asked.elapsed());
+        asked.elapsed()
+    };
+    // As long as answers take on this machine, and requests that nobody left are inside.
+    let mut before: Vec<Duration> = (0..200).map(|_| ask()).collect();
+    before.sort_unstable();
+    drop(client);
+    let (mut worst, mut took, end) = (Duration::ZERO, Vec::new(), Instant::now() + Duration::from_secs(60));
+    loop {
+        took.push(ask());
+        worst = worst.max(took[took.len() - 1]);
         if snapshot(&pool).inflight == 0 {
             break;
         }
         assert!(Instant::now() < end, "never withdrawn");
     }
     took.sort_unstable();
-    let p99 = took[took.len() * 99 / 100];
+    let (p99, usual) = (took[took.len() * 99 / 100], before[before.len() * 99 / 100]);
     println!("{many} left: of {} answers meanwhile the longest took {worst:?}, 99 of 100 at most {p99:?}", took.len());
+    println!("before: 99 of 100 at most {usual:?}");
     // Not the longest: a busy machine delays one. Withdrawn in one go, few would be answered, so that one would count.
-    assert!(p99 < Duration::from_millis(250), "99 of 100 answers took at most {p99:?}");
+    assert!(
+        p99 < Duration::from_millis(250).max(usual * 5),
+        "99 of 100 answers took at most {p99:?}, {usual:?} before"
+    );
     pool.end();
 }
 

@@ -32,10 +32,8 @@ enum Command {
         control: Control,
     },
     /// Show what is served otherwise than the file has it
-    #[command(
-        after_help = "WHY is `live` for a live change, which persists until the file sets another value; `unread` for a change of the file that needs a reload \
-        or a restart.\n\nExample:\n  plimsoll config diff --json"
-    )]
+    #[command(after_help = "WHY is `live` for a live change; `unread` for a change of the file that needs a reload \
+        or a restart.\n\nExample:\n  plimsoll config diff --json")]
     Diff(#[command(flatten)] Control),
 }
 

@@ -93,7 +93,7 @@ enum Command {
     Read(read::Read),
     /// Measure what a device's requests cost, for the predictors
     Profile(profile::ProfileArgs),
-    /// Run the papers' experiments on models, and report
+    /// Run the papers' experiments on models, and report (docs/guides/lab.md)
     Lab(lab::Lab),
     /// Replay the recorded inputs of a live pool
     Tape(tape::Tape),

@@ -89,7 +89,9 @@ fn late(p: &PromiseStatus) -> &'static str {
 /// Labelled lines of a volume's promise.
 pub fn of_volume(v: &VolumeStatus) -> Vec<(&'static str, String)> {
     let text = match &v.promise {
-        None => "no deadline; a connection may ask for one".to_string(),
+        None => {
+            "no deadline of the volume or its tenant; `plimsoll connections` shows those of connections".to_string()
+        }
         Some(p) => match p.from.as_str() {
             "volume" => format!("reads within {}: the volume's deadline; {}", micros(p.deadline_us), late(p)),
             "tenant" => format!("reads within {}: tenant {}'s deadline; {}", micros(p.deadline_us), v.tenant, late(p)),

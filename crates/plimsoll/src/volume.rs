@@ -112,7 +112,7 @@ enum Command {
     /// continue; they must be connected to both replicas. With --trust nothing is copied: the volume's present content is declared
     /// complete, and the other replicas are resynced from it.
     #[command(
-        after_help = "Example:\n  plimsoll volume resync web --replica nbd://node-1/web --from nbd://node-2/web --control control.sock\n  plimsoll volume resync web --trust"
+        after_help = "Example, with the peer's socket forwarded to this host:\n  plimsoll volume resync web \\\n    --replica 'nbd+unix:///web?socket=/run/plimsoll/nbd.sock' \\\n    --from 'nbd+unix:///web?socket=/run/peers/node-2.sock'\n  plimsoll volume resync web --trust"
     )]
     Resync {
         /// Name.

@@ -371,6 +371,7 @@ fn what_a_failed_device_had_can_be_given_up() {
     assert!(said.contains("--lose-data"), "{said}");
     let shown = server.cli(&["cache", "give-up", "vol", "--lose-data"]);
     assert!(shown.contains("nothing is lost: volumes go on") && shown.contains("lost         vol: "), "{shown}");
+    assert_lacks_changes(&server);
     let v = status(&server);
     assert_eq!((count(&v, "dirty_extents"), &v["volumes"][0]["behind"]), (0, &false.into()), "{v}");
     assert!(count(&v, "lost") > 0, "{v}");
@@ -396,9 +397,25 @@ fn what_a_failed_device_had_can_be_given_up() {
     }
 }
 
+/// Other replicas may have what was given up: clients must not read this one until it is resynced.
+fn assert_lacks_changes(server: &Server) {
+    let shown = server.cli(&["volume", "show", "vol"]);
+    assert!(shown.contains("may lack changes of other replicas (writer lost)"), "{shown}");
+}
+
 /// The device is gone when the node is to start.
 #[test]
 fn what_a_missing_device_had_can_be_given_up_while_nothing_is_served() {
+    give_up_before_a_start(|server| server.kill());
+}
+
+/// The same after an orderly end, by which the volume counts as complete.
+#[test]
+fn what_is_given_up_after_an_orderly_end_is_lacking() {
+    give_up_before_a_start(|server| assert!(server.stop()));
+}
+
+fn give_up_before_a_start(end: impl Fn(Server)) {
     let dir = tempfile::tempdir().unwrap();
     let config = with_cache("back", "fast.img");
     let server = Server::start(dir.path(), &config);
@@ -406,7 +423,7 @@ fn what_a_missing_device_had_can_be_given_up_while_nothing_is_served() {
     write_all(&mut c, 1);
     c.flush().unwrap().unwrap();
     drop(c);
-    server.kill();
+    end(server);
     std::fs::rename(dir.path().join("fast.img"), dir.path().join("away.img")).unwrap();
     let said = Server::try_start(dir.path(), &config).err().expect("refused");
     assert!(said.contains("give-up"), "{said}");
@@ -432,6 +449,7 @@ fn what_a_missing_device_had_can_be_given_up_while_nothing_is_served() {
     // Without its cache it may be served now; what is written then is not undone when the device turns up again.
     let server = Server::start(dir.path(), &without());
     let mut c = Client::once_served(&server.socket(), "vol");
+    assert_lacks_changes(&server);
     write_all(&mut c, 2);
     c.flush().unwrap().unwrap();
     drop(c);

@@ -223,7 +223,7 @@ nbdfuse $d/nbd/vol "$uri" & pid=$!
 loop=
 cleanup() { umount $d/mnt 2>/dev/null || true; [ -z "$loop" ] || losetup -d $loop; fusermount3 -u $d/nbd || umount -l $d/nbd; wait $pid || true; }
 trap cleanup EXIT
-for i in $(seq 200); do [ -e $d/nbd/vol ] && break; sleep 0.05; done
+for i in $(seq 1200); do [ -e $d/nbd/vol ] && break; sleep 0.05; done
 loop=$(losetup --find --show --direct-io=on $d/nbd/vol)
 mkfs.ext4 -q $loop
 mount $loop $d/mnt

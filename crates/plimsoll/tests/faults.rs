@@ -2,7 +2,7 @@
 
 mod common;
 use common::client::Client;
-use common::mount::{Failing, Loop, Tmpfs, may_mount};
+use common::mount::{Failing, Loop, Tmpfs, await_unlocked, may_mount};
 use common::{Server, config};
 use plimsoll_nbd::wire::{Command, CommandFlags};
 use std::fs::File;
@@ -418,6 +418,7 @@ fn a_deletion_that_was_cut_goes_on_at_the_next_start() {
         let device = plimsoll_store::DeviceFile::open(&image, &expect).unwrap();
         device.open_meta(u64::MAX).unwrap().begin_delete("vol").unwrap();
     }
+    await_unlocked(&image);
     assert!(std::fs::read(&image).unwrap().windows(4096).any(|w| w == &data[..4096]), "the data is still there");
     // The same name is free for a new volume at once, elsewhere.
     let server = Server::start(dir.path(), &both);

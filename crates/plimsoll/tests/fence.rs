@@ -228,7 +228,8 @@ fn the_owner_of_the_running_slot_is_not_removed() {
 #[test]
 fn a_baseline_is_of_clients_requests_and_of_its_slots() {
     let dir = tempfile::tempdir().unwrap();
-    let text = fenced("slots = 2", &[("a", "slots = 1"), ("b", "slots = 1")]);
+    // Who needs a slot waits for half a second on the average: a hundred times what a busy machine makes of memory's answers.
+    let text = fenced("slots = 2\nslot = \"1s\"", &[("a", "slots = 1"), ("b", "slots = 1")]);
     let text = text.replace("[pool.fence]", "memory = \"1MiB\"\n[pool.fence]");
     let server = Server::start(dir.path(), &text);
     let file = dir.path().join("a.json");
@@ -244,13 +245,13 @@ fn a_baseline_is_of_clients_requests_and_of_its_slots() {
             assert_eq!(a.read(0, 4096).unwrap().unwrap(), [7; 4096]);
         }
     });
-    server.cli(&["fence", "baseline", "a", "--pool", "p", "--seconds", "1", "--out", file]);
-    let compared = server.cli(&["fence", "status", "p", "--baseline", file, "--seconds", "1", "--json"]);
+    server.cli(&["fence", "baseline", "a", "--pool", "p", "--seconds", "3", "--out", file]);
+    let compared = server.cli(&["fence", "status", "p", "--baseline", file, "--seconds", "3", "--json"]);
     over.store(true, std::sync::atomic::Ordering::Relaxed);
     reads.join().unwrap();
     let compared: Value = serde_json::from_str(&compared).unwrap();
     assert!(compared[0]["now"]["requests"].as_u64().unwrap() >= 20, "{compared}");
-    assert!(compared[0]["alone"]["response_ms"].as_f64().unwrap() < 20.0, "memory needs no slot: {compared}");
+    assert!(compared[0]["alone"]["response_ms"].as_f64().unwrap() < 200.0, "memory needs no slot: {compared}");
     assert!(server.stop());
     let named = text.replacen("slots = 1\n", &format!("slots = 1\nbaseline = {file:?}\n"), 1);
     let server = Server::start(dir.path(), &named);

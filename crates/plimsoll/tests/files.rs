@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::mount::unmount;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
@@ -36,7 +37,7 @@ impl Mounted {
     }
 
     fn unmount(mut self) {
-        ok(Command::new("umount").arg(&self.at).output().unwrap());
+        unmount(&self.at);
         assert!(self.child.wait().unwrap().success());
     }
 

@@ -1,22 +1,23 @@
 //! `plimsoll lab` starts `plimsoll-lab`, and says what is missing if it isn't there.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Our program under `dir`, where no other program of ours lies.
+/// Our program under `dir`, where no other program of ours lies. Another process writes it: a file that this one had open for
+/// writing is busy ("Text file busy") for as long as a test beside this one starts a program.
 fn installed(dir: &Path) -> PathBuf {
     let program = dir.join("plimsoll");
-    fs::copy(env!("CARGO_BIN_EXE_plimsoll"), &program).unwrap();
+    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_plimsoll")).arg(&program).status().unwrap().success());
     program
 }
 
 /// A program that prints its name and arguments, and ends with status 7.
 fn stub(dir: &Path, name: &str) {
-    let file = dir.join("plimsoll-lab");
-    fs::write(&file, format!("#!/bin/sh\necho {name} \"$@\"\necho its error >&2\nexit 7\n")).unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    let (text, file) = (dir.join("stub"), dir.join("plimsoll-lab"));
+    fs::write(&text, format!("#!/bin/sh\necho {name} \"$@\"\necho its error >&2\nexit 7\n")).unwrap();
+    // As in `installed`.
+    assert!(Command::new("install").args(["-m", "755"]).args([text, file]).status().unwrap().success());
 }
 
 fn lab(program: &Path, path: &Path, args: &[&str]) -> Output {

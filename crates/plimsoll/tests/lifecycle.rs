@@ -13,10 +13,10 @@ const FILE: &str = r#"{ file = "p.img", size = "64MiB" }"#;
 
 /// Looks again and again: each look is a request.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < end, "{what}");
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

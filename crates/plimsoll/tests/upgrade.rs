@@ -1,10 +1,15 @@
 //! Pools of older versions, with flushed data that only the logs, the cache or its NVRAM hold: they open, nothing is lost.
 //!
+//! Also when power is lost while they are converted: what reached their devices is recorded, in order, and put together as it may lie there
+//! after a loss of power.
+//!
 //! `upgrade/make_pools.py` made the archives, with the commit that their folder is named after, and says what they hold.
 
 mod common;
 use common::Server;
 use common::client::Client;
+use common::mount::{Recorded, Recorder, may_mount};
+use plimsoll_base::Rng;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -89,17 +94,102 @@ fn upgrade(archive: &Path) {
     assert!(server.stop());
 }
 
+/// The archives of an older version's pools.
+fn archives(commit: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/upgrade").join(commit);
+    let mut archives: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+    archives.sort();
+    archives
+}
+
 #[test]
 fn pools_of_older_versions_keep_what_was_flushed() {
     let versions = [("7b1e008", 7)];
     for (commit, pools) in versions {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/upgrade").join(commit);
-        let mut archives: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
-        archives.sort();
+        let archives = archives(commit);
         assert_eq!(archives.len(), pools, "{archives:?}");
         for archive in archives {
             println!("{}", archive.display());
             upgrade(&archive);
+        }
+    }
+}
+
+/// The pool's devices, as its configuration names them.
+fn images(old: &Old) -> Vec<&'static str> {
+    ["slow.img", "fast.img", "nvram.img"].into_iter().filter(|name| old.config.contains(name)).collect()
+}
+
+/// Converts the pool on devices that record what reaches them, up to when it is served.
+fn convert_and_record(old: &Old) -> Vec<Recorded> {
+    let images = images(old);
+    let recorder = Recorder::over(old.dir.path(), &images);
+    let mut config = old.config.clone();
+    for (device, name) in recorder.devices.iter().zip(&images) {
+        config = config.replace(name, device.path.to_str().unwrap());
+    }
+    for size in [", size = \"16MiB\"", ", size = \"8MiB\"", "device_size = \"8MiB\"\n", "device_size = \"16MiB\"\n"] {
+        config = config.replace(size, "");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config);
+    check(&server, &old.expected, "while it is recorded");
+    server.kill();
+    recorder.recorded()
+}
+
+/// Power is lost after the first `cut` of what was recorded. What a device has flushed is there; of the rest each sector, or a part of one.
+fn lose_power(old: &Old, recorded: &[Recorded], cut: usize, rng: &mut Rng) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for name in images(old) {
+        let mut bytes = std::fs::read(old.dir.path().join(name)).unwrap();
+        let until = &recorded[..cut];
+        let flushed = until.iter().rposition(|r| r.device == name && r.written.is_none()).unwrap_or(0);
+        for (n, write) in until.iter().enumerate().filter(|(_, r)| r.device == name) {
+            let Some((offset, data)) = &write.written else { continue };
+            for (sector, data) in data.chunks(SECTOR).enumerate() {
+                let kept = match rng.below(3) {
+                    _ if n < flushed => data.len(),
+                    0 => 0,
+                    1 => data.len(),
+                    _ => rng.below(data.len() as u64) as usize,
+                };
+                bytes[*offset as usize + sector * SECTOR..][..kept].copy_from_slice(&data[..kept]);
+            }
+        }
+        std::fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    dir
+}
+
+/// `PLIMSOLL_UPGRADE_CUTS` says how often power is lost in each conversion.
+#[test]
+fn power_lost_while_a_pool_is_converted_loses_nothing_that_was_flushed() {
+    if !may_mount() {
+        return;
+    }
+    let cuts = std::env::var("PLIMSOLL_UPGRADE_CUTS").map_or(3, |n| n.parse().expect("a number"));
+    for archive in archives("7b1e008") {
+        let old = unpack(&archive);
+        let recorded = convert_and_record(&old);
+        let writes = recorded.iter().filter(|r| r.written.is_some()).count();
+        let name = archive.file_name().unwrap().to_string_lossy().into_owned();
+        println!("{name}: {writes} writes and {} flushes", recorded.len() - writes);
+        assert!(writes >= 4 && writes < recorded.len(), "{name}: nothing was converted, or it wasn't flushed");
+        let mut rng = Rng::new(1, &name);
+        for n in 0..cuts {
+            // In the first half of the tries anywhere, then just before a flush: most is under way there.
+            let mut cut = rng.below(recorded.len() as u64) as usize;
+            if n % 2 == 1 {
+                cut += recorded[cut..].iter().position(|r| r.written.is_none()).unwrap_or(0);
+            }
+            let dir = lose_power(&old, &recorded, cut, &mut rng);
+            let when = format!("{name}: power lost after {cut} of {}", recorded.len());
+            let server = Server::try_start(dir.path(), &old.config).unwrap_or_else(|e| panic!("{when}: {e}"));
+            check(&server, &old.expected, &when);
+            assert!(server.stop(), "{when}");
+            let server = Server::start(dir.path(), &old.config);
+            check(&server, &old.expected, &format!("{when}, and stopped in order"));
         }
     }
 }

@@ -94,8 +94,8 @@ pub fn rearm(fd: i32, conn: ConnId) {
     rearm_wanted(fd);
 }
 
-/// What is wanted is done, unless another thread has the link: that is still withholding the event that is to come again, and does this
-/// when it's through. (To give up here instead lost the event, and the connection hung.)
+/// Rearms the connection's event if it is wanted again, unless another thread has the link. That thread still withholds the event that
+/// is to come again, and rearms it when it has finished. (To give up here instead lost the event, and the connection hung.)
 pub fn rearm_wanted(fd: i32) {
     // The link is given back first: the event comes at once, to another thread.
     let watch = hold(fd).and_then(|mut h| {

@@ -1,7 +1,7 @@
 //! State of each file descriptor of this process: its connection in the gate and its walker.
 
 use plimsoll_shape::gate::ConnId;
-use plimsoll_shape::sync::Handover;
+use plimsoll_shape::sync::{self, Hold};
 use plimsoll_shape::users::Peer;
 use plimsoll_shape::walk::{Protocol, Walker};
 use std::cell::UnsafeCell;
@@ -36,27 +36,21 @@ pub struct Link {
 }
 
 struct Entry {
-    /// 1 + the connection's number for who needs it without the link (KILL); [`NO_CONN`] while it has none yet.
-    tracked: AtomicU32,
-    /// Holder of the link, and 1 + the connection whose event is to come again meanwhile.
-    handover: Handover<AtomicBool, AtomicU32>,
+    /// Its mark is 1 + the connection's number for who needs it without the link (KILL), or [`NO_CONN`] while it has none yet. Its wish is
+    /// 1 + the connection whose event is to come again.
+    entry: sync::Entry<AtomicU32, AtomicBool, AtomicU32>,
     /// The data of its events, for who only has that.
     data: AtomicU64,
     link: UnsafeCell<MaybeUninit<Link>>,
 }
 
-// SAFETY: `link` is only reached by who took `handover`, and is written before `tracked` says that it's there.
+// SAFETY: `link` is only reached by who took `entry`, and is written before its mark says that it's there.
 unsafe impl Sync for Entry {}
 
 const NO_CONN: u32 = u32::MAX;
 
 static TABLE: [Entry; FDS] = [const {
-    Entry {
-        tracked: AtomicU32::new(0),
-        handover: Handover::idle(),
-        data: AtomicU64::new(0),
-        link: UnsafeCell::new(MaybeUninit::uninit()),
-    }
+    Entry { entry: sync::Entry::vacant(), data: AtomicU64::new(0), link: UnsafeCell::new(MaybeUninit::uninit()) }
 }; FDS];
 
 fn entry(fd: i32) -> Option<&'static Entry> {
@@ -65,12 +59,12 @@ fn entry(fd: i32) -> Option<&'static Entry> {
 
 /// Returns whether it is one of ours. The only cost for all other descriptors.
 pub fn is_tracked(fd: i32) -> bool {
-    entry(fd).is_some_and(|e| e.tracked.load(Ordering::Relaxed) != 0)
+    entry(fd).is_some_and(|e| e.entry.mark() != 0)
 }
 
 /// The gate's connection of a descriptor, whoever handles it just now.
 pub fn conn_of(fd: i32) -> Option<ConnId> {
-    let n = entry(fd)?.tracked.load(Ordering::Acquire);
+    let n = entry(fd)?.entry.mark();
     (n != 0 && n != NO_CONN).then(|| ConnId(n - 1))
 }
 
@@ -83,7 +77,7 @@ pub fn set_data(fd: i32, data: u64) {
 
 /// Returns whether it is one of ours, with this data.
 pub fn has_data(fd: i32, data: u64) -> bool {
-    entry(fd).is_some_and(|e| e.tracked.load(Ordering::Acquire) != 0 && e.data.load(Ordering::Acquire) == data)
+    entry(fd).is_some_and(|e| e.entry.mark() != 0 && e.data.load(Ordering::Acquire) == data)
 }
 
 /// A descriptor's link, held.
@@ -92,27 +86,26 @@ pub struct Held(&'static Entry, i32);
 impl Held {
     /// The link.
     pub fn link(&mut self) -> &mut Link {
-        // SAFETY: `handover` is ours, and `tracked` was seen set after that, so the link is written.
+        // SAFETY: the entry is ours, and its mark was seen after that, so the link is written.
         unsafe { (*self.0.link.get()).assume_init_mut() }
     }
 
     /// Tells those who ask without the link.
     pub fn publish(&mut self) {
         let conn = self.link().conn;
-        self.0.tracked.store(conn.map_or(NO_CONN, |c| c.0 + 1), Ordering::Release);
+        self.0.entry.publish(conn.map_or(NO_CONN, |c| c.0 + 1));
     }
 
     /// Forgets the descriptor.
     pub fn forget(self) {
-        self.0.handover.forget();
-        self.0.tracked.store(0, Ordering::Release);
+        self.0.entry.forget();
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         // In one order with `want_event`: either that finds the link free, or this finds what it wants.
-        if self.0.handover.give_back() {
+        if self.0.entry.give_back() {
             crate::epoll::rearm_wanted(self.1);
         }
     }
@@ -121,14 +114,14 @@ impl Drop for Held {
 /// Its connection's event is to come again. Who has the link just now sees to it when it gives it back.
 pub fn want_event(fd: i32, conn: ConnId) {
     if let Some(e) = entry(fd) {
-        e.handover.want(conn.0 + 1);
+        e.entry.want(conn.0 + 1);
     }
 }
 
 impl Held {
     /// Was this connection's event wanted again? From now on it isn't.
     pub fn take_wanted(&mut self) -> bool {
-        let wanted = self.0.handover.take_wanted();
+        let wanted = self.0.entry.take_wanted();
         // A grant may come after its connection was closed: the descriptor is another's by then.
         wanted != 0 && self.link().conn.is_some_and(|c| c.0 + 1 == wanted)
     }
@@ -138,17 +131,20 @@ impl Held {
 /// passes through).
 pub fn hold(fd: i32) -> Option<Held> {
     let e = entry(fd)?;
-    if e.tracked.load(Ordering::Acquire) == 0 || !e.handover.take() {
-        return None;
+    match e.entry.hold() {
+        Hold::Held => Some(Held(e, fd)),
+        Hold::Forgotten => {
+            drop(Held(e, fd));
+            None
+        }
+        Hold::Not => None,
     }
-    let held = Held(e, fd);
-    (e.tracked.load(Ordering::Acquire) != 0).then_some(held)
 }
 
 /// Begins to follow a descriptor that was just accepted.
 pub fn track(fd: i32, protocol: Protocol, peer: Peer) -> Option<Held> {
     let e = entry(fd)?;
-    if !e.handover.take() {
+    if !e.entry.take_to_fill() {
         return None;
     }
     let link = Link {
@@ -163,9 +159,8 @@ pub fn track(fd: i32, protocol: Protocol, peer: Peer) -> Option<Held> {
         withheld: false,
         hidden: false,
     };
-    // SAFETY: `handover` is ours. What was there before has no destructor.
+    // SAFETY: the entry is ours. What was there before has no destructor.
     unsafe { (*e.link.get()).write(link) };
-    e.handover.forget();
-    e.tracked.store(NO_CONN, Ordering::Release);
+    e.entry.fill(NO_CONN);
     Some(Held(e, fd))
 }

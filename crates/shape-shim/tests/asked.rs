@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Server, during, needs};
+use common::{Server, for_a_while, needs};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
 use std::io::{Read, Write};
@@ -41,24 +41,24 @@ fn ask(c: &mut TcpStream, line: &str) -> u32 {
 #[test]
 fn any_question_and_answer_is_capped_and_a_forked_helper_changes_nothing() {
     let s = server(Profile::Generic, 3);
-    let done = AtomicU64::new(0);
+    let (done, goes_on) = (AtomicU64::new(0), for_a_while(2 * SECOND, 50));
     scope(|scope| {
         for i in 0..12 {
-            let (s, done) = (&s, &done);
+            let (s, done, goes_on) = (&s, &done, &goes_on);
             scope.spawn(move || {
                 let mut c = connect(s);
                 let line = if i == 0 { "fork 0.01\n" } else { "0.01\n" };
-                during(2 * SECOND, || {
+                while goes_on(done.load(Ordering::Relaxed)) {
                     assert!(ask(&mut c, line) <= 3, "at most three at a time");
                     done.fetch_add(1, Ordering::Relaxed);
-                });
+                }
             });
         }
     });
     // An answer is out before its request has ended: that is when the server's thread reads again.
     s.assert_empty();
     println!("{done:?} questions, {:?}", s.counters());
-    assert!(done.load(Ordering::Relaxed) > 50);
+    assert!(done.load(Ordering::Relaxed) >= 50);
     let c = s.counters();
     assert_eq!((c.panics, c.stall_escapes), (0, 0));
     assert_eq!(c.finished, done.into_inner());
@@ -152,28 +152,28 @@ fn mongo_commands_are_capped_and_an_awaitable_hello_takes_no_place() {
     let begun = Instant::now();
     let mut watchers: Vec<TcpStream> = (0..6).map(|_| connect(&s)).collect();
     for w in &mut watchers {
-        w.write_all(&message(1, "hello", b"\x10maxAwaitTimeMS\0\x10\x27\0\0")).unwrap();
+        w.write_all(&message(1, "hello", b"\x10maxAwaitTimeMS\0\xc0\x27\x09\0")).unwrap();
     }
-    let done = AtomicU64::new(0);
+    let (done, goes_on) = (AtomicU64::new(0), for_a_while(2 * SECOND, 50));
     scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 let mut c = connect(&s);
                 let mut request = 1;
-                during(2 * SECOND, || {
+                while goes_on(done.load(Ordering::Relaxed)) {
                     request += 1;
                     c.write_all(&message(request, "find", b"")).unwrap();
                     assert!(answer(&mut c) <= 2, "at most two at a time");
                     done.fetch_add(1, Ordering::Relaxed);
-                });
+                }
             });
         }
     });
     s.assert_empty();
     println!("{done:?} commands beside six awaitable hellos, {:?}", s.counters());
-    assert!(begun.elapsed() < 9 * SECOND, "the hellos are still open");
+    assert!(begun.elapsed() < 500 * SECOND, "the hellos, of ten minutes, are still open");
     let c = s.counters();
-    assert!(done.load(Ordering::Relaxed) > 50 && c.finished == done.into_inner() && c.stall_escapes == 0);
+    assert!(done.load(Ordering::Relaxed) >= 50 && c.finished == done.into_inner() && c.stall_escapes == 0);
     // Who only says hello isn't in the gate.
     s.await_that(|s| s.known() == 0);
     drop(watchers);

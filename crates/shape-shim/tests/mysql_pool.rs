@@ -3,7 +3,7 @@
 mod common;
 
 use common::observer::{assert_capped, most_open};
-use common::{Server, during, needs};
+use common::{Server, during, for_a_while, needs};
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
@@ -23,14 +23,14 @@ fn ok(c: &mut Client, sql: &str) {
 #[test]
 fn hot_rows_flow_the_cap_is_exact_and_nothing_is_left() {
     let s = server(4);
-    let (done, high) = (AtomicU64::new(0), AtomicU32::new(0));
+    let (done, high, goes_on) = (AtomicU64::new(0), AtomicU32::new(0), for_a_while(Duration::from_secs(3), 300));
     let ((), open) = most_open(&s, || {
         scope(|scope| {
             for i in 0..32 {
-                let (s, done, high) = (&s, &done, &high);
+                let (s, done, high, goes_on) = (&s, &done, &high, &goes_on);
                 scope.spawn(move || {
                     let mut c = s.client(if i % 2 == 0 { "a" } else { "b" });
-                    during(Duration::from_secs(3), || {
+                    while goes_on(done.load(Ordering::Relaxed)) {
                         for sql in
                             ["BEGIN", "UPDATE hot SET n=n+1 WHERE id=1", "UPDATE hot SET n=n+1 WHERE id=2", "COMMIT"]
                         {
@@ -38,14 +38,14 @@ fn hot_rows_flow_the_cap_is_exact_and_nothing_is_left() {
                             high.fetch_max(s.inside().0, Ordering::Relaxed);
                         }
                         done.fetch_add(1, Ordering::Relaxed);
-                    });
+                    }
                 });
             }
         })
     });
     println!("{done:?} transactions, high {high:?}, {:?}", s.counters());
     let done = done.into_inner();
-    assert!(done > 300);
+    assert!(done >= 300);
     // Beside them, each client's login may have asked something.
     assert!(s.counters().finished.abs_diff(done) <= 2 * 32, "every transaction is counted");
     assert_eq!(high.into_inner(), 4);

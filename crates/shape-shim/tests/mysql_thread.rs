@@ -3,12 +3,13 @@
 mod common;
 
 use common::observer::{assert_capped, most_open};
-use common::{Server, during, needs};
+use common::{Server, for_a_while, needs};
 use plimsoll_base::Time;
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
 use plimsoll_shape::segment::monotonic;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -33,23 +34,26 @@ fn hot_transaction(c: &mut Client, seed: u64) {
     ok(c, "COMMIT");
 }
 
-/// Runs clients for a while; transactions done, and the longest pause between two of anybody.
-fn load(s: &Server, clients: u64, time: Duration) -> (u64, Duration) {
+/// Shorter than the ten seconds after which whoever is held is let in: who pauses for less wasn't forgotten by the gate.
+const PAUSE_MAX: Duration = Duration::from_secs(8);
+
+/// Runs clients while `goes_on` says so of the transactions that are done; how many they are, and the longest pause between two of anybody.
+fn load(s: &Server, clients: u64, goes_on: impl Fn(u64) -> bool + Sync) -> (u64, Duration) {
     let done = AtomicU64::new(0);
     let last = AtomicU64::new(0);
     let longest = AtomicU64::new(0);
     let begun = Instant::now();
     scope(|scope| {
         for i in 0..clients {
-            let (done, last, longest) = (&done, &last, &longest);
+            let (done, last, longest, goes_on) = (&done, &last, &longest, &goes_on);
             scope.spawn(move || {
                 let mut c = s.client(if i % 2 == 0 { "a" } else { "b" });
-                during(time, || {
+                while goes_on(done.load(Ordering::Relaxed)) {
                     hot_transaction(&mut c, i);
                     let now = begun.elapsed().as_millis() as u64;
                     longest.fetch_max(now.saturating_sub(last.swap(now, Ordering::Relaxed)), Ordering::Relaxed);
                     done.fetch_add(1, Ordering::Relaxed);
-                });
+                }
             });
         }
     });
@@ -69,13 +73,13 @@ fn hot_rows_under_a_small_p_flow_and_the_cap_is_exact() {
                     sleep(Duration::from_micros(200));
                 }
             });
-            let out = load(&s, 48, 3 * SECOND);
+            let out = load(&s, 48, for_a_while(3 * SECOND, 300));
             watching.store(false, Ordering::Relaxed);
             out
         })
     });
     println!("{done} transactions, longest pause {pause:?}, {:?}", s.counters());
-    assert!(done > 300 && pause < 2 * SECOND);
+    assert!(done >= 300 && pause < PAUSE_MAX);
     assert_eq!(high.load(Ordering::Relaxed), 4);
     assert_capped(&s, open, 4);
     assert_eq!((s.counters().panics, s.counters().unparsed), (0, 0));
@@ -90,11 +94,11 @@ fn clients_idle_in_a_transaction_lend_their_places() {
         ok(c, "BEGIN");
         ok(c, &format!("INSERT INTO hot VALUES ({}, 0)", 100 + i));
     }
-    let (done, pause) = load(&s, 8, 2 * SECOND);
+    let (done, pause) = load(&s, 8, for_a_while(2 * SECOND, 100));
     let begun = Instant::now();
     idle.iter_mut().for_each(|c| ok(c, "COMMIT"));
     println!("{done} transactions, longest pause {pause:?}; the idle ones commit in {:?}", begun.elapsed());
-    assert!(done > 100 && pause < 3 * SECOND / 2 && begun.elapsed() < 5 * SECOND);
+    assert!(done >= 100 && pause < PAUSE_MAX && begun.elapsed() < PAUSE_MAX);
     assert!(s.counters().lent >= 4);
     s.assert_empty();
 }
@@ -102,24 +106,25 @@ fn clients_idle_in_a_transaction_lend_their_places() {
 #[test]
 fn a_lock_that_no_flag_shows_is_followed_by_its_words() {
     let s = server(2);
+    let goes_on = for_a_while(2 * SECOND, 100);
     let (done, longest) = (AtomicU64::new(0), AtomicU64::new(0));
     scope(|scope| {
         for _ in 0..12 {
             scope.spawn(|| {
                 let mut c = s.client("a");
-                during(2 * SECOND, || {
+                while goes_on(done.load(Ordering::Relaxed)) {
                     let begun = Instant::now();
                     ok(&mut c, "SELECT GET_LOCK('x', 20)");
                     ok(&mut c, "SELECT 1");
                     ok(&mut c, "SELECT RELEASE_LOCK('x')");
                     longest.fetch_max(begun.elapsed().as_millis() as u64, Ordering::Relaxed);
                     done.fetch_add(1, Ordering::Relaxed);
-                });
+                }
             });
         }
     });
     println!("{done:?} turns, longest {longest:?} ms, {:?}", s.counters());
-    assert!(done.into_inner() > 100 && longest.into_inner() < 2000);
+    assert!(done.into_inner() >= 100 && Duration::from_millis(longest.into_inner()) < PAUSE_MAX);
     s.assert_empty();
 }
 
@@ -156,10 +161,11 @@ fn kill_reaches_a_held_connection_and_a_vanished_client_leaves_nothing() {
     let id = held.mysql_id().unwrap();
     let mut vanishing = s.client("b");
     let mut monitor = s.client("root");
-    busy.send("SELECT SLEEP(8)").unwrap();
+    let sleeps = busy.mysql_id().unwrap();
+    busy.send("SELECT SLEEP(600)").unwrap();
     s.await_inside((1, 0, 0, 0));
-    // A stall escape would let them in: not what is tested here.
-    s.set(|k| k.stall_ns = 30_000_000_000);
+    // An escape would let them in: not what is tested here.
+    s.set(|k| (k.stall_ns, k.hold_max_ns) = (600_000_000_000, 600_000_000_000));
     held.send("SELECT 1").unwrap();
     vanishing.send("SELECT 1").unwrap();
     s.await_inside((1, 0, 0, 2));
@@ -168,17 +174,21 @@ fn kill_reaches_a_held_connection_and_a_vanished_client_leaves_nothing() {
     ok(&mut monitor, &format!("KILL {id}"));
     assert!(held.receive().is_err());
     println!("gone {:?} after KILL", begun.elapsed());
-    assert!(begun.elapsed() < 4 * SECOND);
+    assert_eq!(s.inside().0, 1, "and not because the place was free");
+    ok(&mut monitor, &format!("KILL QUERY {sleeps}"));
     busy.receive().unwrap();
     s.assert_empty();
 }
 
 #[test]
 fn p_is_changed_under_load() {
-    let s = server(4);
+    let s = &server(4);
+    let over = AtomicBool::new(false);
     scope(|scope| {
-        let running = scope.spawn(|| load(&s, 16, 3 * SECOND));
-        sleep(SECOND / 2);
+        let too_late = Instant::now() + 80 * SECOND;
+        let over = &over;
+        let running = scope.spawn(move || load(s, 16, |_| !over.load(Ordering::Relaxed) && Instant::now() < too_late));
+        s.await_that(|s| s.counters().finished > 20);
         s.set(|k| (k.p, k.hold_max_ns) = (0, 60_000_000_000));
         s.await_that(|s| matches!(s.inside(), (0, 0, 0, 16)));
         let before = s.counters().finished;
@@ -186,6 +196,7 @@ fn p_is_changed_under_load() {
         assert_eq!(s.counters().finished, before, "P = 0 holds all");
         s.set(|k| k.p = 64);
         s.await_that(|s| s.counters().finished > before + 20);
+        over.store(true, Ordering::Relaxed);
         running.join().unwrap();
     });
     s.assert_empty();
@@ -197,19 +208,21 @@ fn without_its_controller_the_gate_opens_and_with_it_it_closes() {
     let mut busy = s.client("a");
     let mut other = s.client("b");
     s.set(|k| k.stall_ns = 60_000_000_000);
-    busy.send("SELECT SLEEP(12)").unwrap();
+    let (sleeps, mut monitor) = (busy.mysql_id().unwrap(), s.client("root"));
+    busy.send("SELECT SLEEP(600)").unwrap();
     s.await_inside((1, 0, 0, 0));
     s.stop_heart();
     let begun = Instant::now();
     ok(&mut other, "SELECT 1");
     println!("let in after {:?}", begun.elapsed());
-    assert!(begun.elapsed() < 8 * SECOND && s.counters().opened == 1);
+    assert_eq!(s.counters().opened, 1, "and not because the place was free");
     assert_eq!(s.segment.control().failed_open.load(Ordering::Relaxed), 1);
     s.start_heart();
     s.set(|k| k.open = 0);
     other.send("SELECT 1").unwrap();
     s.await_that(|s| s.inside().3 == 1);
     assert_eq!(s.counters().opened, 1, "held again");
+    ok(&mut monitor, &format!("KILL QUERY {sleeps}"));
     busy.receive().unwrap();
     other.receive().unwrap();
     s.assert_empty();
@@ -302,21 +315,24 @@ fn restarted(s: &mut Server, how: fn(&mut Server)) {
     ok(&mut s.client("b"), "SELECT 1");
 }
 
-/// Transactions of two users in two seconds, with so many connections each.
+/// Transactions of two users in the same time, with so many connections each; of 300 or more, so that a few don't decide.
 fn shares(s: &Server, connections: [usize; 2]) -> [u64; 2] {
     let done = [AtomicU64::new(0), AtomicU64::new(0)];
+    // All are connected before any begins: who is alone meanwhile shares with nobody.
+    let of = |who: usize| (0..connections[who]).map(move |_| (who, s.client(["a", "b"][who])));
+    let clients: Vec<(usize, Client)> = of(0).chain(of(1)).collect();
+    let (begin, goes_on) = (Barrier::new(clients.len()), for_a_while(2 * SECOND, 300));
     scope(|scope| {
-        for (who, n) in connections.into_iter().enumerate() {
-            for _ in 0..n {
-                let done = &done;
-                scope.spawn(move || {
-                    let mut c = s.client(["a", "b"][who]);
-                    during(2 * SECOND, || {
-                        ok(&mut c, "SELECT BENCHMARK(5000, MD5('x'))");
-                        done[who].fetch_add(1, Ordering::Relaxed);
-                    });
-                });
-            }
+        for (who, mut c) in clients {
+            let (done, begin, goes_on) = (&done, &begin, &goes_on);
+            scope.spawn(move || {
+                begin.wait();
+                // Each takes longer than a client that waits for a core: else the few would often have none that waits.
+                while goes_on(done.iter().map(|d| d.load(Ordering::Relaxed)).sum()) {
+                    ok(&mut c, "SELECT BENCHMARK(20000, MD5('x'))");
+                    done[who].fetch_add(1, Ordering::Relaxed);
+                }
+            });
         }
     });
     done.map(AtomicU64::into_inner)

@@ -3,7 +3,7 @@
 mod common;
 
 use common::observer::{assert_capped, most_open};
-use common::{Server, during, needs};
+use common::{Server, for_a_while, needs};
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
@@ -28,22 +28,22 @@ fn direct(s: &Server, account: &str) -> Client {
     Client::connect(s.protocol, s.server_port, account, "t").unwrap()
 }
 
-/// Transactions on hot rows; how many, and the most inside.
-fn hot_rows(s: &Server, clients: u64) -> (u64, u32) {
-    let (done, high) = (AtomicU64::new(0), AtomicU32::new(0));
+/// At least `wanted` transactions on hot rows; how many, and the most inside.
+fn hot_rows(s: &Server, clients: u64, wanted: u64) -> (u64, u32) {
+    let (done, high, goes_on) = (AtomicU64::new(0), AtomicU32::new(0), for_a_while(2 * SECOND, wanted));
     scope(|scope| {
         for i in 0..clients {
-            let (done, high) = (&done, &high);
+            let (done, high, goes_on) = (&done, &high, &goes_on);
             scope.spawn(move || {
                 let mut c = s.client(if i % 2 == 0 { "a" } else { "b" });
-                during(2 * SECOND, || {
+                while goes_on(done.load(Ordering::Relaxed)) {
                     for sql in ["BEGIN", "UPDATE hot SET n=n+1 WHERE id=1", "UPDATE hot SET n=n+1 WHERE id=2", "COMMIT"]
                     {
                         ok(&mut c, sql);
                         high.fetch_max(s.inside().0, Ordering::Relaxed);
                     }
                     done.fetch_add(1, Ordering::Relaxed);
-                });
+                }
             });
         }
     });
@@ -53,9 +53,9 @@ fn hot_rows(s: &Server, clients: u64) -> (u64, u32) {
 #[test]
 fn mariadb_flows_under_a_small_p_and_the_cap_is_exact() {
     let s = mariadb(4);
-    let ((done, high), open) = most_open(&s, || hot_rows(&s, 24));
+    let ((done, high), open) = most_open(&s, || hot_rows(&s, 24, 200));
     println!("{done} transactions, {:?}", s.counters());
-    assert!(done > 200);
+    assert!(done >= 200);
     assert_eq!((high, s.counters().unparsed), (4, 0));
     assert_capped(&s, open, 4);
     let users: Vec<String> = s.users().into_iter().map(|u| u.0).collect();
@@ -67,9 +67,9 @@ fn mariadb_flows_under_a_small_p_and_the_cap_is_exact() {
 fn postgres_flows_too() {
     needs("/usr/lib/postgresql");
     let s = Server::postgres_as(false, Knobs { p: 3, ..Knobs::default() }, &[]);
-    let ((done, high), open) = most_open(&s, || hot_rows(&s, 16));
+    let ((done, high), open) = most_open(&s, || hot_rows(&s, 16, 100));
     println!("{done} transactions, {:?}", s.counters());
-    assert!(done > 100 && high == 3);
+    assert!(done >= 100 && high == 3);
     assert_capped(&s, open, 3);
     s.assert_empty();
 }

@@ -7,6 +7,7 @@ use plimsoll_shape::gate::Knobs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::net::TcpStream;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::scope;
 use std::time::{Duration, Instant};
@@ -31,16 +32,19 @@ fn users_of_few_and_of_many_connections_share_the_loop() {
     command(&mut admin, "ACL SETUSER many on nopass ~* +@all\r\n", "+OK\r\n");
     command(&mut admin, "ACL SETUSER few on nopass ~* +@all\r\n", "+OK\r\n");
     let done = [AtomicU64::new(0), AtomicU64::new(0)];
-    let begun = Instant::now();
+    // All are connected before any begins: who is alone meanwhile shares with nobody.
+    let begin = Barrier::new(24);
     scope(|scope| {
         for i in 0..24 {
-            let (done, connect) = (&done, &connect);
+            let (done, connect, begin) = (&done, &connect, &begin);
             scope.spawn(move || {
                 let who = usize::from(i >= 20);
                 let mut c = connect();
                 let name = ["many", "few"][who];
                 let auth = format!("*3\r\n$4\r\nAUTH\r\n${}\r\n{name}\r\n$1\r\nx\r\n", name.len());
                 command(&mut c, &auth, "+OK\r\n");
+                begin.wait();
+                let begun = Instant::now();
                 while begun.elapsed() < Duration::from_secs(2) {
                     command(&mut c, "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\nb\r\n", "+OK\r\n");
                     done[who].fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Two hand-overs between threads, apart from the memory they happen in: a lock over a futex word, and a connection whose event
-//! is wanted while another thread has it. The atomics are parameters, so that `tests/model.rs` runs every order of their steps.
+//! Hand-overs between threads, apart from the memory they happen in: a lock over a futex word, a connection whose event is wanted while
+//! another thread has it, and an entry of a table, which is one connection's after another. The atomics are parameters, so that `tests/model.rs` runs every order of their steps.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -299,5 +299,109 @@ impl<B: Flag, W: Wish> Handover<B, W> {
     /// Takes what is wanted; 0 if nothing is. For who has it.
     pub fn take_wanted(&self) -> u32 {
         self.wanted.swap(0)
+    }
+}
+
+/// A number by which others know whose an entry is; 0: nobody's.
+pub trait Mark {
+    /// As [`AtomicU32::load`], acquiring.
+    fn load(&self) -> u32;
+    /// As [`AtomicU32::store`], releasing.
+    fn store(&self, to: u32);
+}
+
+impl Mark for AtomicU32 {
+    fn load(&self) -> u32 {
+        AtomicU32::load(self, Ordering::Acquire)
+    }
+    fn store(&self, to: u32) {
+        AtomicU32::store(self, to, Ordering::Release);
+    }
+}
+
+/// An entry of a table whose contents one thread at a time has. The contents are written before the mark says that they are there, by a thread
+/// that has the entry. Others look at the mark before and after they take the entry: an entry that was forgotten between is given back.
+#[derive(Debug)]
+pub struct Entry<M, B, W> {
+    mark: M,
+    handover: Handover<B, W>,
+}
+
+/// Result of taking an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hold {
+    /// It is taken, and its contents are there.
+    Held,
+    /// It is taken, and was forgotten meanwhile: give it back.
+    Forgotten,
+    /// It is nobody's, or another thread has it.
+    Not,
+}
+
+impl Entry<AtomicU32, AtomicBool, AtomicU32> {
+    /// Nobody's.
+    pub const fn vacant() -> Entry<AtomicU32, AtomicBool, AtomicU32> {
+        Entry { mark: AtomicU32::new(0), handover: Handover::idle() }
+    }
+}
+
+impl<M: Mark, B: Flag, W: Wish> Entry<M, B, W> {
+    /// Over these words.
+    pub fn new(mark: M, busy: B, wanted: W) -> Entry<M, B, W> {
+        Entry { mark, handover: Handover::new(busy, wanted) }
+    }
+
+    /// The mark, whoever has the entry; 0: it is nobody's.
+    pub fn mark(&self) -> u32 {
+        self.mark.load()
+    }
+
+    /// Takes it, if it is somebody's and no other thread has it.
+    pub fn hold(&self) -> Hold {
+        if self.mark.load() == 0 || !self.handover.take() {
+            return Hold::Not;
+        }
+        if self.mark.load() == 0 { Hold::Forgotten } else { Hold::Held }
+    }
+
+    /// Takes it, whosever it is, to write its contents. False if another thread has it.
+    pub fn take_to_fill(&self) -> bool {
+        self.handover.take()
+    }
+
+    /// Its contents are written: it is this one's now. For who has it.
+    pub fn fill(&self, mark: u32) {
+        self.handover.forget();
+        self.mark.store(mark);
+    }
+
+    /// The mark by which others know it from now on. For who has it.
+    pub fn publish(&self, mark: u32) {
+        self.mark.store(mark);
+    }
+
+    /// It is nobody's from now on, and nothing is wanted of it. For who has it.
+    pub fn forget(&self) {
+        self.handover.forget();
+        self.mark.store(0);
+    }
+
+    /// Gives it back. True if something is wanted: try to take it again, and see to that.
+    #[must_use]
+    pub fn give_back(&self) -> bool {
+        self.handover.give_back()
+    }
+
+    /// Notes what is wanted of it; not 0. Then try to take it. What its owner wants isn't replaced by what comes late for one before.
+    pub fn want(&self, what: u32) {
+        let before = self.handover.wanted.swap(what);
+        if before != 0 && before != what && before == self.mark.load() {
+            self.handover.want(before);
+        }
+    }
+
+    /// Takes what is wanted; 0 if nothing is. For who has it.
+    pub fn take_wanted(&self) -> u32 {
+        self.handover.take_wanted()
     }
 }

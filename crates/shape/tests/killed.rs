@@ -105,7 +105,7 @@ fn a_stopped_owner_is_given_up_on_and_goes_on_undisturbed() {
     // Nobody else waits for the same hold.
     let begun = Instant::now();
     (0..100).for_each(|_| assert!(segment.lock_in_time(2, monotonic()).is_none()));
-    assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < 20 * SECOND, "a hundred waits of a second: {:?}", begun.elapsed());
     holder.signal(rustix::process::Signal::CONT);
     holder.child.stdin.as_ref().unwrap().write_all(b"!").unwrap();
     holder.await_line("it gave it back");

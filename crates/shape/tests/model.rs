@@ -5,7 +5,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use plimsoll_shape::sync::{Flag, FutexWord, Handover, Lock, Number, Owner, PATIENCE, Taken, Wish};
+use plimsoll_shape::sync::{Entry, Flag, FutexWord, Handover, Hold, Lock, Mark, Number, Owner, PATIENCE, Taken, Wish};
 use std::sync::atomic::Ordering;
 
 /// A futex: the kernel compares and goes to sleep under a lock of its own.
@@ -394,5 +394,183 @@ fn a_handover_in_the_wrong_order_is_found() {
         in_one_order(|order| busy.swap(false, order));
         let shown = granting.join().unwrap() || sees;
         assert!(shown, "the event is lost");
+    });
+}
+
+struct LoomMark(AtomicU32);
+impl Mark for LoomMark {
+    fn load(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+    fn store(&self, to: u32) {
+        self.0.store(to, Ordering::Release);
+    }
+}
+
+/// Contents of a table's entry.
+struct Contents {
+    conn: u32,
+    withheld: bool,
+    shown: u32,
+}
+
+/// An entry of the shim's table: a descriptor that is one connection's after another.
+struct Place {
+    entry: Entry<LoomMark, LoomFlag, LoomWish>,
+    link: UnsafeCell<Option<Contents>>,
+}
+
+// SAFETY: `link` is only reached by who took the entry, which is what loom checks.
+unsafe impl Sync for Place {}
+
+impl Place {
+    fn vacant() -> Arc<Place> {
+        let entry =
+            Entry::new(LoomMark(AtomicU32::new(0)), LoomFlag(AtomicBool::new(false)), LoomWish(AtomicU32::new(0)));
+        Arc::new(Place { entry, link: UnsafeCell::new(None) })
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Contents) -> T) -> T {
+        // SAFETY: the caller has the entry.
+        self.link.with_mut(|l| unsafe { f((*l).as_mut().expect("held, and not written")) })
+    }
+
+    /// `track` of the shim, and the connection's number.
+    fn track(&self, conn: u32) -> bool {
+        if !self.entry.take_to_fill() {
+            return false;
+        }
+        // SAFETY: the entry is taken.
+        self.link.with_mut(|l| unsafe { *l = Some(Contents { conn, withheld: true, shown: 0 }) });
+        self.entry.fill(u32::MAX);
+        self.entry.publish(conn);
+        self.give_back();
+        true
+    }
+
+    /// `hold` of the shim.
+    fn hold(&self) -> bool {
+        match self.entry.hold() {
+            Hold::Held => true,
+            Hold::Forgotten => {
+                self.give_back();
+                false
+            }
+            Hold::Not => false,
+        }
+    }
+
+    /// The connection is closed: whoever handles it just now gives it back soon.
+    fn forget(&self) {
+        while !self.hold() {
+            thread::yield_now();
+        }
+        // SAFETY: the entry is taken. What is there must not be found by anybody any more.
+        self.link.with_mut(|l| unsafe { *l = None });
+        self.entry.forget();
+        self.give_back();
+    }
+
+    /// `rearm_wanted` of the shim.
+    fn see_to_it(&self) {
+        if !self.hold() {
+            return;
+        }
+        let wanted = self.entry.take_wanted();
+        self.with(|l| {
+            // A grant may come after its connection was closed: the descriptor is another's by then.
+            if wanted == l.conn && std::mem::take(&mut l.withheld) {
+                l.shown += 1;
+            }
+        });
+        self.give_back();
+    }
+
+    fn give_back(&self) {
+        if self.entry.give_back() {
+            self.see_to_it();
+        }
+    }
+}
+
+/// A descriptor is closed, and is another connection's then. Meanwhile one thread looks at it, and a grant comes for the first connection.
+fn reused(forget: fn(&Place)) {
+    let place = Place::vacant();
+    assert!(place.track(1));
+    let granting = {
+        let place = place.clone();
+        thread::spawn(move || {
+            place.entry.want(1);
+            place.see_to_it();
+        })
+    };
+    let looking = {
+        let place = place.clone();
+        thread::spawn(move || {
+            if place.hold() {
+                place.with(|l| assert!(l.conn == 1 || l.conn == 2));
+                place.give_back();
+            }
+        })
+    };
+    forget(&place);
+    while !place.track(2) {
+        thread::yield_now();
+    }
+    granting.join().unwrap();
+    looking.join().unwrap();
+    assert!(place.hold(), "it is free, and the second connection's");
+    assert_eq!(place.entry.mark(), 2);
+    place.with(|l| assert_eq!((l.conn, l.withheld, l.shown), (2, true, 0), "shown for another's grant"));
+}
+
+#[test]
+fn a_descriptor_that_is_used_again_gets_nothing_of_the_one_before() {
+    check(2, || reused(Place::forget));
+}
+
+/// A grant comes for the connection that a descriptor has, and one comes late for the connection before. Another thread has the descriptor.
+fn granted_beside_a_late_grant(want: fn(&Place, u32)) {
+    let place = Place::vacant();
+    assert!(place.track(2) && place.hold());
+    let granting: Vec<_> = [1, 2]
+        .map(|conn| {
+            let place = place.clone();
+            thread::spawn(move || {
+                want(&place, conn);
+                place.see_to_it();
+            })
+        })
+        .into();
+    place.give_back();
+    granting.into_iter().for_each(|t| t.join().unwrap());
+    place.with(|l| assert_eq!((l.withheld, l.shown), (false, 1), "the event is lost"));
+}
+
+#[test]
+fn a_late_grant_takes_nothing_from_the_connection_that_is_there() {
+    check(3, || granted_beside_a_late_grant(|place, conn| place.entry.want(conn)));
+}
+
+/// The test of the test: the newest wish replaces the other, whosever it is.
+#[test]
+fn a_wish_that_a_late_one_replaces_is_found() {
+    assert_found(3, "the event is lost", || {
+        granted_beside_a_late_grant(|place, conn| {
+            place.entry.take_wanted();
+            place.entry.want(conn);
+        });
+    });
+}
+
+/// The test of the test: a descriptor that is forgotten without being taken. Another thread is still at its contents.
+#[test]
+fn a_descriptor_that_is_forgotten_while_another_has_it_is_found() {
+    assert_found(2, "held, and not written", || {
+        reused(|place| {
+            // SAFETY: none; that is the mistake.
+            place.link.with_mut(|l| unsafe { *l = None });
+            place.entry.forget();
+        });
     });
 }

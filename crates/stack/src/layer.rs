@@ -389,7 +389,7 @@ pub trait Layer: Any + Send {
 
     /// Returns whether the layer can trust flushes again after one failed, while it serves. False if only recovery can find out
     /// the device's content.
-    fn may_believe(&self) -> bool {
+    fn can_trust_flush(&self) -> bool {
         true
     }
 

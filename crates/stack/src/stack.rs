@@ -446,8 +446,8 @@ impl Stack {
     }
 
     /// Returns whether all layers can trust flushes again after one failed, without being rebuilt.
-    pub fn may_believe(&self) -> bool {
-        self.nodes.iter().all(|n| n.layer.may_believe())
+    pub fn can_trust_flush(&self) -> bool {
+        self.nodes.iter().all(|n| n.layer.can_trust_flush())
     }
 
     /// Passes a message to the layer that it is addressed to; false if there is none, or it doesn't understand the message.

@@ -25,7 +25,7 @@ use std::ops::Deref;
 
 /// A client's request, as it was offered.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Asked {
+pub struct RecordedRequest {
     op: u8,
     flags: u8,
     tenant: u16,
@@ -40,7 +40,7 @@ pub struct Asked {
 
 /// Payload of a request, as far as a tape keeps it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Carried {
+pub enum RecordedData {
     /// Nothing, or a client's bytes.
     Absent,
     /// Zeroes.
@@ -74,11 +74,11 @@ pub enum Change {
     /// Flushes are trusted again after one failed.
     Recovered,
     /// A message to one layer.
-    Told(Addressed),
+    Message(Addressed),
     /// The pool will end.
     Stop,
     /// A tenant's terms; `None`: it goes.
-    SetTenant(u16, Option<KeptTerms>),
+    SetTenant(u16, Option<RecordedTerms>),
     /// Terms of a volume for all layers.
     SetTerms((u32, u32), VolumeTerms),
     /// Deletion of a volume, for all layers.
@@ -87,8 +87,8 @@ pub enum Change {
 
 /// A tenant's terms as a tape has them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct KeptTerms {
-    class: KeptClass,
+pub struct RecordedTerms {
+    class: RecordedClass,
     weight: u32,
     budget: Option<(u16, u32)>,
     in_flight_max: u32,
@@ -96,7 +96,7 @@ pub struct KeptTerms {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-enum KeptClass {
+enum RecordedClass {
     /// Percentile in hundredths of a percent, and bound in ns, of each objective; weight.
     LatencyCritical(Vec<(u16, u64)>, u32),
     /// Weight.
@@ -105,38 +105,38 @@ enum KeptClass {
     Fenced(u32),
 }
 
-impl KeptTerms {
-    fn of(t: &Terms) -> KeptTerms {
+impl RecordedTerms {
+    fn of(t: &Terms) -> RecordedTerms {
         let class = match &t.class {
             Class::LatencyCritical { objectives, weight } => {
                 let kept = |o: &Objective| (o.percentile_bp, o.bound.as_nanos());
-                KeptClass::LatencyCritical(objectives.iter().map(kept).collect(), *weight)
+                RecordedClass::LatencyCritical(objectives.iter().map(kept).collect(), *weight)
             }
-            Class::BestEffort { weight } => KeptClass::BestEffort(*weight),
-            Class::Fenced { slots } => KeptClass::Fenced(*slots),
+            Class::BestEffort { weight } => RecordedClass::BestEffort(*weight),
+            Class::Fenced { slots } => RecordedClass::Fenced(*slots),
         };
         let Terms { weight, budget, in_flight_max, own, .. } = t;
-        KeptTerms { class, weight: *weight, budget: *budget, in_flight_max: *in_flight_max, own: own.clone() }
+        RecordedTerms { class, weight: *weight, budget: *budget, in_flight_max: *in_flight_max, own: own.clone() }
     }
 
     fn terms(&self) -> Terms {
         let class = match &self.class {
-            KeptClass::LatencyCritical(kept, weight) => {
+            RecordedClass::LatencyCritical(kept, weight) => {
                 let objective =
                     |&(percentile_bp, ns): &(u16, u64)| Objective { percentile_bp, bound: Span::from_nanos(ns) };
                 Class::LatencyCritical { objectives: kept.iter().map(objective).collect(), weight: *weight }
             }
-            KeptClass::BestEffort(weight) => Class::BestEffort { weight: *weight },
-            KeptClass::Fenced(slots) => Class::Fenced { slots: *slots },
+            RecordedClass::BestEffort(weight) => Class::BestEffort { weight: *weight },
+            RecordedClass::Fenced(slots) => Class::Fenced { slots: *slots },
         };
-        let KeptTerms { weight, budget, in_flight_max, own, .. } = self;
+        let RecordedTerms { weight, budget, in_flight_max, own, .. } = self;
         Terms { class, weight: *weight, budget: *budget, in_flight_max: *in_flight_max, own: own.clone() }
     }
 }
 
 /// Input of a stack.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Told {
+pub enum Input {
     /// Start what isn't started.
     Start,
     /// Time has passed.
@@ -144,7 +144,7 @@ pub enum Told {
     /// Write out what must survive.
     Drain,
     /// A client asks.
-    Offer(Asked, Carried),
+    Offer(RecordedRequest, RecordedData),
     /// A client's request, by its id, is no longer wanted.
     Cancel(u64),
     /// A device has answered.
@@ -158,7 +158,7 @@ pub enum Told {
         /// Result.
         ended: Ended,
         /// Data that it brought.
-        data: Carried,
+        data: RecordedData,
     },
     /// The pool changes.
     Change(Change),
@@ -185,7 +185,7 @@ pub enum Decided {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Entry {
     /// Input at this time (ns since the pool's start).
-    Told(u64, Told),
+    Input(u64, Input),
     /// And the stack decided this.
     Decided(Decided),
     /// The pool ended in order: nothing is missing.
@@ -234,9 +234,9 @@ fn pairs(extents: &[Extent]) -> Vec<(u64, u64)> {
     extents.iter().map(|e| (e.device_offset, e.len)).collect()
 }
 
-impl Asked {
-    fn of(h: &IoHead) -> Asked {
-        Asked {
+impl RecordedRequest {
+    fn of(h: &IoHead) -> RecordedRequest {
+        RecordedRequest {
             op: number(&OPS, &h.op),
             flags: h.flags.bits(),
             tenant: h.tenant.0,
@@ -279,26 +279,26 @@ impl Ended {
     }
 }
 
-impl Carried {
-    fn of(data: &Data, len: u64, keep_bytes: bool) -> Carried {
+impl RecordedData {
+    fn of(data: &Data, len: u64, keep_bytes: bool) -> RecordedData {
         match data {
-            Data::Zeroes => Carried::Zeroes,
-            Data::Status(s) => Carried::Status(s.iter().map(|e| (e.len, e.hole, e.zero)).collect()),
+            Data::Zeroes => RecordedData::Zeroes,
+            Data::Status(s) => RecordedData::Status(s.iter().map(|e| (e.len, e.hole, e.zero)).collect()),
             Data::Bytes(_) | Data::Parts(_) if keep_bytes => {
                 let mut bytes = vec![0; len as usize];
                 data.copy_to(&mut bytes);
-                Carried::Bytes(bytes)
+                RecordedData::Bytes(bytes)
             }
-            Data::Bytes(_) | Data::Parts(_) | Data::Content(_) | Data::Absent => Carried::Absent,
+            Data::Bytes(_) | Data::Parts(_) | Data::Content(_) | Data::Absent => RecordedData::Absent,
         }
     }
 
     fn data(&self) -> Data {
         match self {
-            Carried::Absent => Data::Absent,
-            Carried::Zeroes => Data::Zeroes,
-            Carried::Bytes(b) => Data::Bytes(Buf::copy_of(b)),
-            Carried::Status(s) => {
+            RecordedData::Absent => Data::Absent,
+            RecordedData::Zeroes => Data::Zeroes,
+            RecordedData::Bytes(b) => Data::Bytes(Buf::copy_of(b)),
+            RecordedData::Status(s) => {
                 Data::Status(s.iter().map(|&(len, hole, zero)| StatusExtent { len, hole, zero }).collect())
             }
         }
@@ -345,9 +345,9 @@ impl<R: Recorder> Taped<R> {
         self.stack.forget_account(account);
     }
 
-    fn told(&mut self, now: Time, told: impl FnOnce() -> Told) {
+    fn told(&mut self, now: Time, told: impl FnOnce() -> Input) {
         if let Some(r) = &mut self.recorder {
-            r.record(Entry::Told(now.as_nanos(), told()));
+            r.record(Entry::Input(now.as_nanos(), told()));
         }
     }
 
@@ -359,25 +359,25 @@ impl<R: Recorder> Taped<R> {
 
     /// As [`Stack::start`].
     pub fn start(&mut self, now: Time) {
-        self.told(now, || Told::Start);
+        self.told(now, || Input::Start);
         self.stack.start(now);
     }
 
     /// As [`Stack::wake`].
     pub fn wake(&mut self, now: Time) {
-        self.told(now, || Told::Wake);
+        self.told(now, || Input::Wake);
         self.stack.wake(now);
     }
 
     /// As [`Stack::drain`].
     pub fn drain(&mut self, now: Time) {
-        self.told(now, || Told::Drain);
+        self.told(now, || Input::Drain);
         self.stack.drain(now);
     }
 
     /// As [`Stack::offer`].
     pub fn offer(&mut self, now: Time, io: Io) -> Offered {
-        self.told(now, || Told::Offer(Asked::of(&io.head), Carried::of(&io.data, io.len, false)));
+        self.told(now, || Input::Offer(RecordedRequest::of(&io.head), RecordedData::of(&io.data, io.len, false)));
         let offered = self.stack.offer(now, io);
         self.decided(|| decision(&offered));
         offered
@@ -385,18 +385,18 @@ impl<R: Recorder> Taped<R> {
 
     /// As [`Stack::cancel`].
     pub fn cancel(&mut self, now: Time, id: IoId) {
-        self.told(now, || Told::Cancel(id.0));
+        self.told(now, || Input::Cancel(id.0));
         self.stack.cancel(now, id);
     }
 
     /// As [`Stack::device_done`].
     pub fn device_done(&mut self, now: Time, device: usize, c: Completion) {
-        self.told(now, || Told::DeviceDone {
+        self.told(now, || Input::DeviceDone {
             device: device as u8,
             id: c.io.id.0,
             dispatched_ns: set(c.dispatched_at),
             ended: Ended::of(c.outcome),
-            data: Carried::of(&c.io.data, c.io.len, decides_by(&c.io.head)),
+            data: RecordedData::of(&c.io.data, c.io.len, decides_by(&c.io.head)),
         });
         self.stack.device_done(now, device, c);
     }
@@ -422,7 +422,7 @@ impl<R: Recorder> Taped<R> {
 
     /// As [`Stack::worked`].
     pub fn worked(&mut self, now: Time, node: usize, done: Worked) {
-        self.told(now, || Told::Worked(node as u8, done.tag, done.answer.words));
+        self.told(now, || Input::Worked(node as u8, done.tag, done.answer.words));
         self.stack.worked(now, node, done);
     }
 
@@ -459,9 +459,9 @@ impl<R: Recorder> Taped<R> {
         self.change(now, Change::ZeroVolume(key(volume), job, pairs(extents)));
     }
 
-    /// Trusts flushes again after one failed. Returns false and changes nothing if a layer can't ([`Stack::may_believe`]).
+    /// Trusts flushes again after one failed. Returns false and changes nothing if a layer can't ([`Stack::can_trust_flush`]).
     pub fn recovered(&mut self, now: Time) -> bool {
-        let may = self.stack.may_believe();
+        let may = self.stack.can_trust_flush();
         if may {
             self.change(now, Change::Recovered);
         }
@@ -470,7 +470,7 @@ impl<R: Recorder> Taped<R> {
 
     /// As [`Stack::tell`].
     pub fn tell(&mut self, now: Time, to: Addressed) -> bool {
-        self.told(now, || Told::Change(Change::Told(to.clone())));
+        self.told(now, || Input::Change(Change::Message(to.clone())));
         self.stack.tell(now, &to)
     }
 
@@ -481,11 +481,11 @@ impl<R: Recorder> Taped<R> {
 
     /// As [`Stack::set_tenant`].
     pub fn set_tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>) {
-        self.change(now, Change::SetTenant(tenant.0, terms.map(KeptTerms::of)));
+        self.change(now, Change::SetTenant(tenant.0, terms.map(RecordedTerms::of)));
     }
 
     fn change(&mut self, now: Time, change: Change) {
-        self.told(now, || Told::Change(change.clone()));
+        self.told(now, || Input::Change(change.clone()));
         apply(&mut self.stack, now, &change);
     }
 
@@ -538,10 +538,10 @@ fn apply(stack: &mut Stack, now: Time, change: &Change) {
         }
         Change::SetTerms(k, terms) => stack.set_volume(now, volume_key(*k), terms),
         Change::ForgetVolume(k) => stack.forget_volume(now, volume_key(*k)),
-        Change::Told(to) => drop(stack.tell(now, to)),
+        Change::Message(to) => drop(stack.tell(now, to)),
         Change::Stop => stack.stop(now),
         Change::SetTenant(tenant, kept) => {
-            let terms = kept.as_ref().map(KeptTerms::terms);
+            let terms = kept.as_ref().map(RecordedTerms::terms);
             stack.set_tenant(now, TenantId(*tenant), terms.as_ref());
         }
         Change::Recovered => {
@@ -616,7 +616,7 @@ impl Replay {
     /// The first decision that differs, or an entry that no stack could have had as input.
     pub fn step(&mut self, entry: &Entry) -> Result<(), Box<Divergence>> {
         match entry {
-            Entry::Told(ns, told) => {
+            Entry::Input(ns, told) => {
                 let at = Time::from_nanos(*ns);
                 if at < self.at {
                     return Err(self.diverged(told, "time goes backwards"));
@@ -659,15 +659,15 @@ impl Replay {
         Box::new(Divergence { entry: self.entry, at: self.at, recorded, replayed })
     }
 
-    fn tell(&mut self, told: &Told) -> Result<(), Box<Divergence>> {
+    fn tell(&mut self, told: &Input) -> Result<(), Box<Divergence>> {
         let now = self.at;
         match told {
-            Told::Start => self.stack.start(now),
-            Told::Wake => self.stack.wake(now),
-            Told::Drain => self.stack.drain(now),
-            Told::Cancel(id) => self.stack.cancel(now, IoId(*id)),
-            Told::Change(change) => apply(&mut self.stack, now, change),
-            Told::Offer(asked, carried) => {
+            Input::Start => self.stack.start(now),
+            Input::Wake => self.stack.wake(now),
+            Input::Drain => self.stack.drain(now),
+            Input::Cancel(id) => self.stack.cancel(now, IoId(*id)),
+            Input::Change(change) => apply(&mut self.stack, now, change),
+            Input::Offer(asked, carried) => {
                 let head = asked.head().ok_or_else(|| self.diverged(told, "there is no such operation"))?;
                 if self.stack.is_full() {
                     return Err(self.diverged(told, "the stack is full"));
@@ -675,7 +675,7 @@ impl Replay {
                 let offered = self.stack.offer(now, Io::new(head, carried.data()));
                 self.last = Some(decision(&offered));
             }
-            Told::DeviceDone { device, id, dispatched_ns, ended, data } => {
+            Input::DeviceDone { device, id, dispatched_ns, ended, data } => {
                 let outcome = ended.outcome().ok_or_else(|| self.diverged(told, "there is no such error"))?;
                 let Some(mut io) = self.outstanding.remove(&(*device, *id)) else {
                     return Err(self.diverged(told, "that device has no such request"));
@@ -684,7 +684,7 @@ impl Replay {
                 let c = Completion { io, outcome, dispatched_at: time(*dispatched_ns) };
                 self.stack.device_done(now, usize::from(*device), c);
             }
-            Told::Worked(node, tag, words) => {
+            Input::Worked(node, tag, words) => {
                 let Some(tenant) = self.working.remove(&(*node, *tag)) else {
                     return Err(self.diverged(told, "that node ordered no such work"));
                 };

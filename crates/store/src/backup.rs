@@ -6,22 +6,27 @@
 //! A map that is older than the pool shows less than there is, and calls space free that has somebody's data. So a restore says how old the
 //! backup is, by the metadata that is still there or by the witness of its newest change, and refuses an older one unless it is asked to.
 //! Unless the backup has the pool's own map, all space that it calls free is zeroed: free space reads as zeroes.
+//!
+//! A restore that is broken off leaves a note (`unfinished.rs`), by which every start refuses the pool and the same restore goes on.
 
 use crate::device::{
-    DeviceError, DeviceErrorKind, First, Locked, ROLE_MAIN, first_bytes, lock, open_meta, owner, read_superblock,
-    write_superblock,
+    DeviceError, DeviceErrorKind, First, Locked, ROLE_MAIN, first_bytes, lock, open_meta, open_restored_meta, owner,
+    read_superblock, write_superblock,
 };
 use crate::meta::{MetaError, MetaStore, MetaView};
-use crate::probe;
+use crate::probe::Probe;
 use crate::record::{ReplicaRecord, tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
-use crate::region::{HEADER_BYTES, RegionBackend, witness_of};
+use crate::region::{HEADER_BYTES, Medium, RegionBackend, clear_slots, witness_of};
+use crate::remote::{Remote, Shared, probe};
 use crate::state::State;
 use crate::superblock::{REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock};
+use crate::unfinished::{self, Note};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
+use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Version of the file's format.
@@ -43,6 +48,8 @@ pub enum Age {
     Older(u64),
     /// Nothing is left that could tell.
     Unknown,
+    /// Another backup's restore isn't finished.
+    Unfinished,
 }
 
 impl fmt::Display for Age {
@@ -51,6 +58,9 @@ impl fmt::Display for Age {
             Age::Current => f.write_str("nothing was changed since it was taken"),
             Age::Older(changes) => write!(f, "the metadata were changed {changes} times since it was taken"),
             Age::Unknown => f.write_str("nothing is left that could tell its age"),
+            Age::Unfinished => f.write_str(
+                "a restore of another backup isn't finished, and may have zeroed what this one calls a volume's",
+            ),
         }
     }
 }
@@ -110,9 +120,15 @@ impl Backup {
 
     /// The file's text.
     pub fn text(&self) -> String {
+        let body = self.body();
+        let file = json!({ "plimsoll_pool_backup": BACKUP_FORMAT, "xxh3": checksum(&body), "body": body });
+        serde_json::to_string_pretty(&file).expect("it is JSON") + "\n"
+    }
+
+    fn body(&self) -> Value {
         let row = |json: Vec<u8>| serde_json::from_slice::<Value>(&json).expect("the store's rows are JSON");
         let s = &self.state;
-        let body = json!({
+        json!({
             "superblock": hex(&self.superblock.encode()),
             "volumes": s.volumes.iter().map(|(id, v)| (id.to_string(), row(volume_to_json(v)))).collect::<BTreeMap<_, _>>(),
             "generations": s.generations,
@@ -120,9 +136,7 @@ impl Backup {
             "settings": s.settings,
             "cache": s.cache,
             "changes": s.commit,
-        });
-        let file = json!({ "plimsoll_pool_backup": BACKUP_FORMAT, "xxh3": checksum(&body), "body": body });
-        serde_json::to_string_pretty(&file).expect("it is JSON") + "\n"
+        })
     }
 
     /// The backup in a file's text.
@@ -134,14 +148,35 @@ impl Backup {
     }
 
     /// Puts the metadata back onto the device that they are of. `older` allows it where they were changed since, or nobody can tell.
+    /// A restore of this backup that was broken off goes on without.
     ///
     /// # Errors
     /// If the device is in use, another one, or holds what Plimsoll didn't write; if the backup is older than the pool.
     pub fn restore(&self, path: &Path, older: bool) -> Result<Restored, RestoreError> {
         let on_device = |kind| RestoreError::Device(DeviceError { path: path.to_owned(), kind });
-        let locked = lock(path, false).map_err(on_device)?;
-        let found = self.look(&locked).map_err(on_device)?;
-        if found.age != Age::Current && !older {
+        let Locked { file, probe } = lock(path, false).map_err(on_device)?;
+        self.restore_onto(path, (Shared(Arc::new(file)), probe), older)
+    }
+
+    /// The same onto a device behind a protocol, which nobody has open. `name` is for errors.
+    ///
+    /// # Errors
+    /// As of [`Backup::restore`].
+    pub fn restore_remote(&self, name: &Path, medium: Arc<dyn Remote>, older: bool) -> Result<Restored, RestoreError> {
+        let on_device = |kind| RestoreError::Device(DeviceError { path: name.to_owned(), kind });
+        let probe = probe(&medium).map_err(on_device)?;
+        self.restore_onto(name, (Shared(medium), probe), older)
+    }
+
+    fn restore_onto(
+        &self,
+        name: &Path,
+        (medium, probe): (Shared, Probe),
+        older: bool,
+    ) -> Result<Restored, RestoreError> {
+        let on_device = |kind| RestoreError::Device(DeviceError { path: name.to_owned(), kind });
+        let found = self.look(&medium, &probe).map_err(on_device)?;
+        if found.age != Age::Current && !found.goes_on && !older {
             return Err(RestoreError::Old(found.age));
         }
         if !found.is_same && self.superblock.region(RegionKind::Logs).is_some() {
@@ -149,97 +184,132 @@ impl Backup {
                 "its pool has logs, which lie in the space that it calls free: only a current backup can be restored";
             return Err(RestoreError::Backup(what.into()));
         }
-        let free_bytes = self.put_and_verify(&locked, &found).map_err(on_device)?;
+        let free_bytes = self.put_and_verify(&medium, &probe, &found).map_err(on_device)?;
         let zeroed_bytes = if found.is_same { 0 } else { free_bytes };
         Ok(Restored { age: found.age, volumes: self.volumes(), zeroed_bytes })
     }
 
-    /// Writes the metadata and reads them as a start does. Returns the free bytes.
-    fn put_and_verify(&self, locked: &Locked, found: &Found) -> Result<u64, DeviceErrorKind> {
-        let (superblock, state) = self.put(&locked.file, found)?;
-        let (read, _) = read_superblock(&locked.file, &locked.probe)?;
-        let medium = locked.file.try_clone().map_err(|error| DeviceErrorKind::Io { doing: "cannot open it", error })?;
-        let store = open_meta(medium, &read, u64::MAX).map_err(DeviceErrorKind::Meta)?;
+    /// Writes the metadata, reads them as a start does, and only then lets a start read them. Returns the free bytes.
+    fn put_and_verify(&self, medium: &Shared, probe: &Probe, found: &Found) -> Result<u64, DeviceErrorKind> {
+        let (superblock, state) = self.put(medium, found)?;
+        let (read, _) = read_superblock(medium, probe)?;
+        let store = open_restored_meta(medium.clone(), &read, u64::MAX).map_err(DeviceErrorKind::Meta)?;
         if read != superblock || *store.state() != state {
             let what = "what is read back isn't what was written: check the device".to_string();
             return Err(DeviceErrorKind::Meta(MetaError::Corrupt { what }));
         }
-        Ok(store.free_bytes())
+        let free_bytes = store.free_bytes();
+        drop(store);
+        unfinished::remove(medium, self.region(RegionKind::Metadata)).map_err(io("cannot write its metadata"))?;
+        Ok(free_bytes)
     }
 
     fn region(&self, kind: RegionKind) -> Region {
         self.superblock.region(kind).expect("every superblock has one")
     }
 
+    /// Identifies the backup in the note of its restore.
+    fn id(&self) -> u64 {
+        sum(&self.body())
+    }
+
     /// Looks at what is left on the device, and at how old the backup is beside it.
-    fn look(&self, Locked { file, probe }: &Locked) -> Result<Found, DeviceErrorKind> {
+    fn look(&self, medium: &Shared, probe: &Probe) -> Result<Found, DeviceErrorKind> {
         let needed_bytes = self.superblock.end();
         if probe.size_bytes < needed_bytes {
             return Err(DeviceErrorKind::TooSmall { size_bytes: probe.size_bytes, needed_bytes });
         }
         let device_uuid = self.superblock.device_uuid;
-        let other = |found| Err(DeviceErrorKind::OtherDevice { found, expected: device_uuid });
-        let there = match first_bytes(file, probe)? {
-            First::Ours => read_superblock(file, probe).ok().map(|(superblock, _)| superblock),
+        let must_be_ours = |found: Option<Uuid>| match found.filter(|found| *found != device_uuid) {
+            Some(found) => Err(DeviceErrorKind::OtherDevice { found, expected: device_uuid }),
+            None => Ok(()),
+        };
+        let metadata = self.region(RegionKind::Metadata);
+        let note = unfinished::note_of(medium, metadata.offset).map_err(io("cannot read its metadata"))?;
+        let there = match first_bytes(medium, probe)? {
+            First::Ours => read_superblock(medium, probe).ok().map(|(superblock, _)| superblock),
             First::Lost | First::Blank | First::Creating => None,
-            First::Foreign if is_blank(file)? => None,
+            // A superblock that the restore was writing.
+            First::Foreign if note.is_some() || is_blank(medium)? => None,
             First::Foreign => return Err(DeviceErrorKind::Foreign),
         };
-        if let Some(found) = there.as_ref().filter(|s| s.device_uuid != device_uuid) {
-            return other(found.device_uuid);
-        }
-        let witness = witness_of(file, self.region(RegionKind::Metadata))
-            .map_err(|error| DeviceErrorKind::Io { doing: "cannot read its metadata", error })?;
-        if let Some(found) = witness.filter(|w| w.device_uuid != device_uuid) {
-            return other(found.device_uuid);
-        }
+        let witness = witness_of(medium, metadata).map_err(io("cannot read its metadata"))?;
+        must_be_ours(there.as_ref().map(|s| s.device_uuid))?;
+        must_be_ours(note.map(|n| n.device_uuid))?;
+        must_be_ours(witness.map(|w| w.device_uuid))?;
         let sequence = there.as_ref().map_or(0, |s| s.sequence).max(witness.map_or(0, |w| w.superblock));
+        if let Some(note) = note {
+            return Ok(self.after(note, sequence));
+        }
         let formatted = there.as_ref().is_some_and(|s| s.formatted);
-        let store = there.as_ref().and_then(|s| open_meta(file.try_clone().ok()?, s, u64::MAX).ok());
+        let store = there.as_ref().and_then(|s| open_meta(medium.clone(), s, u64::MAX).ok());
         let changes = store.as_ref().map(|s| s.state().commit).or(witness.map(|w| w.changes));
         let is_same = changes == Some(self.state.commit)
             || store.as_ref().is_some_and(|s| essence(s.state()) == essence(&self.state));
-        let age = match changes.map(|changes| changes.saturating_sub(self.state.commit)) {
+        Ok(Found { age: self.age(changes, is_same), is_same, sequence, formatted, changes, goes_on: false })
+    }
+
+    /// A device on which a restore isn't finished: its metadata say nothing of what they were before.
+    fn after(&self, note: Note, sequence: u64) -> Found {
+        let goes_on = note.backup == self.id();
+        let is_same = goes_on && note.is_same;
+        let age = if goes_on { self.age(note.changes, is_same) } else { Age::Unfinished };
+        let sequence = sequence.max(note.sequence);
+        Found { age, is_same, sequence, formatted: note.formatted, changes: note.changes, goes_on }
+    }
+
+    fn age(&self, changes: Option<u64>, is_same: bool) -> Age {
+        match changes.map(|changes| changes.saturating_sub(self.state.commit)) {
             Some(since) if since > 0 && !is_same => Age::Older(since),
             Some(_) => Age::Current,
             None => Age::Unknown,
-        };
-        Ok(Found { age, is_same, sequence, formatted, changes: changes.unwrap_or(0) })
+        }
     }
 
-    /// Writes superblock and metadata. The superblock first: until its region is whole again, a start refuses the device.
-    fn put(&self, file: &File, found: &Found) -> Result<(Superblock, State), DeviceErrorKind> {
-        let io = |doing| move |error| DeviceErrorKind::Io { doing, error };
+    /// Writes superblock and metadata. Before, the note: until it is removed, a start refuses the device.
+    fn put(&self, medium: &Shared, found: &Found) -> Result<(Superblock, State), DeviceErrorKind> {
         let superblock = Superblock {
             sequence: found.sequence.max(self.superblock.sequence) + 1,
             formatted: found.formatted || self.superblock.formatted,
             ..self.superblock.clone()
         };
-        let mut state = State { commit: found.changes.max(self.state.commit) + 1, ..restored(&self.state) };
+        let changes = found.changes.unwrap_or(0).max(self.state.commit);
+        let mut state = State { commit: changes + 1, ..restored(&self.state) };
+        let (home, metadata) = (self.region(RegionKind::Home), self.region(RegionKind::Metadata));
         if !found.is_same {
-            state.spend_free_ids(self.region(RegionKind::Home));
+            state.spend_free_ids(home);
         }
-        let home = self.region(RegionKind::Home);
         let space = state.check(home).map_err(|what| DeviceErrorKind::Meta(MetaError::Corrupt { what }))?;
+        let note = Note {
+            backup: self.id(),
+            device_uuid: superblock.device_uuid,
+            sequence: found.sequence,
+            changes: found.changes,
+            is_same: found.is_same,
+            formatted: found.formatted,
+        };
+        note.write(medium, metadata).map_err(io("cannot write its metadata"))?;
         if !found.is_same {
-            // Metadata that are still whole show volumes in what is zeroed now: a start must not believe them if this is broken off.
-            let metadata = self.region(RegionKind::Metadata).offset;
-            probe::zero(file, metadata, HEADER_BYTES).map_err(io("cannot write its metadata"))?;
-            file.sync_all().map_err(io("cannot sync it"))?;
+            // Metadata that are still whole show volumes in what is zeroed now, also to programs that don't know the note.
+            clear_slots(medium, metadata).map_err(io("cannot write its metadata"))?;
+            medium.sync().map_err(io("cannot sync it"))?;
             for (offset, len) in space.free_runs() {
-                probe::zero(file, offset, len).map_err(io("cannot zero its free space"))?;
+                medium.0.zero(offset, len).map_err(io("cannot zero its free space"))?;
             }
-            file.sync_all().map_err(io("cannot sync it"))?;
+            medium.sync().map_err(io("cannot sync it"))?;
         }
         let copies = superblock.stale(&[[0; SUPERBLOCK_BYTES]; 2]);
-        write_superblock(file, &superblock, &copies).map_err(io("cannot write its superblock"))?;
-        let medium = file.try_clone().map_err(io("cannot open it"))?;
-        let backend = RegionBackend::format(medium, self.region(RegionKind::Metadata), owner(&superblock));
+        write_superblock(medium, &superblock, &copies).map_err(io("cannot write its superblock"))?;
+        let backend = RegionBackend::format(medium.clone(), metadata, owner(&superblock));
         let backend = backend.map_err(io("cannot write its metadata"))?;
         MetaStore::restore(backend, home, state.clone()).map_err(DeviceErrorKind::Meta)?;
-        file.sync_all().map_err(io("cannot sync it"))?;
+        medium.sync().map_err(io("cannot sync it"))?;
         Ok((superblock, state))
     }
+}
+
+fn io(doing: &'static str) -> impl Fn(std::io::Error) -> DeviceErrorKind {
+    move |error| DeviceErrorKind::Io { doing, error }
 }
 
 /// Remains of a device's metadata.
@@ -250,15 +320,16 @@ struct Found {
     /// The newest sequence of a superblock that is known.
     sequence: u64,
     formatted: bool,
-    /// The newest change that is known.
-    changes: u64,
+    /// The newest change, if it is known.
+    changes: Option<u64>,
+    /// A restore of this backup isn't finished.
+    goes_on: bool,
 }
 
 /// Are the superblocks and the beginning of the metadata zeroes?
-fn is_blank(file: &File) -> Result<bool, DeviceErrorKind> {
+fn is_blank(medium: &impl Medium) -> Result<bool, DeviceErrorKind> {
     let mut b = vec![0; (REGION_ALIGN + HEADER_BYTES) as usize];
-    std::os::unix::fs::FileExt::read_exact_at(file, &mut b, 0)
-        .map_err(|error| DeviceErrorKind::Io { doing: "cannot read its first MiB", error })?;
+    medium.read_at(&mut b, 0).map_err(io("cannot read its first MiB"))?;
     Ok(b.iter().all(|b| *b == 0))
 }
 
@@ -291,8 +362,12 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     digits.map(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 16).ok()).collect()
 }
 
+fn sum(body: &Value) -> u64 {
+    xxh3_64(body.to_string().as_bytes())
+}
+
 fn checksum(body: &Value) -> String {
-    format!("{:016x}", xxh3_64(body.to_string().as_bytes()))
+    format!("{:016x}", sum(body))
 }
 
 fn read(text: &str) -> Result<Backup, String> {

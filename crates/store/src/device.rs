@@ -7,6 +7,7 @@ use crate::superblock::{
     COPIES_AT, DEVICE_BYTES_MIN, REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock, SuperblockError,
     check_role,
 };
+use crate::unfinished;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -133,7 +134,7 @@ impl fmt::Display for DeviceError {
             DeviceErrorKind::Exists => write!(f, "is a Plimsoll device already: open it, or remove it first"),
             DeviceErrorKind::Foreign => write!(
                 f,
-                "holds data that Plimsoll didn't write: choose another path, or clear its first MiB if nobody needs it"
+                "holds data that Plimsoll didn't write: choose another path, or clear its first 2 MiB if nobody needs it"
             ),
             DeviceErrorKind::CreationInterrupted => write!(f, "its creation was cut short: create it again"),
             DeviceErrorKind::Blank => write!(f, "holds nothing: create the device first, or check the path"),
@@ -310,6 +311,19 @@ impl DeviceFile {
 
 /// Opens the metadata store of a device with this superblock, whose bytes `medium` has.
 pub(crate) fn open_meta(medium: impl Medium, superblock: &Superblock, home_bytes: u64) -> Result<MetaStore, MetaError> {
+    let metadata = superblock.region(RegionKind::Metadata).expect("every superblock has one");
+    match unfinished::note_of(&medium, metadata.offset).map_err(MetaError::Io)? {
+        Some(_) => Err(MetaError::RestoreUnfinished),
+        None => open_restored_meta(medium, superblock, home_bytes),
+    }
+}
+
+/// The same while a restore isn't finished, for the restore itself.
+pub(crate) fn open_restored_meta(
+    medium: impl Medium,
+    superblock: &Superblock,
+    home_bytes: u64,
+) -> Result<MetaStore, MetaError> {
     let region = |kind| superblock.region(kind).expect("every superblock has one");
     let backend = RegionBackend::open(medium, region(RegionKind::Metadata), owner(superblock));
     let backend = backend.map_err(|e| match e.kind() {
@@ -469,7 +483,18 @@ pub(crate) fn must_be(superblock: &Superblock, expect: &Expect, probe: &Probe) -
     Ok(())
 }
 
+/// Reads the superblock. Where there is none that can be used and a restore isn't finished, the error says so.
 pub(crate) fn read_superblock(
+    file: &impl Medium,
+    probe: &Probe,
+) -> Result<(Superblock, [[u8; SUPERBLOCK_BYTES]; 2]), DeviceErrorKind> {
+    read_copies(file, probe).map_err(|kind| match unfinished::note_of(file, REGION_ALIGN) {
+        Ok(Some(_)) => DeviceErrorKind::Meta(MetaError::RestoreUnfinished),
+        Ok(None) | Err(_) => kind,
+    })
+}
+
+fn read_copies(
     file: &impl Medium,
     probe: &Probe,
 ) -> Result<(Superblock, [[u8; SUPERBLOCK_BYTES]; 2]), DeviceErrorKind> {

@@ -25,6 +25,7 @@ mod remote;
 pub mod space;
 mod state;
 pub mod superblock;
+mod unfinished;
 
 pub use backup::{Age, Backup, RestoreError, Restored};
 pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, ROLE_MAIN};

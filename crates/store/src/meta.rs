@@ -1,4 +1,5 @@
-//! The metadata store: which volumes and tenants a pool has, and where volumes' bytes are.
+//! The metadata store of a pool: its volumes and the places of their bytes, the tenants that were created or changed
+//! live, and the settings that were changed live. Most tenants are only declared in the configuration file, and aren't in the store.
 //!
 //! Every mutation is one durable transaction: after it returned it survives power loss at any instant, before that nothing
 //! of it is seen. Reading is from memory; [`MetaReader`]s read while a change waits for its device. One owner, blocking calls,
@@ -43,6 +44,8 @@ pub enum MetaError {
         /// The newest that this program knows.
         known: u32,
     },
+    /// A restore from a backup was broken off: what is there is neither what was there before nor what the backup has.
+    RestoreUnfinished,
     /// The storage failed. Whether the mutation is durable is unknown until the store is opened again.
     Io(std::io::Error),
     /// The metadata region is full; nothing was changed.
@@ -123,6 +126,10 @@ impl fmt::Display for MetaError {
             MetaError::UnknownVersion { version, known } => write!(
                 f,
                 "the metadata store has version {version}, the newest this program knows is {known}: use the program that wrote it, or a newer one"
+            ),
+            MetaError::RestoreUnfinished => write!(
+                f,
+                "a restore of the metadata from a backup isn't finished: repeat `plimsoll pool restore` with the same backup"
             ),
             MetaError::Io(e) => write!(f, "the metadata store's storage failed: {e}: check the device, then restart"),
             MetaError::Full { why } => write!(f, "{why}: delete volumes or use a larger device"),
@@ -441,12 +448,15 @@ impl MetaStore {
     }
 
     /// Gives up what only the pool's cache has of a volume: nothing that its device holds of that counts any more, should it come back.
+    /// Other replicas may have those writes, so the volume lacks changes from then on, until it is resynced.
     ///
     /// # Errors
     /// An unknown name, or a failing storage.
     pub fn give_up(&mut self, name: &str) -> Result<VolumeRecord, MetaError> {
         let next = self.cache_generation() + 1;
-        let volume = VolumeRecord { behind: Some(false), given_up: Some(next), ..self.ready(name)?.clone() };
+        let before = self.ready(name)?.clone();
+        let replica = ReplicaRecord { behind: ReplicaRecord::WRITES_LOST, ..before.replica };
+        let volume = VolumeRecord { behind: Some(false), given_up: Some(next), replica, ..before };
         self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutVolume(volume.clone())], true)?;
         Ok(volume)
     }
@@ -497,7 +507,7 @@ impl MetaStore {
     ///
     /// # Errors
     /// An unknown name or a failing storage.
-    pub fn rule_volume(&mut self, name: &str, tenant: String, read_only: bool) -> Result<VolumeRecord, MetaError> {
+    pub fn set_volume_owner(&mut self, name: &str, tenant: String, read_only: bool) -> Result<VolumeRecord, MetaError> {
         let volume = VolumeRecord { tenant, read_only, ..self.ready(name)?.clone() };
         self.commit(vec![Edit::PutVolume(volume.clone())], false)?;
         Ok(volume)

@@ -124,6 +124,9 @@ fn waits(busy: &OnBusy) -> bool {
 }
 
 impl ReplicaRecord {
+    /// A value of [`behind`](Self::behind): it lost writes that it had acknowledged, or a writer's end was not orderly.
+    pub const WRITES_LOST: u8 = 2;
+
     fn is_new(&self) -> bool {
         *self == ReplicaRecord::default()
     }

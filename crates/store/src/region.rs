@@ -20,10 +20,13 @@
 //! Writing a slot replaces the older one and syncs: torn, it leaves the other. A change of length is written to both, one
 //! after the other, so that losing either slot later doesn't bring an old length back.
 //!
+//! 2048 bytes after each slot, a restore that isn't finished has its note (`unfinished.rs`).
+//!
 //! Slots of superblocks before version 3 have magic "PLIMMETA", sequence, length and xxh3-64 only. They are replaced at
 //! the first open, before the first commit that has a number.
 
 use crate::superblock::Region;
+use crate::unfinished;
 use redb::StorageBackend;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
@@ -34,7 +37,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: &[u8; 8] = b"PLIMMET2";
 const MAGIC_OF_VERSION_2: &[u8; 8] = b"PLIMMETA";
-const SLOT_STRIDE: u64 = 4096;
+pub(crate) const SLOT_STRIDE: u64 = 4096;
 const SLOT_BYTES: usize = 64;
 /// Writes of slots a region's life has room for; higher sequences are corrupt.
 const SEQUENCE_MAX: u64 = 1 << 62;
@@ -143,10 +146,16 @@ impl Slot {
     }
 }
 
-/// Returns whether a region that begins with these bytes has a valid slot, of any device.
+/// Returns whether a region that begins with these bytes has a valid slot, or the note of a restore, of any device.
 pub(crate) fn is_region(first_bytes: &[u8]) -> bool {
     let slot = |at: u64| first_bytes.get(at as usize..)?.first_chunk().and_then(Slot::decode);
-    slot(0).or_else(|| slot(SLOT_STRIDE)).is_some()
+    slot(0).or_else(|| slot(SLOT_STRIDE)).is_some() || unfinished::note_in(first_bytes).is_some()
+}
+
+/// Makes both slots of a region invalid. The caller syncs.
+pub(crate) fn clear_slots(medium: &impl Medium, region: Region) -> Result<()> {
+    medium.write_at(&[0; SLOT_BYTES], region.offset)?;
+    medium.write_at(&[0; SLOT_BYTES], region.offset + SLOT_STRIDE)
 }
 
 /// The newest change of a region, as its slots have it.
@@ -184,8 +193,7 @@ impl<M: Medium> RegionBackend<M> {
     /// # Errors
     /// Those of writing and syncing `medium`.
     pub fn format(medium: M, region: Region, owner: Owner) -> Result<RegionBackend<M>> {
-        medium.write_at(&[0; SLOT_BYTES], region.offset)?;
-        medium.write_at(&[0; SLOT_BYTES], region.offset + SLOT_STRIDE)?;
+        clear_slots(&medium, region)?;
         sync(&medium)?;
         let witness = Some(Witness { commit: 0, superblock: owner.sequence, device_uuid: owner.device_uuid });
         let newest = Slot { sequence: 0, len: 0, witness };

@@ -5,9 +5,10 @@ use crate::device::{
     open_meta, owner, read_superblock, write_superblock,
 };
 use crate::meta::{MetaError, MetaStore};
-use crate::probe::Probe;
+use crate::probe::{self, Probe};
 use crate::region::{Medium, RegionBackend};
 use crate::superblock::{REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock, check_role};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,9 +28,20 @@ pub trait Remote: Medium {
     fn zero(&self, offset: u64, len: u64) -> io::Result<()>;
 }
 
+/// A local device, where whoever opens it has locked it.
+impl Remote for File {
+    fn size_bytes(&self) -> io::Result<u64> {
+        Probe::of(self).map(|probe| probe.size_bytes)
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        probe::zero(self, offset, len)
+    }
+}
+
 /// A shared medium is a medium.
 #[derive(Clone, Debug)]
-struct Shared(Arc<dyn Remote>);
+pub(crate) struct Shared(pub(crate) Arc<dyn Remote>);
 
 impl Medium for Shared {
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
@@ -56,7 +68,7 @@ pub struct RemoteDevice {
 }
 
 /// Measures of a remote device: it is a block device whose blocks are 512 bytes.
-fn probe(medium: &Arc<dyn Remote>) -> Result<Probe, DeviceErrorKind> {
+pub(crate) fn probe(medium: &Arc<dyn Remote>) -> Result<Probe, DeviceErrorKind> {
     let size_bytes = medium.size_bytes();
     let size_bytes = size_bytes.map_err(|error| DeviceErrorKind::Io { doing: "cannot find its size", error })?;
     Ok(Probe { is_block_device: true, size_bytes, block_bytes: 512 })

@@ -77,31 +77,6 @@ fn a_second_user_is_refused_and_told_of_the_first() {
     open(&path).expect("free again");
 }
 
-/// In a process of its own when run by the next test; nothing otherwise.
-#[test]
-fn as_a_second_process() {
-    let Some(path) = std::env::var_os("PLIMSOLL_TEST_OPEN") else { return };
-    let e =
-        DeviceFile::open(Path::new(&path), &Expect { pool_uuid: Some(POOL), device_uuid: None, role: "main".into() });
-    println!("told: {}", e.expect_err("locked"));
-}
-
-#[test]
-fn a_second_process_is_refused_and_told_which_the_first_is() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("d");
-    let first = create(&path).expect("created");
-    let exe = std::env::current_exe().expect("known");
-    let mut second = std::process::Command::new(exe);
-    second.args(["--exact", "as_a_second_process", "--nocapture"]).env("PLIMSOLL_TEST_OPEN", &path);
-    let out = second.output().expect("runs");
-    let told = String::from_utf8_lossy(&out.stdout);
-    let words = [&format!("process {} uses this device", std::process::id()), "another process (or a mount)"];
-    assert!(out.status.success() && words.iter().any(|w| told.contains(*w)), "{told}");
-    drop(first);
-    open(&path).expect("free again");
-}
-
 #[test]
 fn what_is_not_ours_is_left_alone() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -62,7 +62,7 @@ fn history(seed: u64, disk: &Disk) -> Vec<Disk> {
                 store.create_volume(new).map(drop)
             }
             (true, 0..3) => store.begin_delete(&name).map(drop),
-            (true, 3) => store.rule_volume(&name, owner.into(), n % 2 == 0).map(drop),
+            (true, 3) => store.set_volume_owner(&name, owner.into(), n % 2 == 0).map(drop),
             (true, _) => {
                 let size_bytes = store.volume(&name).expect("there").size_bytes + MIB;
                 store.grow_volume(&name, size_bytes).map(drop)

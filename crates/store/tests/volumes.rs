@@ -202,7 +202,7 @@ fn a_change_costs_what_it_touches() {
         }
         let begun = std::time::Instant::now();
         for n in 0..200 {
-            store.rule_volume("v5", "t".into(), n % 2 == 0).expect("changed");
+            store.set_volume_owner("v5", "t".into(), n % 2 == 0).expect("changed");
         }
         println!("{volumes} volumes: {:?} a change", begun.elapsed() / 200);
     }

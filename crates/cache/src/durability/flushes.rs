@@ -1,5 +1,5 @@
 //! Flushes of the fast device: open dirty chunks are written, the device is flushed, and the journal says that they are there
-//! ([`super::unsaid`]). There is one at a time for each partition, as a fence writes each partition's chunks in that partition's slot;
+//! ([`super::unjournaled`]). There is one at a time for each partition, as a fence writes each partition's chunks in that partition's slot;
 //! requests that come meanwhile wait for the next.
 //!
 //! [`Flushes`] decides when the device is flushed, which chunks that covers, and which requests waited for it. It receives events of
@@ -164,12 +164,12 @@ impl Flushes {
         self.jobs.push(FlushJob { number, part, upto, all_upto: 0, waits, sent: false, covers: BTreeSet::new(), ops });
     }
 
-    /// Does one wait to be sent, and may it? The device is flushed once at a time.
+    /// True if a flush waits to be sent and may be. The device is flushed once at a time.
     pub(super) fn has_unsent(&self) -> bool {
         !self.jobs.is_empty() && !self.jobs.iter().any(|j| j.sent)
     }
 
-    /// Is the device to be flushed now? It is once at a time: what that covers is what was written before.
+    /// True if the device is to be flushed now. It is flushed once at a time: a flush covers the writes that ended before.
     pub(super) fn poll(&mut self, on_their_way: &[OnItsWay]) -> bool {
         if !self.has_unsent() {
             return false;

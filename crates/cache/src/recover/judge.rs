@@ -87,12 +87,12 @@ impl Recovery {
         (!self.is_gone(&key, world)).then(|| world.volumes.slot_of(key, sharing, world.index)).flatten()
     }
 
-    /// Was it deleted?
+    /// True if the volume was deleted.
     pub(super) fn is_gone(&self, key: &VolumeKey, world: &World) -> bool {
         self.gone.contains(key) || world.volumes.is_unknown(key)
     }
 
-    /// Was what the cache has of a volume given up after the journal was last written?
+    /// True if a volume's extents were given up after the journal was last written.
     pub(super) fn is_given_up(&self, volume: &VolumeKey, world: &World) -> bool {
         let Some(since) = world.volumes.given_up_since(volume) else { return false };
         (self.generation.wrapping_sub(since) as i16) < 0

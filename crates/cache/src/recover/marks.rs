@@ -1,4 +1,4 @@
-//! What the journal says of WEUs, while starting: which slots are dead or clean, which numbers are over, which volumes are gone.
+//! The journal's records of WEUs, while starting: dead and clean slots, retired numbers, deleted volumes.
 
 use super::Recovery;
 use crate::format::Record;
@@ -13,7 +13,7 @@ pub(super) struct Marks {
 }
 
 impl Recovery {
-    /// When an entry was made, relative to others: its chunk, and its slot.
+    /// The age of an entry relative to others: its chunk, and its slot.
     pub(super) fn order(&self, loc: Loc) -> (u64, u32) {
         let chunks = &self.chunks[loc.weu() as usize];
         let at = chunks.partition_point(|(first, _)| *first <= loc.slot());

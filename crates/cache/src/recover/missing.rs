@@ -18,14 +18,14 @@ impl Recovery {
         }
     }
 
-    /// May a power loss have torn a chunk? Not if the journal says that it was durable.
+    /// True if a power loss may have torn a chunk. Not if the journal says that it was durable.
     pub(super) fn is_doubtful(&self, h: &ChunkHeader) -> bool {
         let held = self.held[h.weu as usize];
         let said = held.0 == h.sequence && h.first_slot + h.entries.len() as u32 <= held.1;
         h.dirty && h.chunk >= self.durable && (!said || self.planted(Planted::TornIfCorrupt))
     }
 
-    /// Are headers of dirty extents missing that the journal says are there?
+    /// True if headers of dirty extents are missing although the journal says that they are there.
     pub(super) fn lacks_headers(&self, weu: u32, found: &[ChunkHeader]) -> bool {
         let (held, held_slots) = self.held[weu as usize];
         let sequence = found.first().map_or(0, |h| h.sequence);
@@ -61,8 +61,8 @@ impl Recovery {
         }
     }
 
-    /// Is what was found missing of a volume, at this start or an earlier one, still to be named? Not once it was given up or deleted, or
-    /// the slow device has all that is left of it.
+    /// True if missing headers of a volume, found at this start or an earlier one, are still to be reported. Not once the volume was
+    /// given up or deleted, or the slow device has all that is left of it.
     pub(super) fn is_missed(&self, key: &VolumeKey, world: &World) -> bool {
         if *key == VolumeKey::POOL {
             return world.volumes.may_be_behind();

@@ -1,5 +1,5 @@
-//! Dirty chunks that a power loss may have torn: each is checked whole before it's believed, its own extents by reading its WEU,
-//! what its duplicates rely on extent by extent. A few reads at a time, of which only the verdict is kept.
+//! Dirty chunks that a power loss may have torn. Each is checked whole before it is trusted: its own extents by reading its WEU, the
+//! extents that its duplicates rely on one by one. A few reads at a time; only the verdict is kept.
 
 use super::{Recovery, Step, World};
 use crate::format::{ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, Slot};
@@ -17,7 +17,8 @@ const READS_MAX: u32 = 4;
 enum Check {
     /// The extents of a WEU's doubtful chunks.
     Weu(u32),
-    /// What a duplicate relies on: in a WEU of this number, from this unit on, so many units, with this checksum if it is bare.
+    /// The place that a duplicate relies on: a WEU, the WEU's number, the first unit, the number of units, and the checksum if the
+    /// extent is bare.
     Place(u32, u64, u16, u16, u32),
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Tails {
     wrong_places: BTreeSet<Check>,
 }
 
-/// Is there what is expected at `at` bytes?
+/// True if the expected extent is at `at` bytes.
 fn is_there(bytes: &Buf, at: usize, expected: Expected, extent_bytes: u64) -> bool {
     let (name, sequence) = match expected {
         Expected::Head { name, sequence } => (name, sequence),
@@ -50,7 +51,7 @@ fn is_there(bytes: &Buf, at: usize, expected: Expected, extent_bytes: u64) -> bo
         && unpack(Data::Bytes(bytes.slice(from, head.payload_bytes as usize)), &head, extent_bytes, false).is_some()
 }
 
-/// What so many units must be: bare if they are all of an extent's.
+/// The expectation of `len_units` units: bare if they are a whole extent's.
 fn expected(len_units: u16, extent_bytes: u64, sum: u32, head: Expected) -> Expected {
     if u64::from(len_units) * u64::from(UNIT_BYTES) == extent_bytes { Expected::Sum(sum) } else { head }
 }
@@ -90,8 +91,8 @@ impl Recovery {
         if self.outstanding == 0 { self.judge(world) } else { Ok(None) }
     }
 
-    /// What a check has read; nothing if it can't be. Then the headers are believed: what they name is asked for, and missed, by
-    /// whoever wants it, and nothing older is taken for it.
+    /// Takes the result of a check's read; nothing if the place is unreadable. Then the headers are trusted: a read of an extent that
+    /// they name fails, and no older content is served in its place.
     pub(super) fn tail_read(&mut self, what: u32, bytes: Option<Buf>, world: &mut World) -> Step {
         let e = self.extent_bytes();
         let block = self.layout.block_bytes as usize;
@@ -121,7 +122,7 @@ impl Recovery {
         self.check_more(world)
     }
 
-    /// Is every extent of a chunk there, and what it should be? What a duplicate relied on may be gone when the duplicate is, and
+    /// True if every extent of a chunk is there, and right. The place that a duplicate relied on may be gone when the duplicate is, and
     /// a WEU whose header isn't there will be written again, whatever of it is there.
     pub(super) fn is_whole(&self, h: &ChunkHeader, world: &World) -> bool {
         let tails = &self.tails;
@@ -129,7 +130,7 @@ impl Recovery {
             && self.places(h, world).into_iter().all(|p| p.is_some_and(|check| !tails.wrong_places.contains(&check)))
     }
 
-    /// Where what a chunk's duplicates rely on must be, of those that matter; `None` for what can't be there.
+    /// The places that a chunk's duplicates rely on, of duplicates that are still valid; `None` for a place that can't exist.
     fn places(&self, h: &ChunkHeader, world: &World) -> Vec<Option<Check>> {
         let marks = &self.marks[h.weu as usize];
         let past = |slot, volume| bit(&marks.dead, slot) || bit(&marks.cleaned, slot) || self.is_gone(volume, world);

@@ -47,7 +47,7 @@ pub(super) struct Unreadable {
 }
 
 impl Unreadable {
-    /// Whether the limit of reads in flight is reached.
+    /// True if the limit of reads in flight is reached.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() >= WAITING_MAX
     }
@@ -60,7 +60,7 @@ impl Unreadable {
         true
     }
 
-    /// Is a block in this range unreadable?
+    /// True if a block in this range is unreadable.
     fn has(&self, from: u64, to: u64) -> bool {
         self.blocks.range(from..to).next().is_some()
     }
@@ -115,7 +115,7 @@ impl Recovery {
         }
     }
 
-    /// No read of headers is under way: do some wait to be repeated?
+    /// Called when no read of headers is under way. Orders a wake-up and returns true if some wait to be repeated.
     pub(super) fn waits_to_retry(&mut self, now: Time) -> bool {
         let u = &mut self.unreadable;
         if !u.waiting.is_empty() {
@@ -136,7 +136,7 @@ impl Recovery {
         }
     }
 
-    /// May a block that could not be read hold the header that follows those found in a WEU? `bytes`: what was read of it.
+    /// True if a block that could not be read may hold the header that follows those found in a WEU. `bytes` is the readable part.
     pub(super) fn hides_headers(&self, weu: u32, bytes: &[u8], found: &[ChunkHeader]) -> bool {
         let (salt, block, at) = (self.layout.salt, self.layout.block_bytes, self.layout.weu_at(weu));
         let lens = found.iter().map(|h| crate::format::chunk_header_bytes(h.entries.len(), block));

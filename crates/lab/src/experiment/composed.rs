@@ -1,10 +1,20 @@
 //! Forecasts of a whole stack against actual times, with a queue of ten in each of its layers.
 //!
 //! The parts of a forecast come from the layers one by one; only a whole stack shows whether their sum is right. Each
-//! combination of layers is kept under the same load: ten reads at the device and ten in the scheduler, ten small writes in the
-//! logs, about ten background reads of the page cache, ten of each tenant that wait for a core, ten that wait for their slot.
-//! Now and then a probe is read. It has an address of its own behind ten writes that wait for each other in the front. Or it
-//! reads data of the flash cache, behind ten at the flash drive and ten in its scheduler.
+//! combination of layers has a load that keeps the queues of its own layers full. So the number of outstanding reads differs
+//! between combinations. The queues:
+//!
+//! * ten reads at the device, and ten in the scheduler;
+//! * with logs: ten small writes in them;
+//! * with a page cache: about ten background reads;
+//! * with cores: ten requests of each tenant that wait for a core;
+//! * with a fence: ten requests that wait for their slot.
+//!
+//! Now and then a probe is read. There are three kinds, in turn:
+//!
+//! * *alone*: at an address that no other request in flight has;
+//! * *blocked*: at an address at which ten writes wait for each other in the front;
+//! * *cached*, with a flash cache only: at an address in the cache, behind ten reads at the flash drive and ten in its scheduler.
 
 mod bench;
 mod stacks;

@@ -21,7 +21,7 @@ pub struct NvmeHostConfig {
 }
 
 impl NvmeHostConfig {
-    /// Is it possible?
+    /// Checks that it is possible.
     pub(super) fn check(&self) -> Result<(), (Place, String)> {
         let nqn = self.nqn.get_ref();
         if is_nqn(nqn) {

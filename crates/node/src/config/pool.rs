@@ -309,7 +309,7 @@ impl DeviceConfig {
 }
 
 impl PoolConfig {
-    /// Is what it says of itself possible? What depends on volumes and tenants is checked with them.
+    /// Checks the keys that don't depend on volumes and tenants. The others are checked with those.
     pub(super) fn check(&self) -> Result<(), (Place, String)> {
         let named = |s: &Spanned<String>, what: String| (Some(s.span().start), what);
         let wrong = |what| named(&self.name, format!("pool `{}`: {what}", self.name.get_ref()));

@@ -32,7 +32,7 @@ fn default_queues() -> u16 {
 }
 
 impl SubsystemConfig {
-    /// Is it possible, in this configuration?
+    /// Checks that it is possible, in this configuration.
     pub(super) fn check(&self, config: &Config) -> Result<(), (Place, String)> {
         let nqn = self.nqn.get_ref();
         let named = |at: std::ops::Range<usize>, what: String| (Some(at.start), format!("subsystem `{nqn}`: {what}"));

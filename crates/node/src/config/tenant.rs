@@ -158,7 +158,7 @@ impl TenantConfig {
         Allotment { cores: self.cores.unwrap_or(0), reservation, limit }
     }
 
-    /// Is what it says possible, by itself and with these pools?
+    /// Checks that it is possible, by itself and with these pools.
     pub(super) fn check(&self, pools: &[PoolConfig]) -> Result<(), (Place, String)> {
         let named = |s: &Spanned<String>, what: String| (Some(s.span().start), what);
         let wrong = |what: String| format!("tenant `{}`: {what}", self.name.get_ref());
@@ -208,7 +208,7 @@ impl TenantConfig {
 /// Greatest `jobs_max` of a tenant: the requests that a pool holds.
 pub const JOBS_MAX: u32 = 65_536;
 
-/// Can `jobs_max` be meant?
+/// Checks that `jobs_max` is possible.
 pub fn check_jobs_max(jobs_max: Option<u32>) -> Result<(), String> {
     match jobs_max {
         Some(0) => Err("jobs_max = 0 would let no request in: at least 1".into()),
@@ -270,7 +270,7 @@ pub fn class_of(
 }
 
 impl VolumeConfig {
-    /// Is what it says possible, in this configuration?
+    /// Checks that it is possible, in this configuration.
     pub(super) fn check(&self, config: &Config) -> Result<(), (Place, String)> {
         let named = |s: &Spanned<String>, what: &str| {
             (Some(s.span().start), format!("volume `{}`: {what}", self.name.get_ref()))
@@ -300,7 +300,7 @@ impl VolumeConfig {
 /// No one waits longer for a read that matters.
 const DEADLINE_MAX: Span = Span::from_secs(3600);
 
-/// Can a promise of `deadline` be meant?
+/// Checks that a promise of `deadline` is possible.
 pub fn check_deadline(deadline: Span) -> Result<(), String> {
     if deadline == Span::ZERO {
         return Err("a deadline of 0 can't be kept".into());

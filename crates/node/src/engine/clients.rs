@@ -61,7 +61,7 @@ pub struct Clients {
     /// Since those who wait were last looked at, permits have come back or requests have left the stack.
     freed: bool,
     slow: SlowLimits,
-    /// When slow clients were last looked for.
+    /// The last time at which slow clients were looked for.
     looked_at: Time,
     patience: Patience,
 }
@@ -114,7 +114,7 @@ impl Clients {
         conn
     }
 
-    /// Are there none?
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.conns.is_empty()
     }
@@ -173,7 +173,7 @@ impl Clients {
         Span::from_nanos(self.slow.silent.as_nanos() / 4)
     }
 
-    /// Is it time to look for slow clients?
+    /// True if it is time to look for slow clients.
     #[inline]
     pub fn look_is_due(&self, now: Time) -> bool {
         now.since(self.looked_at) > self.look_interval()
@@ -238,13 +238,13 @@ impl Clients {
         all
     }
 
-    /// Can something be done without waiting: does a connection go on, or may somebody's wait be over?
+    /// True if something can be done without waiting: a connection has more to do, or a wait may be over.
     #[inline]
     pub fn has_turns(&self) -> bool {
         !self.going_on.is_empty() || (self.freed && self.has_due())
     }
 
-    /// Is somebody's wait to be looked at?
+    /// True if a connection's wait is to be looked at.
     pub fn has_due(&self) -> bool {
         self.permits.has_due()
     }

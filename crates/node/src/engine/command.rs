@@ -1,4 +1,4 @@
-//! How other threads talk to a pool's thread: a queue of commands and a wake-up call.
+//! Communication of other threads with a pool's thread: a queue of commands and a wake-up call.
 
 use super::conn::{DeadlineFrom, ExportParams};
 use super::inject::{InjectTerms, InjectView};
@@ -17,13 +17,13 @@ use tokio::sync::watch;
 /// An answer that is sent once; where it's lost, the asker learns that the pool is gone.
 pub type Reply<T> = tokio::sync::oneshot::Sender<T>;
 
-/// What a pool's thread can be asked.
+/// A command to a pool's thread.
 pub enum Command {
     /// Serve a client whose handshake is over; `early` is what it sent beyond it.
     Attach {
         /// The socket.
         fd: Arc<OwnedFd>,
-        /// What was granted.
+        /// The result of its handshake.
         params: ExportParams,
         /// Bytes already received.
         early: Vec<u8>,
@@ -32,29 +32,29 @@ pub enum Command {
     },
     /// Make a volume known, or change it (growing).
     SetVolume {
-        /// Which.
+        /// The volume.
         key: VolumeKey,
         /// Its size and mode.
         front: FrontVolume,
         /// Its pool.
         extents: Vec<Extent>,
-        /// What else the layers must know.
+        /// Further terms for the layers.
         terms: VolumeTerms,
         /// Answered when done.
         reply: Reply<()>,
     },
     /// Forget a volume: its connections are closed, its requests finish, then its extents are zeroed and flushed.
     DeleteVolume {
-        /// Which.
+        /// The volume.
         key: VolumeKey,
-        /// What to zero.
+        /// The extents to zero.
         extents: Vec<Extent>,
         /// Answered when the zeroes are durable.
         reply: Reply<Result<(), IoError>>,
     },
-    /// What a tenant may have inside, and what it is promised from now on.
+    /// Set a tenant's limits of requests in flight, and its promises, from now on.
     SetTenant {
-        /// Who.
+        /// The tenant.
         tenant: TenantId,
         /// The bound.
         limits: PermitLimits,
@@ -63,14 +63,14 @@ pub enum Command {
     },
     /// A tenant was removed: forget what it counted and may have, unless it's still connected.
     ForgetTenant {
-        /// Which.
+        /// The tenant.
         tenant: TenantId,
     },
     /// Look at the stack between two requests, at the pool's time. Requests wait meanwhile.
     Look(Look),
     /// A copy of the pool's own metrics.
     Snapshot {
-        /// Where to.
+        /// Takes the answer.
         reply: Reply<Box<PoolSnapshot>>,
     },
     /// A compact copy of one tenant's metrics on one volume. Each is asked for alone: requests must not wait while a pool of
@@ -101,7 +101,7 @@ pub enum Command {
     },
     /// A copy of the sampled traces, newest first.
     Traces {
-        /// Where to.
+        /// Takes the answer.
         reply: Reply<Vec<Trace>>,
     },
     /// Serve flushes again after a failed one: the operator has checked the loss.
@@ -145,7 +145,7 @@ pub struct Connection {
     pub deadline: Option<(Span, DeadlineFrom)>,
     /// Answer to a read that would miss the deadline.
     pub on_busy: OnBusy,
-    /// Does it speak `x-plimsoll:promise`?
+    /// True if it speaks `x-plimsoll:promise`.
     pub promises: bool,
     /// Requests in flight.
     pub in_flight: u32,
@@ -161,11 +161,11 @@ pub type Look = Box<dyn FnOnce(&Stack, Time) + Send>;
 /// A copy of a pool's metrics.
 #[derive(Clone, Debug)]
 pub struct PoolSnapshot {
-    /// When.
+    /// The time of the copy.
     pub now: Time,
     /// The stack's state.
     pub state: LayerState,
-    /// Has a flush failed?
+    /// True if a flush has failed.
     pub flush_failed: bool,
     /// Per layer, top first.
     pub layers: Vec<(&'static str, NodeStats)>,
@@ -198,11 +198,11 @@ pub struct PoolSnapshot {
 pub struct PoolHandle {
     commands: Sender<Command>,
     wakeup: Arc<OwnedFd>,
-    /// How the pool is, as of its thread's last turn.
+    /// The pool's health, as of its thread's last turn.
     pub health: watch::Receiver<Health>,
 }
 
-/// How a pool is, for whoever lets clients in.
+/// A pool's health, for the listeners that accept clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Health {
     /// The worst of its layers; failed once its thread has ended.
@@ -213,21 +213,21 @@ pub struct Health {
 
 impl Health {
     /// Of a pool whose thread hasn't begun.
-    pub const UNBORN: Health = Health { state: LayerState::Recovering, flush_failed: false };
+    pub const NOT_STARTED: Health = Health { state: LayerState::Recovering, flush_failed: false };
 }
 
 /// The pool's side of its handles.
-pub struct Ears {
-    /// What others want.
+pub struct PoolReceiver {
+    /// Commands of other threads.
     pub commands: Receiver<Command>,
     /// Becomes readable with each command.
     pub wakeup: Arc<OwnedFd>,
-    /// Where the pool says how it is.
+    /// The pool publishes its health here.
     pub health: watch::Sender<Health>,
 }
 
-impl Drop for Ears {
-    /// However the thread ends: nobody is let in after.
+impl Drop for PoolReceiver {
+    /// However the thread ends, no client is let in after.
     fn drop(&mut self) {
         self.health.send_modify(|h| h.state = LayerState::Failed);
     }
@@ -239,13 +239,13 @@ pub struct PoolGone;
 
 impl PoolHandle {
     /// A handle and the pool's side of it.
-    pub fn new() -> std::io::Result<(PoolHandle, Ears)> {
+    pub fn new() -> std::io::Result<(PoolHandle, PoolReceiver)> {
         use rustix::event::{EventfdFlags, eventfd};
         let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let (commands, receiver) = channel();
-        let (said, health) = watch::channel(Health::UNBORN);
-        let ears = Ears { commands: receiver, wakeup: wakeup.clone(), health: said };
-        Ok((PoolHandle { commands, wakeup, health }, ears))
+        let (commands, queue) = channel();
+        let (publisher, health) = watch::channel(Health::NOT_STARTED);
+        let receiver = PoolReceiver { commands: queue, wakeup: wakeup.clone(), health: publisher };
+        Ok((PoolHandle { commands, wakeup, health }, receiver))
     }
 
     /// Sends a command.

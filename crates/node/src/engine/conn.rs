@@ -61,7 +61,7 @@ impl From<&Negotiated> for Wire {
     }
 }
 
-/// What a connection was granted at its handshake.
+/// The terms of a connection, from its handshake.
 #[derive(Clone, Debug)]
 pub struct ExportParams {
     /// The client, for people.
@@ -82,7 +82,7 @@ pub struct ExportParams {
     pub wire: Wire,
     /// The volume as one of several replicas.
     pub replica: Arc<Replica>,
-    /// What the connection is to it.
+    /// The connection's use of it.
     pub used_as: Option<ReplicaUse>,
 }
 
@@ -98,7 +98,7 @@ pub struct Stalled {
     pub ticket: u64,
 }
 
-/// What parsing stopped at.
+/// The result of parsing.
 pub enum Parsed {
     /// A complete request.
     Asks(Request),
@@ -115,9 +115,9 @@ pub enum Parsed {
 /// See the module's documentation.
 pub struct Conn {
     fd: Arc<OwnedFd>,
-    /// What it was granted.
+    /// Its terms.
     pub params: ExportParams,
-    /// When the pool got it.
+    /// The time at which the pool got it.
     pub attached_at: Time,
     /// Its receiving side.
     pub inbox: Inbox,
@@ -181,20 +181,20 @@ impl Conn {
         }
     }
 
-    /// Does its client speak `x-plimsoll:promise`?
+    /// True if its client speaks `x-plimsoll:promise`.
     #[inline]
     pub fn promises(&self) -> bool {
         self.outbox.promises()
     }
 
-    /// What a request asks for beside what its command says.
+    /// The promise that a request asks for in its cookie.
     #[inline]
     pub fn promise_of(&self, request: &Request) -> Promise {
         let asks = self.promises() && request.command == Command::Read;
         if asks { Promise::of(request.cookie) } else { Promise::default() }
     }
 
-    /// Why a request of this connection must not be served: it reads one of several replicas, which may lack writes.
+    /// The reason why a request of this connection must not be served: it reads one of several replicas, which may lack writes.
     #[inline]
     pub fn behind(&self, request: &Request) -> Option<Behind> {
         let one_of_several = matches!(self.params.used_as, Some(ReplicaUse::Read | ReplicaUse::Write));
@@ -235,7 +235,7 @@ impl Conn {
         self.fd.as_fd()
     }
 
-    /// Are bytes wanted now, and no receive under way?
+    /// True if bytes are wanted now, and no receive is under way.
     #[inline]
     pub fn wants_recv(&self) -> bool {
         let waits = self.goes_on || self.stalled.is_some() || self.outbox.is_full();
@@ -252,7 +252,7 @@ impl Conn {
         }
     }
 
-    /// May the next request be looked for?
+    /// True if the next request may be looked for.
     #[inline]
     pub fn may_parse(&self) -> bool {
         let ends = self.volume_gone || self.outbox.is_broken();
@@ -304,7 +304,7 @@ impl Conn {
         self.goes_on = false;
     }
 
-    /// Has it received something that can be understood in this turn?
+    /// True if it has received something that can be understood in this turn.
     #[inline]
     pub fn has_turn(&self) -> bool {
         self.inbox.has_received() && !self.goes_on
@@ -327,7 +327,7 @@ impl Conn {
         self.stalled.as_ref().map(|s| s.since)
     }
 
-    /// Has it nothing in the stack, and answers that its client doesn't take?
+    /// True if it has nothing in the stack, and answers that its client doesn't take.
     pub fn waits_for_its_own_answers(&self) -> bool {
         self.inflight == 0 && !self.outbox.is_done()
     }
@@ -337,7 +337,7 @@ impl Conn {
         self.inflight
     }
 
-    /// Does nobody wait for its answers any more, or come with further requests?
+    /// True if no client waits for its answers any more, or comes with further requests.
     pub fn is_ending(&self) -> bool {
         self.ending || self.outbox.is_broken()
     }

@@ -67,7 +67,7 @@ impl Deletions {
         None
     }
 
-    /// Is some volume's space being zeroed?
+    /// True if some volume's space is being zeroed.
     #[inline]
     pub fn is_zeroing(&self) -> bool {
         !self.zeroing.is_empty()
@@ -86,7 +86,7 @@ impl Deletions {
         }
     }
 
-    /// Is nothing being deleted?
+    /// True if nothing is being deleted.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.zeroing.is_empty()

@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Where a pool's bytes are.
+/// The store of a pool's bytes.
 pub enum Device {
     /// Nowhere: reads are zeroes, writes are forgotten. For measuring the node itself.
     Null {
@@ -46,7 +46,7 @@ const RBD_BLOCK_BYTES: u32 = 512;
 pub struct FileDevice {
     /// Opened for direct I/O where the file system allows it.
     pub file: File,
-    /// Where the region begins in the file.
+    /// The region's beginning in the file.
     pub start: u64,
     /// Its length.
     pub len: u64,
@@ -55,7 +55,7 @@ pub struct FileDevice {
 }
 
 impl Device {
-    /// What it offers to the stack.
+    /// Its offer to the stack.
     pub fn offer(&self) -> Offer {
         let (size_bytes, block_bytes) = match self {
             Device::Null { size_bytes } => (*size_bytes, 512),
@@ -72,7 +72,7 @@ struct InFlight {
     device: usize,
     io: Io,
     dispatched_at: Time,
-    /// What is left of a request that is done in steps.
+    /// The rest of a request that is done in steps.
     rest: Rest,
 }
 
@@ -108,12 +108,12 @@ impl Devices {
         Devices { devices, in_flight, ready, zeroes, statuses, status_files }
     }
 
-    /// What is answered by another thread is announced through `wakeup`; [`Devices::next_status`] has it.
+    /// Announces answers of other threads through `wakeup`; [`Devices::next_status`] returns them.
     pub fn wake_through(&mut self, wakeup: Arc<OwnedFd>) {
         self.statuses.wake_through(wakeup);
     }
 
-    /// What they offer, by number.
+    /// The devices' offers, by number.
     pub fn offers(&self) -> Vec<Offer> {
         self.devices.iter().map(Device::offer).collect()
     }
@@ -155,7 +155,7 @@ impl Devices {
         Some(Completion { io, outcome, dispatched_at })
     }
 
-    /// Has a device been lost to another owner? Then nothing is read or written there any more.
+    /// True if a device has been lost to another owner. Then nothing is read or written there any more.
     pub fn is_lost(&self) -> bool {
         let lost = |d: &Device| matches!(d, Device::Rbd(d) if d.queue.image().known_lock_state() == LockState::Lost);
         self.devices.iter().any(lost)

@@ -23,7 +23,7 @@ pub struct Ready {
     pub request: Request,
     /// A write's bytes.
     pub data: Data,
-    /// When it came, if it had to wait for a permit since.
+    /// Its arrival, if it had to wait for a permit since.
     pub waited_since: Option<Time>,
 }
 
@@ -55,7 +55,7 @@ enum Dialect {
     Nvme(Box<Receiving>),
 }
 
-/// Is an NBD request a write whose bytes need room of their own before they are received?
+/// True if an NBD request is a write whose bytes need room of their own before they are received.
 #[inline]
 fn is_announced(request: &Request) -> bool {
     request.command == Command::Write && request.length as usize > BUFFERED_PAYLOAD_BYTES
@@ -90,7 +90,7 @@ impl Payload {
     }
 }
 
-/// Are the next bytes from the client a payload's rest, and nothing else among them?
+/// True if the next bytes from the client are a payload's rest only.
 #[inline]
 fn comes_alone(dialect: &Dialect, p: &Payload) -> bool {
     match dialect {
@@ -138,13 +138,13 @@ impl Inbox {
         }
     }
 
-    /// Is a receive under way?
+    /// True if a receive is under way.
     #[inline]
     pub fn is_receiving(&self) -> bool {
         self.receiving
     }
 
-    /// Is there something received that could be understood?
+    /// True if something has been received that could be understood.
     #[inline]
     pub fn has_received(&self) -> bool {
         !self.have.is_empty()

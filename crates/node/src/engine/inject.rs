@@ -90,7 +90,7 @@ pub struct Injections {
 }
 
 impl Injections {
-    /// Is nothing injected and no answer held back?
+    /// True if nothing is injected and no answer is held back.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty() && self.held.is_empty()
@@ -127,7 +127,7 @@ impl Injections {
         }
     }
 
-    /// A request comes: is it hit?
+    /// Returns the fault for a request that comes, if one hits it.
     pub fn hit(&mut self, now: Time, head: &IoHead) -> Option<Hit> {
         let injection = self.all.get_mut(&head.volume)?;
         let is_meant = match injection.terms.only {
@@ -166,7 +166,7 @@ impl Injections {
         Ok(())
     }
 
-    /// When something is next to be done; [`Time::NEVER`] if nothing is.
+    /// The time at which something is next to be done; [`Time::NEVER`] if nothing is.
     pub fn next_due(&self) -> Time {
         let ends = self.all.values().map(|i| i.until).min().unwrap_or(Time::NEVER);
         self.held.first_key_value().map_or(ends, |((at, _), _)| ends.min(*at))

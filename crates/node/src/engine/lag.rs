@@ -49,7 +49,7 @@ impl Lag {
         self.behind + now.since(self.at)
     }
 
-    /// Is the client too slow?
+    /// True if the client is too slow.
     pub fn is_too_long(&self, now: Time) -> bool {
         self.behind(now) > self.pace.allowed
     }

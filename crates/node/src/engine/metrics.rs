@@ -1,4 +1,4 @@
-//! What a pool counts per volume and tenant. One thread writes; readers get copies.
+//! Counters of a pool per volume and tenant. One thread writes; readers get copies.
 
 use super::lateness::Lateness;
 use super::recent::{Recent, Tally, Within};
@@ -34,7 +34,7 @@ pub struct ExportMetrics {
     pub deadline_waited: u64,
     /// From device dispatch to completion, of those that reached a device.
     pub device: LatencyHistogram,
-    /// How far the admission's forecast was off (either way), of those that had one.
+    /// Error of the admission's forecast (either way), of those that had one.
     pub forecast_error: LatencyHistogram,
     /// Response times by minute, for objectives.
     pub minutes: Windows,
@@ -46,7 +46,7 @@ pub struct ExportMetrics {
     pub lateness: Lateness,
     /// The tenant's objectives, and how requests kept to them.
     pub objectives: Vec<(Objective, Recent<Within>)>,
-    /// Why a request last failed below the node.
+    /// The last failure of a request below the node.
     pub last_failure: Option<IoError>,
 }
 
@@ -83,7 +83,7 @@ fn op_index(op: Op) -> usize {
     }
 }
 
-/// Did a request fail below the node, rather than by its client's mistake?
+/// True if a request failed below the node, rather than by its client's mistake.
 fn is_below(why: IoError) -> bool {
     match why {
         IoError::Device | IoError::FlushFailed | IoError::NoSpace => true,
@@ -190,7 +190,7 @@ pub struct Windows {
     /// The running period.
     pub running: LatencyHistogram,
     period: Span,
-    /// How many periods went before the running one.
+    /// Number of periods before the running one.
     number: u64,
     /// 99th percentiles of the last whole periods; period `n` is at `n` modulo their number. Zero without a request.
     tails: Box<[Span; TAILS]>,

@@ -37,7 +37,9 @@ mod withdrawal;
 mod workers;
 
 pub use auto_deadline::AutoTerms;
-pub use command::{CONNECTIONS_MAX, Command, Connection, Ears, Health, PoolGone, PoolHandle, PoolSnapshot, Reply};
+pub use command::{
+    CONNECTIONS_MAX, Command, Connection, Health, PoolGone, PoolHandle, PoolReceiver, PoolSnapshot, Reply,
+};
 pub use conn::{DeadlineFrom, ExportParams, Wire};
 pub use device::{Device, Devices, FileDevice, RbdDevice};
 pub use inject::{Fault, InjectTerms, InjectView, Only};

@@ -44,7 +44,7 @@ impl Receiving {
         Receiving { queue, waiting: VecDeque::with_capacity(entries), entries, data_from: None }
     }
 
-    /// Are data of a write being received?
+    /// True if data of a write are being received.
     #[inline]
     pub fn is_in_data(&self) -> bool {
         self.data_from.is_some()

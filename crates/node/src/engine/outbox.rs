@@ -115,31 +115,31 @@ impl Outbox {
         }
     }
 
-    /// Does its client speak `x-plimsoll:promise`?
+    /// True if its client speaks `x-plimsoll:promise`.
     #[inline]
     pub fn promises(&self) -> bool {
         matches!(self.dialect, Dialect::Nbd { contexts, .. } if contexts.contains(MetaContext::Promise))
     }
 
-    /// Are block statuses of this client probes, and nothing else?
+    /// True if block statuses of this client are probes, and nothing else.
     #[inline]
     pub fn is_for_probes(&self) -> bool {
         matches!(self.dialect, Dialect::Nbd { contexts, .. } if contexts == MetaContexts::EMPTY.with(MetaContext::Promise))
     }
 
-    /// Is the peer gone?
+    /// True if the peer is gone.
     #[inline]
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Is nothing being sent, and nothing left to send to a peer that takes it?
+    /// True if nothing is being sent, and nothing is left to send to a peer that takes it.
     #[inline]
     pub fn is_done(&self) -> bool {
         self.sending_bytes == 0 && (self.broken || self.unsent_bytes() == 0)
     }
 
-    /// Waits too much to be sent? Then whoever doesn't read answers gets no more of them.
+    /// True if too much waits to be sent. Then a client that doesn't read answers gets no more of them.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.unsent_bytes() > UNSENT_BYTES_MAX || self.unpermitted_bytes > UNPERMITTED_BYTES_MAX
@@ -167,12 +167,12 @@ impl Outbox {
         }
     }
 
-    /// Does the client take its answers too slowly? All that is unsent is judged together, however many batches it makes.
+    /// True if the client takes its answers too slowly. All that is unsent is judged together, however many batches it makes.
     pub fn is_slow(&self, now: Time) -> bool {
         self.sending_bytes > 0 && self.lag.is_too_long(now)
     }
 
-    /// Is anything to be sent, and nothing under way?
+    /// True if something is to be sent, and nothing is under way.
     #[inline]
     pub fn wants_send(&self) -> bool {
         let has_unsent = !self.unsent.batch.is_empty() || !self.full.is_empty();

@@ -16,13 +16,13 @@ mod snapshot;
 mod tests;
 
 use super::clients::{Clients, LetIn};
-use super::command::{Ears, Health};
+use super::command::{Health, PoolReceiver};
 use super::conn::Parsed;
 use super::deletions::Deletions;
 use super::device::Devices;
 use super::exports::Exports;
 use super::inject::Injections;
-use super::promise::Courses;
+use super::promise::PromiseTracker;
 use super::refusals::Refusals;
 use super::requests::Requests;
 use super::ring::{Op as RingOp, Ring};
@@ -106,11 +106,11 @@ pub struct Pool {
     clients: Clients,
     inside: Requests,
     /// Of those inside whose clients know promises.
-    courses: Courses,
+    promises: PromiseTracker,
     exports: Exports,
     injections: Injections,
     refusals: Refusals,
-    ears: Ears,
+    receiver: PoolReceiver,
     health: Health,
     deletions: Deletions,
     traces: Traces,
@@ -124,32 +124,32 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool over `stack` and its devices, taking commands from `ears`, recorded on `tape` if there is one.
+    /// A pool over `stack` and its devices, taking commands from `receiver`, recorded on `tape` if there is one.
     pub fn new(
         stack: Stack,
         tape: Option<TapeWriter>,
         mut devices: Devices,
-        ears: Ears,
+        receiver: PoolReceiver,
         options: PoolOptions,
     ) -> io::Result<Pool> {
-        devices.wake_through(ears.wakeup.clone());
+        devices.wake_through(receiver.wakeup.clone());
         let ring = Ring::new(1024)?;
         Ok(Pool {
             started: Instant::now(),
             now: Time::ZERO,
             stack: Taped::new(stack, tape),
             devices,
-            workers: Workers::new(options.workers_max, options.worker_cpus.clone(), ears.wakeup.clone()),
+            workers: Workers::new(options.workers_max, options.worker_cpus.clone(), receiver.wakeup.clone()),
             buffers: ring.buffers(),
             ring,
             clients: Clients::new(options.slow_limits()),
             inside: Requests::default(),
-            courses: Courses::default(),
+            promises: PromiseTracker::default(),
             exports: Exports::default(),
             injections: Injections::default(),
             refusals: Refusals::default(),
-            health: Health::UNBORN,
-            ears,
+            health: Health::NOT_STARTED,
+            receiver,
             deletions: Deletions::default(),
             traces: Traces::new(options.trace_every),
             options,
@@ -287,7 +287,7 @@ impl Pool {
     }
 
     fn listen_for_commands(&mut self) -> io::Result<()> {
-        self.ring.submit(RingOp::Wakeup { fd: self.ears.wakeup.as_raw_fd(), count: Box::new([0; 8]) })
+        self.ring.submit(RingOp::Wakeup { fd: self.receiver.wakeup.as_raw_fd(), count: Box::new([0; 8]) })
     }
 
     fn handle(&mut self, op: RingOp, result: io::Result<usize>) -> io::Result<()> {
@@ -310,7 +310,7 @@ impl Pool {
                 while let Some((device, c)) = self.devices.next_status()? {
                     self.stack.device_done(self.now, device, c);
                 }
-                self.obey()
+                self.drain_commands()
             }
             RingOp::Announced { device, .. } => {
                 // Before completions are taken: one that ends meanwhile announces itself again.
@@ -399,7 +399,7 @@ impl Pool {
                 self.clients.iter().for_each(|c| c.params.replica.lost());
             }
             self.health = health;
-            self.ears.health.send_replace(health);
+            self.receiver.health.send_replace(health);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a pool keeps of requests whose clients speak `x-plimsoll:promise`: when they begin, and how long they take.
+//! State that a pool keeps of requests whose clients speak `x-plimsoll:promise`: their beginnings, and their durations.
 
 use crate::replica::Replica;
 use plimsoll_base::{IoHead, IoId, LatencyByLoad, Span, Time};
@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A request in flight, with the notes that its client gets.
 #[derive(Clone, Copy, Debug)]
-pub struct Course {
+pub struct Tracked {
     /// Its place among those inside.
     pub at: usize,
-    /// When its device got it.
+    /// The time at which its device got it.
     pub begun_at: Option<Time>,
     /// Its connection's place, and the client's name for it.
     asked: (usize, u64),
@@ -23,19 +23,19 @@ pub struct Course {
 
 /// See the module's documentation.
 #[derive(Default)]
-pub struct Courses {
-    by_id: BTreeMap<IoId, Course>,
+pub struct PromiseTracker {
+    by_id: BTreeMap<IoId, Tracked>,
     /// The same by connection and the client's name, which may be several requests': a client withdraws them by it.
     by_name: BTreeSet<(usize, u64, IoId)>,
     latency: LatencyByLoad,
 }
 
-impl Courses {
+impl PromiseTracker {
     /// A request of a connection, with the client's name for it, got in.
     pub fn entered(&mut self, id: IoId, at: usize, asked: (usize, u64), in_flight: usize, replica: &Replica) {
         let generation_before = replica.generation() as u32;
         let came_with = in_flight as u32;
-        self.by_id.insert(id, Course { at, begun_at: None, asked, came_with, generation_before });
+        self.by_id.insert(id, Tracked { at, begun_at: None, asked, came_with, generation_before });
         self.by_name.insert((asked.0, asked.1, id));
     }
 
@@ -70,7 +70,7 @@ impl Courses {
         self.by_name.range(first..=last).next().map(|(_, _, id)| *id)
     }
 
-    /// What a probe is answered: how the pool is, and the volume.
+    /// The answer to a probe: state of the pool, and of the volume.
     pub fn probe(&self, wait: Span, in_flight: usize, replica: &Replica) -> Vec<Note> {
         let generation = replica.generation();
         vec![
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_request_is_found_by_its_connection_and_name() {
         let replica = Replica::new(1 << 20, Default::default(), None);
-        let mut c = Courses::default();
+        let mut c = PromiseTracker::default();
         for (id, asked) in [(1, (5, 7)), (2, (5, 7)), (3, (6, 7)), (4, (5, 8))] {
             c.entered(IoId(id), id as usize, asked, 0, &replica);
         }

@@ -82,7 +82,7 @@ pub struct Recent<C> {
     seconds: Ring<C>,
     minutes: Ring<C>,
     hours: Ring<C>,
-    /// When the running second ends.
+    /// The end of the running second.
     turns_at: Time,
 }
 

@@ -28,7 +28,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Must a read be served, however late?
+    /// True if a read must be served, however late.
     pub fn must_serve(&self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64)) -> bool {
         let Some(refused) = self.all.get(&who) else { return false };
         let old = refused.partition_point(|r| r.at + MEMORY <= now);

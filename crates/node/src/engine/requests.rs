@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::ops::Index;
 
 /// A client's request inside the stack.
-pub struct Inside {
+pub struct InFlight {
     /// Its connection's place.
     pub conn: usize,
     /// Serial number of the place's user: connections come and go.
@@ -28,7 +28,7 @@ pub struct Inside {
 }
 
 struct Linked {
-    inside: Inside,
+    inside: InFlight,
     older: Option<usize>,
     newer: Option<usize>,
 }
@@ -61,18 +61,18 @@ impl Requests {
         self.all.vacant_key()
     }
 
-    /// Is none inside?
+    /// True if none is in flight.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
     /// All requests.
-    pub fn iter(&self) -> impl Iterator<Item = &Inside> {
+    pub fn iter(&self) -> impl Iterator<Item = &InFlight> {
         self.all.iter().map(|(_, l)| &l.inside)
     }
 
     /// A request got in.
-    pub fn insert(&mut self, inside: Inside) {
+    pub fn insert(&mut self, inside: InFlight) {
         let conn = inside.conn;
         if self.lists.len() <= conn {
             self.lists.resize(conn + 1, List::default());
@@ -90,7 +90,7 @@ impl Requests {
     ///
     /// # Panics
     /// If it isn't there.
-    pub fn remove(&mut self, at: usize) -> Inside {
+    pub fn remove(&mut self, at: usize) -> InFlight {
         let Linked { inside, older, newer } = self.all.remove(at);
         let list = &mut self.lists[inside.conn];
         if list.withdraws == Some(at) {
@@ -115,7 +115,7 @@ impl Requests {
         }
     }
 
-    /// Is anything to be withdrawn?
+    /// True if a request is to be withdrawn.
     pub fn withdraws(&self) -> bool {
         !self.leaving.is_empty()
     }
@@ -140,9 +140,9 @@ impl Requests {
 }
 
 impl Index<usize> for Requests {
-    type Output = Inside;
+    type Output = InFlight;
 
-    fn index(&self, at: usize) -> &Inside {
+    fn index(&self, at: usize) -> &InFlight {
         &self.all[at].inside
     }
 }
@@ -154,10 +154,10 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn of(conn: usize, id: u64) -> Inside {
+    fn of(conn: usize, id: u64) -> InFlight {
         let request =
             Request { flags: CommandFlags::EMPTY, command: Command::Read, cookie: id, offset: 0, length: 512 };
-        Inside { conn, serial: 1, request, export: 0, id: IoId(id), trace: 0, injected: 0 }
+        InFlight { conn, serial: 1, request, export: 0, id: IoId(id), trace: 0, injected: 0 }
     }
 
     /// 64 connections with 1,000 requests each: one of them leaves, and costs what it has inside.

@@ -12,7 +12,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
-/// Where received bytes go.
+/// The destination of received bytes.
 #[derive(Debug)]
 pub enum RecvInto {
     /// A connection's buffer, from `start` on.
@@ -24,7 +24,7 @@ pub enum RecvInto {
 /// One operation sends at most this much: a client's progress is seen each time.
 const SEND_BYTES_MAX: usize = 256 << 10;
 
-/// What is sent: one run of bytes, or several.
+/// Bytes to send: one run, or several.
 #[derive(Debug, Default)]
 pub struct SendBatch {
     /// Headers and small payloads.
@@ -34,12 +34,12 @@ pub struct SendBatch {
 }
 
 impl SendBatch {
-    /// How many bytes it has in all.
+    /// Number of bytes in all.
     pub fn len(&self) -> usize {
         self.bytes.len() + self.payloads.iter().map(|(_, b)| b.len()).sum::<usize>()
     }
 
-    /// Nothing to send?
+    /// True if there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -273,7 +273,7 @@ impl Ring {
     }
 }
 
-/// What the kernel says that has no room just now, or was interrupted.
+/// Errors by which the kernel reports that it has no room just now, or was interrupted.
 const TRY_AGAIN: [i32; 3] = [libc::EINTR, libc::EAGAIN, libc::EBUSY];
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
 
@@ -283,7 +283,7 @@ fn empty_message() -> libc::msghdr {
 }
 
 impl Drop for Ring {
-    /// What the kernel may still be writing to must not be freed: it's leaked. An engine that ends in order has nothing
+    /// Memory that the kernel may still be writing to must not be freed: it's leaked. An engine that ends in order has nothing
     /// under way but its wake-up call.
     fn drop(&mut self) {
         std::mem::forget(std::mem::take(&mut self.pending));

@@ -16,7 +16,7 @@ pub struct SlowLimits {
 }
 
 impl SlowLimits {
-    /// Is a payload too slow, for one of several reasons?
+    /// True if a payload is too slow, for one of several reasons.
     pub fn is_too_slow(&self, t: &Transfer) -> bool {
         t.silent > self.silent || t.took > self.longest(t) || self.is_below_rate(t)
     }

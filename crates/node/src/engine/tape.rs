@@ -29,7 +29,7 @@ const FRAMES_WAITING_MAX: usize = 64;
 /// No frame is larger: one entry's own bytes (a layer's read of 64 MiB at most) beside the others.
 const FRAME_BYTES_MAX: u32 = 128 << 20;
 
-/// What the stack was that a tape was recorded of.
+/// The stack that a tape was recorded of.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TapeHeader {
     /// The version of the node that wrote it.
@@ -40,12 +40,12 @@ pub struct TapeHeader {
     pub pool: String,
     /// The pool's plan, as JSON (see [`crate::plan::recorded`]).
     pub plan: String,
-    /// What its devices offered: size, block, largest request, atomic unit (bytes each), and queue length.
+    /// Offers of its devices: size, block, largest request, atomic unit (bytes each), and queue length.
     offers: Vec<(u64, u32, u64, u32, u32)>,
 }
 
 impl TapeHeader {
-    /// What the devices offered.
+    /// The devices' offers.
     pub fn offers(&self) -> Vec<Offer> {
         let offer = |&(size_bytes, block_bytes, io_bytes_max, atomic_bytes, queue_max): &(u64, u32, u64, u32, u32)| {
             Offer { size_bytes, block_bytes, io_bytes_max, atomic_bytes, queue_max }
@@ -139,7 +139,7 @@ impl Recorder for TapeWriter {
         let began = self.frame.is_empty();
         let frame = std::mem::take(&mut self.frame);
         self.frame = postcard::to_extend(&entry, frame).expect("entries are plain values");
-        if let Entry::Told(ns, _) = entry {
+        if let Entry::Input(ns, _) = entry {
             self.last_ns = ns;
             if began {
                 self.frame_began_ns = ns;
@@ -206,7 +206,7 @@ pub struct TapeReader {
     at: u64,
     /// The next frame's number.
     number: u64,
-    /// What it was recorded of.
+    /// The stack that it was recorded of.
     pub header: TapeHeader,
 }
 
@@ -236,12 +236,12 @@ impl TapeReader {
         Ok(TapeReader { path: path.to_owned(), file, at, number: 1, header })
     }
 
-    /// Where it is.
+    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many bytes of the file have been read.
+    /// Number of bytes of the file that have been read.
     pub fn position(&self) -> u64 {
         self.at
     }

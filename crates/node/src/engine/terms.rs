@@ -52,7 +52,7 @@ pub fn default_deadline(params: &ExportParams, exports: &Exports) -> Option<(Spa
     params.deadline.or_else(|| Some((auto()?, DeadlineFrom::Automatic)))
 }
 
-/// Has a read the deadline that sets itself, if its export has one? Then its end teaches that.
+/// True if a read has the deadline that sets itself, if its export has one. Then its end teaches that deadline.
 #[inline]
 pub fn teaches(conn: &Conn, request: &Request) -> bool {
     conn.params.deadline.is_none() && conn.promise_of(request).deadline == Deadline::Exports

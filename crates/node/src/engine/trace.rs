@@ -18,7 +18,7 @@ pub struct Trace {
     pub number: u64,
     /// Its volume.
     pub volume: VolumeKey,
-    /// Who paid.
+    /// The tenant that it is charged to.
     pub tenant: TenantId,
     /// Operation.
     pub op: Op,
@@ -26,19 +26,19 @@ pub struct Trace {
     pub offset: u64,
     /// Number.
     pub len: u64,
-    /// When it arrived.
+    /// Its arrival.
     pub arrived_at: Time,
     /// By when it had to be done; [`Time::NEVER`] without a promise.
     pub deadline: Time,
-    /// What the stack forecast at admission.
+    /// The stack's forecast at admission.
     pub forecast: Forecast,
-    /// Was it refused at admission?
+    /// True if it was refused at admission.
     pub refused: bool,
-    /// When its first part reached a device; [`Time::NEVER`] if none did (yet).
+    /// The time at which its first part reached a device; [`Time::NEVER`] if none did (yet).
     pub dispatched_at: Time,
-    /// When it ended; [`Time::NEVER`] while under way.
+    /// Its end; [`Time::NEVER`] while under way.
     pub ended_at: Time,
-    /// How; `None` while under way.
+    /// Its outcome; `None` while under way.
     pub outcome: Option<Outcome>,
 }
 
@@ -61,7 +61,7 @@ impl Traces {
         Traces { every, left: every, ring, taken: 0, refused_second: 0, refused_in_second: 0 }
     }
 
-    /// Counts a request; is it one to keep?
+    /// Counts a request. True if it is one to keep.
     pub fn due(&mut self) -> bool {
         if self.left > 1 {
             self.left -= 1;

@@ -1,4 +1,4 @@
-//! How often and how long the host stops this machine, as a thread sees that only sleeps.
+//! Counts pauses in which the host stops this machine, and their lengths, as seen by a thread that only sleeps.
 //!
 //! A modelled device answers at the model's due time, as far as it can: a virtual machine that isn't run, or cores that
 //! others keep busy, make any answer late. So a test of a live volume can tell lateness of ours from the host's: what
@@ -8,7 +8,7 @@ use plimsoll_base::{LatencyHistogram, Span};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// How long it sleeps at a time: short, as an idle virtual processor wakes the later the longer it slept.
+/// Length of one sleep: short, as an idle virtual processor wakes the later the longer it slept.
 const SLEEP: Duration = Duration::from_millis(2);
 
 /// Oversleeping by this much is a pause. Waking an idle machine takes up to 140 us at the 99th percentile.

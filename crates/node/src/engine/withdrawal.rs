@@ -17,7 +17,7 @@ pub struct Withdrawal {
 }
 
 impl Withdrawal {
-    /// May the next stretch begin?
+    /// True if the next stretch may begin.
     pub fn is_due(&self, now: Time) -> bool {
         now >= self.next_at
     }

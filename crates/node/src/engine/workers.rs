@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// What a worker sends back: which it is, for which node, and what it found; nothing if the task panicked.
+/// A worker's answer: the worker's number, the node of the stack, and the result; none if the task panicked.
 type Found = (usize, usize, Option<Worked>);
 
 struct Worker {
@@ -25,7 +25,7 @@ struct Worker {
 /// See the module's documentation.
 pub struct Workers {
     threads_max: usize,
-    /// Where each is pinned; none if they may run anywhere.
+    /// The cores to which the workers are pinned; none if they may run anywhere.
     cpus: Vec<usize>,
     workers: Vec<Worker>,
     found: Receiver<Found>,
@@ -95,10 +95,10 @@ impl Workers {
     }
 }
 
-/// Can `cpus` be a list of CPUs, each for one thread?
+/// Checks that `cpus` can be a list of CPUs, each for one thread.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault.
 pub(crate) fn check_cpus(cpus: &[usize]) -> Result<(), String> {
     if cpus.is_empty() {
         return Err("no CPU is named: leave it out, or name at least one".into());
@@ -114,10 +114,10 @@ pub(crate) fn check_cpus(cpus: &[usize]) -> Result<(), String> {
     Ok(())
 }
 
-/// May this process run on all of `cpus`?
+/// Checks that this process may run on all of `cpus`.
 ///
 /// # Errors
-/// On which it may not.
+/// The CPUs on which it may not.
 pub(crate) fn check_allowed(cpus: &[usize]) -> Result<(), String> {
     let allowed = sched_getaffinity(None).map_err(|e| e.to_string())?;
     match cpus.iter().find(|cpu| !allowed.is_set(**cpu)) {

@@ -126,8 +126,8 @@ fn unauthorized(what: &str) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, what)
 }
 
-/// Did the peer ask for this host by address or as `localhost`? A web page that gets a browser here under a name of
-/// its own (DNS rebinding) is not somebody on this host.
+/// True if the peer asked for this host by address or as `localhost`. A web page that gets a browser here under a name of its own
+/// (DNS rebinding) is not a user on this host.
 fn host_is_plain(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };

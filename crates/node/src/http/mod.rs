@@ -60,17 +60,17 @@ pub struct Control {
     /// Instant at which the node began to serve.
     pub started: Instant,
     /// The health that was last found out.
-    pub told: Told,
+    pub last_problems: LastProblems,
     /// Takes orders that concern the whole process.
     pub orders: Orders,
 }
 
 /// Time for which unauthenticated peers get the same health: computing it takes the pools' time.
-const TOLD_FOR: Duration = Duration::from_secs(1);
+const PROBLEMS_KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// The problems that were last found, and when looking for them began.
 #[derive(Debug, Default)]
-pub struct Told(tokio::sync::Mutex<Option<(Instant, Vec<Problem>)>>);
+pub struct LastProblems(tokio::sync::Mutex<Option<(Instant, Vec<Problem>)>>);
 
 type Shared = State<Arc<Control>>;
 
@@ -145,13 +145,13 @@ async fn openapi() -> Response {
 /// answered by the next one's findings.
 async fn healthz(State(control): Shared, Extension(MayRead(may_read)): Extension<MayRead>) -> Response {
     let came = Instant::now();
-    let mut told = control.told.0.lock().await;
-    let is_new = |at: &Instant| if may_read { *at >= came } else { at.elapsed() < TOLD_FOR };
-    if !told.as_ref().is_some_and(|(at, _)| is_new(at)) {
+    let mut last_problems = control.last_problems.0.lock().await;
+    let is_new = |at: &Instant| if may_read { *at >= came } else { at.elapsed() < PROBLEMS_KEPT_FOR };
+    if !last_problems.as_ref().is_some_and(|(at, _)| is_new(at)) {
         let at = Instant::now();
-        *told = Some((at, find_problems(&control).await));
+        *last_problems = Some((at, find_problems(&control).await));
     }
-    let (_, problems) = told.as_ref().expect("just found out");
+    let (_, problems) = last_problems.as_ref().expect("just found out");
     let (code, health) = health(problems, may_read);
     (code, Json(health)).into_response()
 }
@@ -166,8 +166,8 @@ async fn find_problems(control: &Control) -> Vec<Problem> {
 fn health(problems: &[Problem], may_read: bool) -> (StatusCode, api::Health) {
     let is_out = problems.iter().any(|p| p.is_outage);
     let code = if is_out { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
-    let (told, kept_back): (Vec<_>, Vec<_>) = problems.iter().partition(|p| p.is_outage || may_read);
-    let mut problems: Vec<String> = told.into_iter().map(|p| p.text.clone()).collect();
+    let (shown, kept_back): (Vec<_>, Vec<_>) = problems.iter().partition(|p| p.is_outage || may_read);
+    let mut problems: Vec<String> = shown.into_iter().map(|p| p.text.clone()).collect();
     if !kept_back.is_empty() {
         problems.push(format!("{} further problems: `/v1/status` names them to those who may read", kept_back.len()));
     }

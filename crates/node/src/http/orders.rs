@@ -37,7 +37,7 @@ impl Orders {
         self.ending.store(true, Relaxed);
     }
 
-    /// Is the node ending?
+    /// True if the node is ending.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Relaxed)
     }

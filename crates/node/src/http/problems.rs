@@ -42,7 +42,7 @@ pub struct Problem {
     pub key: String,
     /// The fault, its place, and the remedy.
     pub text: String,
-    /// Doesn't a pool serve as it should?
+    /// True if a pool doesn't serve as it should.
     pub is_outage: bool,
 }
 
@@ -83,7 +83,7 @@ pub(super) fn outage(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> 
     let what = match pool {
         None => "has ended or doesn't answer: its clients get errors; see the log for the reason, then restart the node".to_string(),
         Some(p) if p.flush_failed => format!(
-            "had a failed flush: every flush and durable write fails since then; check the device, then `plimsoll pool recover {name}`"
+            "had a failed flush: every flush and durable write fails since then; find the device that failed, then see \"After a failed flush\" in docs/guides/backup-and-recover.md"
         ),
         Some(p) if p.state == LayerState::Recovering => "is recovering: its clients are refused until that ends; wait".to_string(),
         Some(p) if p.state == LayerState::Failed => "has failed: its clients get errors; the log has the reason and the remedy".to_string(),
@@ -109,7 +109,7 @@ fn osds(pool: &str, view: &PoolView) -> Vec<(String, String)> {
     all.map(problem).collect()
 }
 
-/// Are more of `all` requests late than the share that may be, in hundredths of a percent?
+/// True if more of `all` requests are late than the share that may be, in hundredths of a percent.
 fn are_too_many(late: u64, all: u64, may_be_permyriad: u64) -> bool {
     let beyond = |times: u64| u128::from(late) * 10_000 > u128::from(all) * u128::from(may_be_permyriad * times);
     match all {
@@ -157,7 +157,7 @@ fn broken_objectives(
     objectives(&t.class).iter().filter_map(broken).collect()
 }
 
-/// Are there too many late ones among accepted reads, of which `late_permille` may be late? Reads that wait are late for their clients, too.
+/// True if too many accepted reads are late, of which `late_permille` may be. Reads that wait are late for their clients, too.
 fn is_missing(t: &Tally, late_permille: u64) -> bool {
     let accepted = t.kept + t.missed + t.waited;
     are_too_many(t.missed + t.waited, accepted, late_permille.max(MISSED_PERMILLE) * 10)

@@ -237,7 +237,7 @@ pub fn pools_without_cores(node: &Node, directory: &Directory, tenant: &str, vie
     (0..views.len()).filter(without).map(|pool| format!("`{}`", node.pools[pool].name)).collect()
 }
 
-/// Is the class enforced, and by what? A class's layer, once it exists, changes its answer here.
+/// Tells whether the class is enforced, and by which layer. A class's layer, once it exists, changes its answer here.
 fn enforcement(class: &Class, without_cores: &[String]) -> (bool, String) {
     let without = without_cores.join(", ");
     match class {
@@ -285,7 +285,7 @@ pub fn objectives(class: &Class) -> &[Objective] {
     }
 }
 
-/// Is an objective kept by these requests? `None` without any.
+/// True if an objective is kept by these requests. `None` without any.
 pub fn is_kept(o: &Objective, w: &Within) -> Option<bool> {
     let wanted = u128::from(w.requests) * u128::from(o.percentile_bp);
     (w.requests > 0).then(|| u128::from(w.within) * 10_000 >= wanted)

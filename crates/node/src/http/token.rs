@@ -80,7 +80,7 @@ impl Token {
         Ok(Token(token.to_string()))
     }
 
-    /// Is `shown` the token? Takes as long wherever the first difference is.
+    /// True if `shown` is the token. Takes the same time wherever the first difference is.
     pub fn is(&self, shown: &str) -> bool {
         let (ours, theirs) = (self.0.as_bytes(), shown.as_bytes());
         ours.len() == theirs.len() && ours.iter().zip(theirs).fold(0, |d, (a, b)| d | (a ^ b)) == 0

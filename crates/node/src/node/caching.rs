@@ -91,6 +91,8 @@ impl Node {
         }
         let owned = name.to_string();
         blocking(move || store.change().give_up(&owned)).await?;
+        // As the store has it: other replicas have what this one lost, and clients must not read it before it's resynced.
+        volume.replica.lost();
         let (id, generation) = (volume.key.id, volume.key.generation);
         p.tell(Addressed::new(&CacheControl::GiveUp { id, generation })).await
     }

@@ -118,7 +118,7 @@ impl RunningPool {
         let facts = Facts { started_s_of_day: parts::logs::seconds_of_day(), ..files };
         let configured = parts::settings::values(config);
         let opened = open_pool(config, facts, trace_every).map_err(|e| in_pool(&e))?;
-        let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
+        let (handle, receiver) = PoolHandle::new().map_err(|e| in_pool(&e))?;
         let volatile_bytes = opened.devices.offers()[0].size_bytes;
         let (stack, devices) = (opened.stack, opened.devices);
         let options = PoolOptions {
@@ -160,7 +160,7 @@ impl RunningPool {
         let thread = std::thread::Builder::new()
             .name(format!("pool-{name}"))
             .spawn(move || {
-                let pool = Pool::new(stack, tape, devices, ears, options).map(|p| p.with_report(report));
+                let pool = Pool::new(stack, tape, devices, receiver, options).map(|p| p.with_report(report));
                 let ended = pool.and_then(Pool::run);
                 match &ended {
                     Ok(()) => tracing::info!(pool = thread_name, "ended"),
@@ -357,16 +357,16 @@ impl RunningPool {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::engine::Ears;
+    use crate::engine::PoolReceiver;
     use crate::parts::settings;
 
     /// A pool whose thread is the test's own: it does what `thread` does with the messages to its layers.
-    fn played(more: &str, thread: impl FnOnce(Ears) + Send + 'static) -> RunningPool {
+    fn played(more: &str, thread: impl FnOnce(PoolReceiver) + Send + 'static) -> RunningPool {
         let text = format!("[[pool]]\nname = \"p\"\ndevice = {{ null = true, size = \"1GiB\" }}\n{more}");
         let config: Config = toml::from_str(&text).expect("it is a configuration");
         let config = config.pool.into_iter().next().expect("it has a pool");
-        let (handle, ears) = PoolHandle::new().unwrap();
-        std::thread::spawn(move || thread(ears));
+        let (handle, receiver) = PoolHandle::new().unwrap();
+        std::thread::spawn(move || thread(receiver));
         let live = Live {
             configured: config.clone(),
             config: config.clone(),
@@ -381,9 +381,9 @@ mod tests {
     #[tokio::test]
     async fn a_change_that_a_layer_does_not_understand_is_undone() {
         let (tell, told) = std::sync::mpsc::channel();
-        let pool = played("sched = \"cfq\"\ncores = 4\n", move |ears| {
+        let pool = played("sched = \"cfq\"\ncores = 4\n", move |receiver| {
             let mut known = [true, false, true].into_iter();
-            while let Ok(Command::Tell { to, reply }) = ears.commands.recv() {
+            while let Ok(Command::Tell { to, reply }) = receiver.commands.recv() {
                 tell.send(to).unwrap();
                 reply.send(known.next().expect("three messages")).unwrap();
             }

@@ -364,7 +364,7 @@ pub struct CacheView {
     pub weu_bytes: u32,
     /// `lz4`, `zstd`, `none`.
     pub codec: String,
-    /// Are duplicates found?
+    /// True if duplicates are found.
     pub dedup: bool,
     /// WEUs on the device.
     pub weus: u32,

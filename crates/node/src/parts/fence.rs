@@ -118,10 +118,10 @@ impl Without {
     }
 }
 
-/// May volumes with these slots be served together?
+/// Checks that volumes with these slots may be served together.
 ///
 /// # Errors
-/// Why not, and what to write.
+/// The reason, and the remedy.
 pub fn check_promises(without: Without, slots: u32, volumes: &[(String, u32)]) -> Result<(), String> {
     let promised: u64 = volumes.iter().map(|v| u64::from(v.1)).sum();
     if promised > u64::from(slots) {

@@ -78,7 +78,7 @@ impl Controllers {
         })
     }
 
-    /// May a host connect this queue?
+    /// Checks that a host may connect this queue.
     fn check(&self, connect: &Connect) -> Result<(), No> {
         let no = |parameter| Err((Status::CONNECT_PARAMETER, Some(parameter)));
         self.with(|all| match all.get(&connect.controller) {

@@ -1,7 +1,7 @@
 //! Any bytes to the control socket are answered or hung up on, and the node goes on: also called by `fuzz/`.
 
 use plimsoll_node::config::Config;
-use plimsoll_node::http::{Control, Orders, Told, router, serve_unix};
+use plimsoll_node::http::{Control, LastProblems, Orders, router, serve_unix};
 use plimsoll_node::node::Node;
 use plimsoll_node::serve::Bound;
 use std::io::{Read, Write};
@@ -43,7 +43,7 @@ fn socket() -> &'static Path {
                     token: None,
                     local_reads: true,
                     started: Instant::now(),
-                    told: Told::default(),
+                    last_problems: LastProblems::default(),
                     orders: Orders::new().0,
                 };
                 let listener = tokio::net::UnixListener::bind(&bound).expect("a socket");

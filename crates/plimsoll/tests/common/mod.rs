@@ -191,3 +191,27 @@ pub fn ok(program: &str, args: &[&str]) -> String {
     assert!(output.status.success(), "{program} {args:?}:\n{text}");
     text
 }
+
+/// An authority, a server's certificate for the loopback address, and one for each client, as libnbd looks for them.
+const CERTIFICATES: &str = r#"
+set -eu
+cd "$1"
+authority() { openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=$1" -keyout $1.key -out $1.crt 2>/dev/null; }
+signed() { # name, authority, subject, extension
+    openssl req -newkey rsa:2048 -nodes -subj "$3" -keyout $1.key -out $1.csr 2>/dev/null
+    printf "$4" > $1.ext
+    openssl x509 -req -in $1.csr -CA $2.crt -CAkey $2.key -CAcreateserial -days 30 -extfile $1.ext -out $1.crt 2>/dev/null
+}
+client() { # name, authority
+    signed $1 $2 /CN=$1 "extendedKeyUsage=clientAuth"
+    mkdir $1; cp ca.crt $1/ca-cert.pem; cp $1.crt $1/client-cert.pem; cp $1.key $1/client-key.pem
+}
+authority ca; authority stranger
+signed server ca /CN=node "subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth"
+client alice ca; client bob ca; client mallory stranger
+"#;
+
+/// Makes them in `dir`.
+pub fn certify(dir: &Path) {
+    ok("bash", &["-c", CERTIFICATES, "certificates", dir.to_str().unwrap()]);
+}

@@ -61,7 +61,7 @@ impl Drop for Tmpfs {
     }
 }
 
-/// A block device that fails on demand: nbdkit, nbdfuse and a loop device over a file.
+/// A block device that fails or waits on demand: nbdkit, nbdfuse and a loop device over a file.
 pub struct Failing {
     pub device: Loop,
     dir: PathBuf,
@@ -77,6 +77,7 @@ impl Failing {
         std::fs::File::create(&backing).unwrap().set_len(64 << 20).unwrap();
         let d = dir.display();
         let fail = |what: &str| format!("if [ -e {d}/fail-{what} ]; then echo EIO failing on demand >&2; exit 1; fi");
+        let hold = format!("while [ -e {d}/hold-flush ]; do : > {d}/held; sleep 0.05; done");
         let dd = "dd bs=1M status=none iflag=fullblock,count_bytes,skip_bytes oflag=seek_bytes";
         let nbdkit = Command::new("nbdkit")
             .args(["-f", "-t", "1", "-U"])
@@ -84,7 +85,7 @@ impl Failing {
             .args(["eval", "get_size=echo 67108864", "can_write=exit 0", "can_flush=exit 0", "can_fua=echo emulate"])
             .arg(format!("pread={}; {dd} if={d}/backing count=$3 skip=$4", fail("read")))
             .arg(format!("pwrite={}; {dd} of={d}/backing seek=$4 conv=notrunc", fail("write")))
-            .arg(format!("flush={}; exit 0", fail("flush")))
+            .arg(format!("flush={}; {hold}; exit 0", fail("flush")))
             .stderr(Stdio::null())
             .spawn()
             .expect("nbdkit (`make test` installs it)");
@@ -97,6 +98,21 @@ impl Failing {
         Failing { device: Loop::over(&file, &[]), dir, fuse, nbdkit }
     }
 
+    /// Holds every flush until [`Failing::let_go`].
+    pub fn hold_flushes(&self) {
+        std::fs::write(self.dir.join("hold-flush"), "").unwrap();
+    }
+
+    /// Is a flush held?
+    pub fn is_holding(&self) -> bool {
+        self.dir.join("held").exists()
+    }
+
+    /// Ends what [`Failing::hold_flushes`] began.
+    pub fn let_go(&self) {
+        let _ = std::fs::remove_file(self.dir.join("hold-flush")); // it may have ended already
+    }
+
     /// From now on every `read`, `write` or `flush` fails, or none does.
     pub fn fail(&self, what: &str, fails: bool) {
         let file = self.dir.join(format!("fail-{what}"));
@@ -106,10 +122,94 @@ impl Failing {
 
 impl Drop for Failing {
     fn drop(&mut self) {
+        self.let_go();
         // The daemon's end takes its mount with it; the loop device goes when the last user does.
         for child in [&mut self.fuse, &mut self.nbdkit] {
             let _ = child.kill();
             let _ = child.wait();
+        }
+    }
+}
+
+/// Block devices over copies of files, which record in one order what is written and flushed: nbdkit, nbdfuse and loop devices.
+pub struct Recorder {
+    pub devices: Vec<Loop>,
+    dir: tempfile::TempDir,
+    fuses: Vec<Ended>,
+    nbdkit: Ended,
+}
+
+/// A write or a flush that reached a device.
+pub struct Recorded {
+    pub device: String,
+    /// Offset and bytes; `None` for a flush.
+    pub written: Option<(u64, Vec<u8>)>,
+}
+
+impl Recorder {
+    /// Over copies of these files of `dir`, whose sizes are multiples of 512.
+    pub fn over(dir: &Path, names: &[&str]) -> Recorder {
+        let own = tempfile::tempdir().unwrap();
+        let d = own.path().display();
+        std::fs::create_dir(own.path().join("log")).unwrap();
+        std::fs::write(own.path().join("count"), "0").unwrap();
+        for name in names {
+            std::fs::copy(dir.join(name), own.path().join(name)).unwrap();
+        }
+        // One request at a time, so that the count needs no lock.
+        let next = format!("n=$(($(cat {d}/count) + 1)); echo $n > {d}/count");
+        let dd = "dd bs=1M status=none iflag=fullblock,count_bytes,skip_bytes oflag=seek_bytes";
+        let nbdkit = Command::new("nbdkit")
+            .args(["-f", "-t", "1", "-U"])
+            .arg(own.path().join("sock"))
+            .args(["eval", "open=echo $3", "can_write=exit 0", "can_flush=exit 0", "can_fua=echo emulate"])
+            .arg(format!("get_size=stat -c %s {d}/$2"))
+            .arg(format!("pread={dd} if={d}/$2 count=$3 skip=$4"))
+            .arg(format!(
+                "pwrite={next}; {dd} of={d}/log/$n:$2:$4; {dd} if={d}/log/$n:$2:$4 of={d}/$2 seek=$4 conv=notrunc"
+            ))
+            .arg(format!("flush={next}; : > {d}/log/$n:$2:flush"))
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("nbdkit (`make test` installs it)");
+        let mut recorder = Recorder { devices: Vec::new(), fuses: Vec::new(), nbdkit: Ended(nbdkit), dir: own };
+        let dir = recorder.dir.path();
+        wait_for(&dir.join("sock"));
+        for name in names {
+            let (at, uri) =
+                (dir.join(format!("mnt-{name}")), format!("nbd+unix:///{name}?socket={}", dir.join("sock").display()));
+            std::fs::create_dir(&at).unwrap();
+            let fuse = Command::new("nbdfuse").arg(at.join("disk")).arg(uri).spawn();
+            recorder.fuses.push(Ended(fuse.expect("nbdfuse (`make test` installs it)")));
+            wait_for(&at.join("disk"));
+            recorder.devices.push(Loop::over(&at.join("disk"), &[]));
+        }
+        recorder
+    }
+
+    /// All that reached the devices so far, in its order.
+    pub fn recorded(&self) -> Vec<Recorded> {
+        let entries = std::fs::read_dir(self.dir.path().join("log")).unwrap();
+        let mut all: Vec<(u64, Recorded)> = entries
+            .map(|entry| {
+                let (path, name) = entry.map(|e| (e.path(), e.file_name().into_string().unwrap())).unwrap();
+                let [n, device, at] = name.split(':').collect::<Vec<_>>()[..] else { panic!("{name}") };
+                let written = at.parse().ok().map(|at: u64| (at, std::fs::read(&path).unwrap()));
+                (n.parse().unwrap(), Recorded { device: device.into(), written })
+            })
+            .collect();
+        all.sort_by_key(|(n, _)| *n);
+        all.into_iter().map(|(_, r)| r).collect()
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // The loop devices first: what is below must not wait for what is above.
+        self.devices.clear();
+        for child in self.fuses.iter_mut().chain([&mut self.nbdkit]) {
+            let _ = child.0.kill();
+            let _ = child.0.wait();
         }
     }
 }
@@ -163,8 +263,8 @@ impl Drop for Mounted {
 
 /// Unmounts a file system that nobody uses any more. A test beside this one that starts a program holds copies of this
 /// test's files until that program runs (close-on-exec closes them no sooner), so a busy mount is waited for.
-fn unmount(dir: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+pub fn unmount(dir: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let ended = Command::new("umount").arg(dir).output().unwrap();
         if ended.status.success() {
@@ -172,13 +272,19 @@ fn unmount(dir: &Path) {
         }
         let said = String::from_utf8_lossy(&ended.stderr);
         assert!(said.contains("busy") && Instant::now() < deadline, "umount {dir:?}: {said}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
+/// Waits until nobody has a device that this process had: of its file, too, others may have copies, with its lock.
+pub fn await_unlocked(device: &Path) {
+    use rustix::fs::{FlockOperation, flock};
+    let file = std::fs::File::open(device).unwrap();
+    until("the device is unlocked", || flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok());
+    // Said, as closing this file isn't enough either.
+    flock(&file, FlockOperation::Unlock).unwrap();
+}
+
 fn wait_for(path: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !path.exists() {
-        assert!(Instant::now() < deadline, "{} didn't come", path.display());
-        std::thread::yield_now();
-    }
+    until(&format!("{} didn't come", path.display()), || path.exists());
 }

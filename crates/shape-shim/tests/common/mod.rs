@@ -473,6 +473,12 @@ pub fn needs(program: &str) {
     assert!(Path::new(program).exists(), "{program} is missing: `make test` installs it");
 }
 
+/// Whether a load goes on: until `time` is over and `wanted` is done, however slow the machine is; a minute at most.
+pub fn for_a_while(time: Duration, wanted: u64) -> impl Fn(u64) -> bool + Sync {
+    let begun = Instant::now();
+    move |done| begun.elapsed() < time || (done < wanted && begun.elapsed() < Duration::from_secs(60))
+}
+
 /// Calls `f` until `time` is over; how often it was called.
 pub fn during(time: Duration, mut f: impl FnMut()) -> u64 {
     let end = Instant::now() + time;

@@ -70,6 +70,7 @@ impl Drop for Observer {
 /// Does `f`, and says how many transactions the server had open at most meanwhile.
 pub fn most_open<T>(s: &Server, f: impl FnOnce() -> T) -> (T, u32) {
     let mut observer = Observer::of(s);
+    observer.open(); // it is connected before there is something to see
     let done = AtomicBool::new(false);
     scope(|scope| {
         let watch = scope.spawn(|| {

@@ -1,13 +1,19 @@
 //! The gate: decides which transactions enter the database now, and which wait outside (AppleS §3.3, AP-M2 to AP-M4).
 //!
 //! At most P *transactions* are in the database. Further ones wait in their user's queue, first in first out. When a place
-//! falls free, users take turns of ζ transactions, in a round φ turns each: `L = φ·ζ`. A started turn goes on before another
-//! begins, and among equals no user begins a second turn before all waiting ones had their first. A connection in a transaction
+//! falls free, users take turns of ζ transactions. ζ is the gate's quota of a turn, φ the weight of a user. In a round each user has
+//! φ turns, which are `L = φ·ζ` transactions. A started turn goes on before another begins, and among equals no user begins a second turn before all waiting ones had their first. A connection in a transaction
 //! is never held, so the owner of a row lock can go on and release it.
 //!
-//! Four events admit a transaction beyond P, and each is counted: a lender that comes back, a stall, a wait of `hold_max`, and
-//! the opening of the gate (see `escape`). Their places are apart from the P ordinary ones, so that they never take an ordinary
-//! place from a user.
+//! More than P transactions are admitted in these cases, and each case has a counter:
+//!
+//! * These never wait: a lender that comes back, the next request of a session that holds a lock (`Gate::come_back`), and a
+//!   request that continues a transaction ([`Gate::request_urgent`]). Each takes an ordinary place if one is free, else a place
+//!   above P (`bypass`).
+//! * A stall (`stall_escapes`) or a wait of `hold_max` (`hold_escapes`) admits a waiting transaction on a place above P (see `escape`).
+//! * An opened gate admits all, on ordinary places, which P doesn't bound then. `opened` counts those that waited.
+//!
+//! Places above P are counted apart from the P ordinary ones.
 //!
 //! The machine reads no clock and allocates nothing. Its state is in slices, which may be shared memory. Facts come in through
 //! [`Gate::request`], [`Gate::answered`], [`Gate::close`], [`Gate::tick`]; orders go out through [`Gate::take_grant`].

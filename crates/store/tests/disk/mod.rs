@@ -1,13 +1,13 @@
 //! A disk in memory that loses, tears and reorders what wasn't synced when its power goes.
 
 use plimsoll_base::Rng;
-use plimsoll_store::{Medium, MetaError, MetaStore, Owner, Region, RegionBackend, RegionKind, Uuid};
+use plimsoll_store::{Medium, MetaError, MetaStore, Owner, Region, RegionBackend, RegionKind, Remote, Uuid};
 use std::io::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 pub const SECTOR_BYTES: usize = 512;
 const PAGE_BYTES: usize = 4096;
-/// The metadata region; it is all of the disk.
+/// The metadata region; it is all of a new disk.
 pub const REGION: Region = Region { kind: RegionKind::Metadata, offset: 0, len: 4 << 20 };
 pub const OWNER: Owner = Owner { device_uuid: Uuid::from_u128(0x70e5), sequence: 1 };
 
@@ -53,9 +53,13 @@ impl Pages {
 
 impl Disk {
     pub fn new() -> Disk {
+        Disk::of(REGION.len)
+    }
+
+    /// A blank disk of this size.
+    pub fn of(size_bytes: u64) -> Disk {
         let blank = Arc::new([0; PAGE_BYTES]);
-        let pages = Pages(vec![blank; REGION.len as usize / PAGE_BYTES]);
-        Disk::with(pages, false)
+        Disk::with(Pages(vec![blank; size_bytes as usize / PAGE_BYTES]), false)
     }
 
     fn with(pages: Pages, lies_about_sync: bool) -> Disk {
@@ -163,12 +167,20 @@ impl Disk {
         inner.current.write(n * SECTOR_BYTES, bytes);
     }
 
+    fn len(&self) -> u64 {
+        self.lock().len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().expect("no test panics with it")
     }
 }
 
 impl Inner {
+    fn len(&self) -> u64 {
+        (self.current.0.len() * PAGE_BYTES) as u64
+    }
+
     /// True if power goes now; an error if it went before.
     fn call(&mut self) -> Result<bool> {
         let now = self.calls;
@@ -187,7 +199,7 @@ impl Inner {
 
 impl Medium for Disk {
     fn read_at(&self, out: &mut [u8], offset: u64) -> Result<()> {
-        if offset + out.len() as u64 > REGION.len {
+        if offset + out.len() as u64 > self.len() {
             return Err(Error::other("beyond the end"));
         }
         self.lock().current.read(offset as usize, out);
@@ -197,7 +209,7 @@ impl Medium for Disk {
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let inner = &mut *self.lock();
         let power_goes = inner.call()?;
-        if offset + data.len() as u64 > REGION.len {
+        if offset + data.len() as u64 > inner.len() {
             return Err(Error::other("beyond the end"));
         }
         let (mut at, mut rest) = (offset as usize, data);
@@ -218,5 +230,19 @@ impl Medium for Disk {
             inner.durable = inner.current.clone();
         }
         Inner::end_call(power_goes)
+    }
+}
+
+impl Remote for Disk {
+    fn size_bytes(&self) -> Result<u64> {
+        Ok(self.len())
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> Result<()> {
+        const STEP_BYTES: u64 = 1 << 20;
+        let steps = (0..len).step_by(STEP_BYTES as usize);
+        steps
+            .map(|at| (at, STEP_BYTES.min(len - at)))
+            .try_for_each(|(at, step)| self.write_at(&vec![0; step as usize], offset + at))
     }
 }

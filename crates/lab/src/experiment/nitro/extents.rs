@@ -16,7 +16,7 @@ pub const OVER_EXTENTS: Study = Study {
     id: "NI-E7",
     title: "Nitro over a plain extent cache",
     source: "Nitro §3.6.2",
-    notes: &["random writes: the drive alone, filled, 16 at once, as many bytes in requests of either size"],
+    notes: &["random writes: the drive alone, filled, 16 at once, the same number of bytes in requests of either size"],
     rows: over_extents_rows,
     sample: over_extents_sample,
     ..REPLAYED

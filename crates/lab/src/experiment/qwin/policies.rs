@@ -99,7 +99,7 @@ impl Experiment for CorePolicies {
                 curves.push(cores_over_time(name, &o));
             }
             sample.plots.push(Plot {
-                title: format!("Share of time with at most so many cores, T1, {what} deadline"),
+                title: format!("Share of time with at most N cores, T1, {what} deadline"),
                 x_label: "cores".into(),
                 y_label: "time, %".into(),
                 scale: Scale::Linear,

@@ -106,7 +106,7 @@ impl Experiment for CakeOverTime {
             RowSpec::new("intervals later than the objective", "%"),
             RowSpec::new("largest over smallest interval's p99.9", "x")
                 .paper_says(Check::AtLeast(1.5), "Fig 3: the intervals' tails are erratic")
-                .note("taken as half as much again"),
+                .note("taken as 1.5 times"),
             RowSpec::new("best-effort bandwidth", "MB/s"),
         ]
     }

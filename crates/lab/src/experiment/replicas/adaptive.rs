@@ -41,7 +41,7 @@ fn rows_of(r: Option<&Results>) -> Vec<Filled> {
         }
     }
     let words = "neither Cassandra nor C3 can react to the bursty noise (the gap between NoBusy and Bursty lines)";
-    let half = "the paper's curves have no numbers: taken as half as much again";
+    let half = "the paper's curves have no numbers: taken as 1.5 times";
     let stable = "they only perform well if the busyness is stable (a busy rotation in every 5 seconds)";
     let over =
         |a: (usize, PolicyKind, f64), b: usize| move |r: &Results| Some(r.at(a.0, a.1, a.2)? / r.at(b, a.1, a.2)?);

@@ -94,7 +94,7 @@ impl OneNoisyReplica {
         row(
             RowSpec::new(format!("base over no noise, p{percent}"), "1")
                 .paper_says(Check::AtLeast(1.5), words)
-                .note("taken as half as much again"),
+                .note("taken as 1.5 times"),
             &|r| Some(r.base.at(percent) / r.quiet.at(percent)),
         );
         if !self.goes_first() {

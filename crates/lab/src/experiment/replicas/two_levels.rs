@@ -142,7 +142,7 @@ impl Experiment for TwoLevels {
         sample.plots.push(Plot {
             title: "What tries found outstanding at one node (Fig. 13b)".into(),
             x_label: "requests at the node".into(),
-            y_label: "tries that found at most as many, %".into(),
+            y_label: "tries that found at most N, %".into(),
             scale: Scale::Linear,
             shares: Shares::Linear,
             curves: vec![

@@ -130,17 +130,17 @@ impl Admission {
         None
     }
 
-    /// Is there anybody to be looked at by [`Admission::next_let_in`]?
+    /// True if a connection is to be looked at by [`Admission::next_let_in`].
     pub fn has_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// Does a connection of the tenant other than `conn` wait for anything?
+    /// True if a connection of the tenant other than `conn` waits for anything.
     pub fn others_wait(&self, tenant: TenantId, conn: usize) -> bool {
         self.tenants.get(&tenant).is_some_and(|p| p.others_wait(conn))
     }
 
-    /// Does a connection hold more permits than its own?
+    /// True if a connection holds more permits than its own.
     pub fn holds_shared(&self, tenant: TenantId, conn: usize) -> bool {
         self.tenants.get(&tenant).is_some_and(|p| p.holds_shared(conn))
     }

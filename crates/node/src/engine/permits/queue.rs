@@ -64,17 +64,17 @@ impl Queue {
         self.places.len()
     }
 
-    /// Does this connection wait?
+    /// True if this connection waits.
     pub fn has(&self, conn: usize) -> bool {
         self.places.contains_key(&conn)
     }
 
-    /// Does any connection wait for a permit?
+    /// True if any connection waits for a permit.
     pub fn wants_permits(&self) -> bool {
         !self.permits.is_empty()
     }
 
-    /// Does any connection wait for room?
+    /// True if any connection waits for room.
     pub fn wants_room(&self) -> bool {
         !self.room.is_empty()
     }

@@ -136,12 +136,12 @@ impl Permits {
         self.queue.len()
     }
 
-    /// Does a connection other than `conn` wait?
+    /// True if a connection other than `conn` waits.
     pub fn others_wait(&self, conn: usize) -> bool {
         self.queue.len() > usize::from(self.queue.has(conn))
     }
 
-    /// Does a connection hold more than its own?
+    /// True if a connection holds more than its own.
     pub fn holds_shared(&self, conn: usize) -> bool {
         self.held_by(conn).beyond(own()) != Held::NONE
     }
@@ -151,7 +151,7 @@ impl Permits {
         (self.held.jobs, self.held.bytes + self.room.bytes())
     }
 
-    /// May a request that needs only its connection's own go before all who wait for shared permits?
+    /// True if a request that needs only its connection's own permits may go before all that wait for shared ones.
     fn own_passes(&self) -> bool {
         self.queue.first_of_shared().is_none_or(|w| !self.fits_shared(w.conn, w.bytes))
     }
@@ -201,7 +201,7 @@ impl Permits {
         Some(w)
     }
 
-    /// Does a connection that only the stack keeps waiting have to be looked at again?
+    /// True if a connection that only the stack keeps waiting has to be looked at again.
     pub fn waits_for_stack(&self) -> bool {
         self.queue.wants_permits()
     }

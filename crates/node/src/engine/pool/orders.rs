@@ -11,10 +11,10 @@ use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 impl Pool {
-    pub(super) fn obey(&mut self) -> io::Result<()> {
+    pub(super) fn drain_commands(&mut self) -> io::Result<()> {
         loop {
-            match self.ears.commands.try_recv() {
-                Ok(command) => self.obey_one(command)?,
+            match self.receiver.commands.try_recv() {
+                Ok(command) => self.handle_command(command)?,
                 Err(TryRecvError::Empty) => return Ok(()),
                 Err(TryRecvError::Disconnected) => {
                     self.stop();
@@ -24,7 +24,7 @@ impl Pool {
         }
     }
 
-    pub(super) fn obey_one(&mut self, command: Command) -> io::Result<()> {
+    pub(super) fn handle_command(&mut self, command: Command) -> io::Result<()> {
         match command {
             Command::Attach { fd, params, early, seat } => {
                 if self.stack.layer::<Front>().is_some_and(|f| !f.knows(params.volume)) {

@@ -7,12 +7,12 @@ use crate::engine::inject::Hit;
 use crate::engine::outbox::recycle;
 use crate::engine::permits::WaitsFor;
 use crate::engine::promise::micros;
-use crate::engine::requests::Inside;
+use crate::engine::requests::InFlight;
 use crate::engine::terms;
 use crate::planted;
 use crate::planted::Mistake;
 use plimsoll_base::{Completion, Confidence, Data, Io, IoError, IoHead, Op, Outcome, Span, Time};
-use plimsoll_nbd::promise::Note as Said;
+use plimsoll_nbd::promise::Note as PromiseNote;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::Command as NbdCommand;
 use plimsoll_nbd::wire::NoteKind;
@@ -68,21 +68,21 @@ impl Pool {
 
     /// Withdraws a read that has not begun.
     pub(super) fn cancel(&mut self, conn: usize, cookie: u64) {
-        if let Some(id) = self.courses.find(conn, cookie) {
+        if let Some(id) = self.promises.find(conn, cookie) {
             self.stack.cancel(self.now, id);
         }
     }
 
     /// Returns the forecast of a read that came now, for a client that asks.
-    pub(super) fn probe(&mut self, conn: usize, request: &Request) -> Vec<Said> {
+    pub(super) fn probe(&mut self, conn: usize, request: &Request) -> Vec<PromiseNote> {
         let head = self.head_of(conn, &Request { command: NbdCommand::Read, ..*request }, self.now);
         let wait = self.stack.forecast(self.now, &head).wait;
-        self.courses.probe(wait, self.stack.inflight(), &self.clients[conn].params.replica)
+        self.promises.probe(wait, self.stack.inflight(), &self.clients[conn].params.replica)
     }
 
     /// A device gets a request: its client may want to know.
     pub(super) fn begun(&mut self, head: &IoHead) {
-        let Some(at) = self.courses.begun(self.now, head) else { return };
+        let Some(at) = self.promises.begun(self.now, head) else { return };
         let inside = &self.inside[at];
         let c = &mut self.clients[inside.conn];
         if c.promise_of(&inside.request).tells {
@@ -145,9 +145,9 @@ impl Pool {
                 let c = &mut self.clients[conn];
                 c.entered();
                 if c.promises() {
-                    self.courses.entered(id, at, (conn, request.cookie), self.stack.inflight() - 1, &c.params.replica);
+                    self.promises.entered(id, at, (conn, request.cookie), self.stack.inflight() - 1, &c.params.replica);
                 }
-                self.inside.insert(Inside { conn, serial, request, export, id, trace, injected });
+                self.inside.insert(InFlight { conn, serial, request, export, id, trace, injected });
             }
             Offered::Busy(forecast) => {
                 self.clients.turned_away(conn, &request);
@@ -261,13 +261,13 @@ impl Pool {
         }
         let took = (c.io.op == Op::Read && c.outcome.is_done()).then(|| self.now.since(c.io.arrived_at));
         let inflight = self.stack.inflight();
-        let mut course = self.courses.ended(self.now, inside.id, took, inflight, &conn.params.replica);
-        if took.is_some() && !course.is_empty() && c.io.expected_at.is_set() {
-            course.push((NoteKind::ForecastUs, micros(c.io.expected_at.since(c.io.arrived_at))));
+        let mut promise_notes = self.promises.ended(self.now, inside.id, took, inflight, &conn.params.replica);
+        if took.is_some() && !promise_notes.is_empty() && c.io.expected_at.is_set() {
+            promise_notes.push((NoteKind::ForecastUs, micros(c.io.expected_at.since(c.io.arrived_at))));
         }
         let notes = match inside.request.command {
-            NbdCommand::BlockStatus => self.courses.probe(Span::ZERO, inflight, &conn.params.replica),
-            _ => course,
+            NbdCommand::BlockStatus => self.promises.probe(Span::ZERO, inflight, &conn.params.replica),
+            _ => promise_notes,
         };
         let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
         self.clients.answer(inside.conn, &inside.request, (c.outcome, data), &notes, &mut self.buffers);

@@ -24,7 +24,7 @@ pub struct ConnectionStatus {
     pub tenant: Option<String>,
     /// Its reads' deadline. Absent: they have none.
     pub promise: Option<PromiseStatus>,
-    /// Does it understand Busy, and may its reads ask for deadlines of their own?
+    /// True if it understands Busy, and its reads may ask for deadlines of their own.
     pub negotiated: bool,
     /// Requests in flight.
     pub in_flight: u32,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// `GET /healthz`
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
-    /// Are there no problems?
+    /// True if there are no problems.
     pub healthy: bool,
     /// Problems: what is wrong, where, and what to do.
     pub problems: Vec<String>,

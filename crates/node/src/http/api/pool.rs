@@ -15,7 +15,7 @@ pub struct PoolStatus {
     pub device_uuid: Option<String>,
     /// `recovering`, `ready`, `degraded`, `failed`, or `ended` if its thread is gone.
     pub state: String,
-    /// Has a flush failed? Then every flush fails until `POST /v1/pools/{name}/recover`.
+    /// True if a flush has failed. Then every flush fails until `POST /v1/pools/{name}/recover`.
     pub flush_failed: bool,
     /// Space that no volume has; absent for a null device.
     pub free_bytes: Option<u64>,

@@ -19,11 +19,11 @@ pub struct TenantStatus {
     pub weight: Option<u32>,
     /// Of a fenced one.
     pub slots: Option<u32>,
-    /// Does a layer enforce its class? If not, it's only measured.
+    /// True if a layer enforces its class. If not, it's only measured.
     pub enforced: bool,
     /// Explanation of what enforces its promise.
     pub enforcement: String,
-    /// Are all objectives kept in the last minute? Absent without objectives or without requests.
+    /// True if all objectives were kept in the last minute. Absent without objectives or without requests.
     pub kept: Option<bool>,
     /// Deadline of its reads on volumes without one, where the connection doesn't ask for one either. Absent: none.
     pub promise: Option<PromiseStatus>,
@@ -46,7 +46,7 @@ pub struct ObjectiveStatus {
     pub measured_us: Option<u64>,
     /// Requests measured.
     pub samples: u64,
-    /// Kept in the last minute? Absent without requests.
+    /// True if it was kept in the last minute. Absent without requests.
     pub kept: Option<bool>,
     /// The last 60 seconds.
     pub last_minute: WithinBound,
@@ -63,7 +63,7 @@ pub struct WithinBound {
     pub requests: u64,
     /// Those within the bound.
     pub within: u64,
-    /// Is the objective kept? Absent without requests.
+    /// True if the objective is kept. Absent without requests.
     pub kept: Option<bool>,
 }
 

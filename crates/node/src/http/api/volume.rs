@@ -16,7 +16,7 @@ pub struct VolumeStatus {
     pub pool: String,
     /// Size.
     pub size_bytes: u64,
-    /// Are changes refused?
+    /// True if changes are refused.
     pub read_only: bool,
     /// Tenant of its requests, unless a connection names another.
     pub tenant: String,
@@ -117,7 +117,7 @@ pub struct NewVolume {
     pub size_bytes: u64,
     /// Tenant of its requests.
     pub tenant: String,
-    /// Refuse changes?
+    /// Refuse changes.
     #[serde(default)]
     pub read_only: bool,
     /// Cache mode: `off`, `through` or `back` [default: the pool's].

@@ -28,9 +28,9 @@ pub fn check_parts(
     if cache.sharing != plimsoll_cache::Sharing::PerVolume || sum <= u64::from(weus) {
         return Ok(());
     }
-    let unsaid = volumes.iter().filter(|v| v.cache_bytes.is_none()).count();
+    let without_size = volumes.iter().filter(|v| v.cache_bytes.is_none()).count();
     Err(format!(
-        "parts of the cache of {} volumes add up to {} bytes, and there are {}: give less to some with `cache_size` ({unsaid} say \
+        "parts of the cache of {} volumes add up to {} bytes, and there are {}: give less to some with `cache_size` ({without_size} say \
          nothing and have an eighth of the device, {} bytes, each)",
         volumes.len(),
         sum * weu,
@@ -47,7 +47,7 @@ pub fn too_large(volume: &str, bytes: u64, all: u64) -> String {
 /// WEUs that a volume's own part has at least: one is filled and one evicted while others hold something.
 const PART_WEUS_MIN: u64 = 4;
 
-/// Is a volume's part of the cache large enough to work?
+/// Checks that a volume's part of the cache is large enough to work.
 ///
 /// # Errors
 /// The least size.

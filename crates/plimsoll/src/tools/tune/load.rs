@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
     `read` or `write`. A request's time begins when the trace says. Reads go to the replicas, each refused at once if it would be \
     later than --deadline, and then to the next; writes go to all of them.\n\nWhat lies on the volumes is written over.\n\nExamples:\n  \
     plimsoll tune load nbd://127.0.0.1/web --trace web.csv.gz --seconds 30\n  \
-    plimsoll tune load nbd://node-1/web nbd://node-2/web --trace web.csv.gz --rate 1/4 --seconds 30 --deadline 20ms"
+    plimsoll tune load 'nbd+unix:///web?socket=/run/peers/node-1.sock' 'nbd+unix:///web?socket=/run/peers/node-2.sock' --trace web.csv.gz --rate 1/4 --seconds 30 --deadline 20ms"
 )]
 pub struct Load {
     /// The volume's replicas, as NBD addresses.

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// Dirty chunks that are durable and not yet in the journal, and the flushes that wait for that.
 #[derive(Default)]
-pub(super) struct Unsaid {
+pub(super) struct Unjournaled {
     /// WEUs with more durable headers than the journal has recorded.
     weus: BTreeSet<u32>,
     /// The journal's last record that says so of any.
@@ -19,7 +19,7 @@ pub(super) struct Unsaid {
     waiting: VecDeque<(u64, usize)>,
 }
 
-impl Unsaid {
+impl Unjournaled {
     /// Headers of dirty extents are durable, of this many slots of a WEU under a number.
     pub(super) fn header_durable(&mut self, index: &mut Index, weu: u32, sequence: u64, slots: u32) {
         let w = index.weu_mut(weu);

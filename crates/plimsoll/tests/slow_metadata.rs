@@ -1,0 +1,166 @@
+//! A pool whose metadata wait for their device: the control API, handshakes, TLS clients and the other pools go on meanwhile.
+
+mod common;
+use common::Server;
+use common::client::Client;
+use common::mount::{Failing, may_mount};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+/// More clients than the node has threads that may block.
+const MANY: usize = 600;
+
+fn config(failing: &Failing) -> String {
+    format!(
+        r#"
+[listen]
+unix = "nbd.sock"
+tcp = "127.0.0.1:0"
+[listen.tls]
+certificate = "server.crt"
+key = "server.key"
+client_ca = "ca.crt"
+[control]
+http = "127.0.0.1:0"
+unix = "control.sock"
+[limits]
+handshakes = 2000
+handshakes_per_peer = 2000
+[[pool]]
+name = "good"
+device = {{ file = "good.img", size = "128MiB" }}
+[[pool]]
+name = "slow"
+device = {{ file = "{}", format = true }}
+[[tenant]]
+name = "t"
+class = "best-effort"
+[[volume]]
+name = "vol"
+pool = "good"
+size = "16MiB"
+tenant = "t"
+[[volume]]
+name = "unopened"
+pool = "good"
+size = "16MiB"
+tenant = "t"
+[[volume]]
+name = "waits"
+pool = "slow"
+size = "8MiB"
+tenant = "t"
+[[grant]]
+peer = "local"
+volumes = ["*"]
+[[grant]]
+peer = "cert:alice"
+volumes = ["vol"]
+"#,
+        failing.device.path.display()
+    )
+}
+
+/// Asks for an export for writing, and doesn't wait for the answer.
+fn ask_to_open(server: &Server, export: &str) -> UnixStream {
+    let mut stream = UnixStream::connect(server.socket()).unwrap();
+    let mut said = 3u32.to_be_bytes().to_vec(); // fixed newstyle, no zeroes
+    said.extend(b"IHAVEOPT");
+    said.extend(1u32.to_be_bytes()); // NBD_OPT_EXPORT_NAME
+    said.extend((export.len() as u32).to_be_bytes());
+    said.extend(export.as_bytes());
+    stream.write_all(&said).unwrap();
+    stream
+}
+
+/// Opens an export and writes to it, in its whole handshake and after.
+fn open_and_write(server: &Server, export: &str) {
+    let mut stream = ask_to_open(server, export);
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.read_exact(&mut [0; 18 + 10]).unwrap_or_else(|e| panic!("the handshake for {export} waits: {e}"));
+    let mut write = 0x2560_9513_u32.to_be_bytes().to_vec();
+    write.extend([0, 0, 0, 1]);
+    write.extend(1u64.to_be_bytes());
+    write.extend((MIB as u64).to_be_bytes());
+    write.extend(4096u32.to_be_bytes());
+    write.extend([9; 4096]);
+    stream.write_all(&write).unwrap();
+    let mut reply = [0; 16];
+    stream.read_exact(&mut reply).unwrap_or_else(|e| panic!("a write to {export} waits: {e}"));
+    assert_eq!(reply[4..8], [0; 4]);
+}
+
+/// Waits until something is so.
+#[track_caller]
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn metadata_that_wait_for_their_device_hold_up_nobody_else() {
+    if !may_mount() {
+        return;
+    }
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let failing = Failing::new(dir.path());
+    common::certify(dir.path());
+    let server = Server::start(dir.path(), &config(&failing));
+    let mut served = Client::connect(&server.socket(), "vol").unwrap();
+    served.stream().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    served.write(0, &[7; 4096]).unwrap().unwrap();
+    failing.hold_flushes();
+    let create = ["volume", "create", "new", "--pool", "slow", "--size", "4MiB", "--tenant", "t"];
+    std::thread::scope(|scope| {
+        // A change by the operator, and clients that are the first to open a volume: all wait for the metadata of `slow`.
+        let created = scope.spawn(|| server.cli(&create));
+        until("the change doesn't reach the device", || failing.is_holding());
+        let opening: Vec<UnixStream> = (0..MANY).map(|_| ask_to_open(&server, "waits")).collect();
+
+        let went_on = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..3 {
+                let status = server.control("GET", "/v1/status").expect(200);
+                assert_eq!(status["pools"].as_array().unwrap().len(), 2);
+                assert_eq!(server.control("GET", "/healthz").code, 200);
+                assert!(server.control("GET", "/metrics").body.contains("plimsoll_"));
+                server.control("GET", "/v1/volumes").expect(200);
+                served.write(0, &[8; 4096]).unwrap().unwrap();
+                served.flush().unwrap().unwrap();
+                assert_eq!(served.read(0, 4096).unwrap().unwrap(), [8; 4096]);
+                // Handshakes: of a volume that somebody has open, and of one whose metadata have to be changed.
+                for export in ["vol", "unopened"] {
+                    open_and_write(&server, export);
+                }
+            }
+            let status = server.control("GET", "/v1/status").expect(200);
+            let address = status["node"]["listens"]["nbd_tcp"].as_str().unwrap();
+            let uri = format!("nbds://{address}/vol?tls-certificates={}", dir.path().join("alice").display());
+            let (raw, back) = (dir.path().join("raw"), dir.path().join("back"));
+            let bytes: Vec<u8> = (0..16 * MIB / 8).flat_map(|n| (n as u64 * 7919).to_le_bytes()).collect();
+            std::fs::write(&raw, &bytes).unwrap();
+            common::ok("nbdcopy", &["--flush", raw.to_str().unwrap(), &uri]);
+            common::ok("nbdcopy", &[&uri, back.to_str().unwrap()]);
+            assert!(std::fs::read(&back).unwrap() == bytes, "what came back over TLS differs");
+            assert!(!created.is_finished(), "the change was acknowledged before it was durable");
+        }));
+        // Before anything else: threads wait for it.
+        failing.let_go();
+        if let Err(why) = went_on {
+            std::panic::resume_unwind(why);
+        }
+        created.join().unwrap();
+        drop(opening);
+    });
+    Client::connect(&server.socket(), "waits").unwrap().write(0, &[1; 4096]).unwrap().unwrap();
+    assert!(server.control("GET", "/v1/volumes").expect(200).to_string().contains("\"new\""));
+    assert!(server.stop());
+}

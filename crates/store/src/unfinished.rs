@@ -1,0 +1,121 @@
+//! The note of a restore that isn't finished. While it is there, the metadata are not opened: they may be an empty store, or
+//! show volumes in space that the restore has zeroed.
+//!
+//! ```text
+//! two copies, 2048 bytes after each length slot of the metadata region
+//! byte  0  magic "PLIMREST"
+//!       8  checksum of the backup, u64
+//!      16  the device's UUID, 16 bytes
+//!      32  newest sequence of a superblock that was known, u64
+//!      40  newest change that was known, u64
+//!      48  1 if that change was known, 2 if the backup's map was the pool's, 4 if logs or a cache were formatted; their sum
+//!      49  zero, 7 bytes
+//!      56  xxh3-64 of 0..56
+//! ```
+//! The second copy is written and synced before the first, and removed after it. The first holds if it is valid, otherwise the second.
+//! So a note that another backup's replaces is there until that one is.
+
+use crate::region::{Medium, SLOT_STRIDE};
+use crate::superblock::Region;
+use std::io::Result;
+use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: &[u8; 8] = b"PLIMREST";
+const NOTE_BYTES: usize = 64;
+/// Offset in the region of each copy.
+const COPIES_AT: [u64; 2] = [SLOT_STRIDE / 2, SLOT_STRIDE + SLOT_STRIDE / 2];
+
+/// Facts that a restore began with, which it can't find out again once it has replaced the metadata.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Note {
+    pub(crate) backup: u64,
+    pub(crate) device_uuid: Uuid,
+    pub(crate) sequence: u64,
+    /// `None` if nothing was left that could tell.
+    pub(crate) changes: Option<u64>,
+    pub(crate) is_same: bool,
+    pub(crate) formatted: bool,
+}
+
+impl Note {
+    fn encode(self) -> [u8; NOTE_BYTES] {
+        let mut b = [0; NOTE_BYTES];
+        b[..8].copy_from_slice(MAGIC);
+        b[8..16].copy_from_slice(&self.backup.to_le_bytes());
+        b[16..32].copy_from_slice(self.device_uuid.as_bytes());
+        b[32..40].copy_from_slice(&self.sequence.to_le_bytes());
+        b[40..48].copy_from_slice(&self.changes.unwrap_or(0).to_le_bytes());
+        b[48] = u8::from(self.changes.is_some()) | u8::from(self.is_same) << 1 | u8::from(self.formatted) << 2;
+        let checksum = xxh3_64(&b[..56]);
+        b[56..].copy_from_slice(&checksum.to_le_bytes());
+        b
+    }
+
+    fn decode(b: &[u8; NOTE_BYTES]) -> Option<Note> {
+        let number = |at: usize| u64::from_le_bytes(b[at..at + 8].try_into().expect("eight bytes"));
+        if &b[..8] != MAGIC || number(56) != xxh3_64(&b[..56]) {
+            return None;
+        }
+        Some(Note {
+            backup: number(8),
+            device_uuid: Uuid::from_bytes(b[16..32].try_into().expect("sixteen bytes")),
+            sequence: number(32),
+            changes: (b[48] & 1 != 0).then_some(number(40)),
+            is_same: b[48] & 2 != 0,
+            formatted: b[48] & 4 != 0,
+        })
+    }
+
+    /// Writes the note to a metadata region, durably.
+    pub(crate) fn write(self, medium: &impl Medium, region: Region) -> Result<()> {
+        for at in [COPIES_AT[1], COPIES_AT[0]] {
+            medium.write_at(&self.encode(), region.offset + at)?;
+            medium.sync()?;
+        }
+        Ok(())
+    }
+}
+
+/// Removes the note from a metadata region, durably.
+pub(crate) fn remove(medium: &impl Medium, region: Region) -> Result<()> {
+    for at in COPIES_AT {
+        medium.write_at(&[0; NOTE_BYTES], region.offset + at)?;
+        medium.sync()?;
+    }
+    Ok(())
+}
+
+/// The note in a metadata region that begins with these bytes.
+pub(crate) fn note_in(first_bytes: &[u8]) -> Option<Note> {
+    COPIES_AT.iter().find_map(|at| first_bytes.get(*at as usize..)?.first_chunk().and_then(Note::decode))
+}
+
+/// The note in the metadata region at `offset`.
+pub(crate) fn note_of(medium: &impl Medium, offset: u64) -> Result<Option<Note>> {
+    let mut b = vec![0; 2 * SLOT_STRIDE as usize];
+    medium.read_at(&mut b, offset)?;
+    Ok(note_in(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_read_back_and_a_changed_one_is_none() {
+        for changes in [None, Some(u64::MAX)] {
+            for (is_same, formatted) in [(false, true), (true, false)] {
+                let note =
+                    Note { backup: 7, device_uuid: Uuid::from_u128(9), sequence: 3, changes, is_same, formatted };
+                let b = note.encode();
+                assert_eq!(Note::decode(&b), Some(note));
+                for at in 0..NOTE_BYTES {
+                    let mut changed = b;
+                    changed[at] ^= 1;
+                    assert_eq!(Note::decode(&changed), None, "byte {at}");
+                }
+            }
+        }
+    }
+}
