@@ -1,12 +1,13 @@
 //! Admission: which reads with a deadline are accepted, beyond the forecast's own verdict. The topmost layer of a pool.
 //!
-//! The stack refuses a read whose forecast is late. This layer changes the forecast in two cases. A read that is forecast in
-//! time and yet too likely late gets the [`Room`] on top. A tenant whose deadline is of a percentile has late reads accepted
-//! while its [`SlowBudget`] lasts.
+//! The stack refuses a read whose forecast is late. This layer changes the forecast in three cases. A read that is forecast in
+//! time and yet too likely late gets the [`Room`] on top. While nothing is known of the device, a read is accepted only if no
+//! other read is under way: the sum of unknown times is no forecast. A tenant whose deadline is of a percentile has late reads
+//! accepted while its [`SlowBudget`] lasts.
 
 use crate::budgets::SlowBudget;
 use crate::room::{Room, RoomConfig, RoomView, Tolerance};
-use plimsoll_base::{Completion, Io, IoFlags, IoHead, Op, Outcome, Span, TenantId, Time};
+use plimsoll_base::{Completion, Confidence, Io, IoFlags, IoHead, Op, Outcome, Span, TenantId, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
 use serde::{Deserialize, Serialize};
 use slab::Slab;
@@ -67,8 +68,8 @@ struct Tenant {
 
 impl Tenant {
     /// Passes a read whatever its chance: nothing was accepted for long, or too much refused of what has ample time.
-    fn must_pass(&self, at: Time, is_ample: bool) -> bool {
-        at.since(self.accepted_at) >= (PROBE_AFTER * (1 << self.doubled))
+    fn must_pass(&self, at: Time, is_ample: bool, probe_after: Span) -> bool {
+        at.since(self.accepted_at) >= (probe_after * (1 << self.doubled))
             || (is_ample && self.in_time.are_most_refused())
     }
 
@@ -90,6 +91,8 @@ struct Read {
     deadline: Time,
     /// `None` if it was let in on a budget: then it is the budget's, not the forecast's.
     forecast: Option<Span>,
+    /// Accepted before anything was known of the device.
+    is_blind: bool,
 }
 
 /// Reads that were forecast in time lately.
@@ -124,6 +127,8 @@ const AMPLE_TENTHS: u64 = 25;
 /// While no read of a tenant with a deadline is accepted for so long, the next one is whatever its chance, or the room could refuse all
 /// and so never learn better. Doubles with each read that is late.
 const PROBE_AFTER: Span = Span::from_secs(1);
+/// The same while the room still guesses.
+const PROBE_AFTER_AT_START: Span = Span::from_millis(100);
 /// Doublings at most: 64 s.
 const PROBE_DOUBLINGS: u32 = 6;
 
@@ -133,6 +138,8 @@ pub struct Admission {
     failover_hop: Span,
     tenants: BTreeMap<TenantId, Tenant>,
     reads: Slab<Read>,
+    /// Number of `reads` that are blind.
+    blind: u32,
     room: Room,
 }
 
@@ -149,7 +156,14 @@ enum Verdict {
 impl Admission {
     /// Nothing is known yet. `failover_hop` is the pool's.
     pub fn new(config: AdmissionConfig, failover_hop: Span) -> Admission {
-        Admission { config, failover_hop, tenants: BTreeMap::new(), reads: Slab::new(), room: Room::default() }
+        Admission {
+            config,
+            failover_hop,
+            tenants: BTreeMap::new(),
+            reads: Slab::new(),
+            blind: 0,
+            room: Room::default(),
+        }
     }
 
     /// The budgets as they are now.
@@ -186,9 +200,15 @@ impl Admission {
             return if may_let_in() { Verdict::LetIn } else { Verdict::Forecast };
         }
         let Some(config) = self.config.room else { return Verdict::Forecast };
+        // Until the first reads have ended. A read that was priced at nothing keeps that price while it waits.
+        let knows_nothing = f.confidence == Confidence::NONE && !self.room.is_learning();
+        if self.blind > 0 || (knows_nothing && !self.reads.is_empty()) {
+            return Verdict::Risky(Span::ZERO);
+        }
         let left = head.deadline.since(at);
         let is_ample = left.as_nanos() >= f.total().as_nanos().saturating_mul(AMPLE_TENTHS) / 10;
-        let Some(tenant) = tenant.filter(|t| !t.must_pass(at, is_ample)) else { return Verdict::Forecast };
+        let probe_after = if self.room.is_guessing() { PROBE_AFTER_AT_START } else { PROBE_AFTER };
+        let Some(tenant) = tenant.filter(|t| !t.must_pass(at, is_ample, probe_after)) else { return Verdict::Forecast };
         let tolerable = tenant.tolerance(config).chance_ppm();
         if self.room.chance_ppm(f.total(), left) <= tolerable || may_let_in() {
             return Verdict::Forecast;
@@ -281,7 +301,9 @@ impl Layer for Admission {
                     t.in_time.count(false);
                 }
             }
-            let read = Read { tag: io.tag, entered_at: now, deadline: io.deadline, forecast };
+            let is_blind = forecast == Some(Span::ZERO) && self.config.room.is_some() && !self.room.is_learning();
+            self.blind += u32::from(is_blind);
+            let read = Read { tag: io.tag, entered_at: now, deadline: io.deadline, forecast, is_blind };
             if forecast.is_none() {
                 // It was let in knowing that: nobody below gives it back for it.
                 io.head.deadline = Time::NEVER;
@@ -294,6 +316,7 @@ impl Layer for Admission {
     fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
         if c.io.op == Op::Read {
             let read = self.reads.remove(c.io.tag as usize);
+            self.blind -= u32::from(read.is_blind);
             self.read_ended(now, &read, &c.io.head, c.outcome);
             (c.io.head.tag, c.io.head.deadline) = (read.tag, read.deadline);
         }

@@ -3,8 +3,8 @@
 //! A forecast is a mean: of the reads that are forecast to end just in time, half end late. So the errors are kept as a
 //! distribution (took / forecast, by the size of the forecast), and a read is accepted only if its chance to be late is
 //! tolerable. The tolerable chance follows the misses of the tenant's accepted reads. Most of them have a small chance, so a
-//! few may have a large one. It settles where the promised share is missed. MittOS §4.1 accepts by the mean alone: this goes
-//! beyond the paper.
+//! few may have a large one. It settles where the promised share is missed. Before errors were seen, a prior takes their place:
+//! a promise that rests on nothing is a guess. MittOS §4.1 accepts by the mean alone: this goes beyond the paper.
 
 use plimsoll_base::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -49,10 +49,14 @@ const CLASS_FIRST: u32 = 16;
 const CLASSES: usize = 2 * 20;
 /// Errors of a class beyond which older ones count half.
 const CLASS_READS_MAX: u32 = 1024;
-/// Errors that each class is taken to have had without any late read: nothing is refused on a guess.
+/// Errors that each class is taken to have had before any was seen ([`prior_ppm`]).
 const UNSEEN: u64 = 8;
+/// The power of the ratio by which the chance of such an error falls.
+const PRIOR_POWER: u64 = 5;
+/// Errors after which the prior says nothing any more; until then it fades.
+const PRIOR_READS: u64 = 256;
 /// The first reads, which the predictor itself learns from where it has no profile.
-const FIRST_READS: u32 = 64;
+const FIRST_READS: u32 = 16;
 /// After this long all errors count half.
 const HALF_LIFE: Span = Span::from_secs(60);
 /// A chance of 1, in the unit of chances: millionths.
@@ -86,6 +90,8 @@ pub struct Room {
     halved_at: Time,
     /// Reads that were seen before anything was learned.
     skipped: u32,
+    /// Errors that the prior still stands for, of [`PRIOR_READS`].
+    unlearned: u64,
 }
 
 /// Errors of forecasts of about one size, as seen from outside.
@@ -101,7 +107,12 @@ pub struct RoomView {
 
 impl Default for Room {
     fn default() -> Room {
-        Room { classes: vec![Class { bins: [0; BINS], reads: 0 }; CLASSES], halved_at: Time::ZERO, skipped: 0 }
+        Room {
+            classes: vec![Class { bins: [0; BINS], reads: 0 }; CLASSES],
+            halved_at: Time::ZERO,
+            skipped: 0,
+            unlearned: PRIOR_READS,
+        }
     }
 }
 
@@ -112,13 +123,27 @@ fn classed(forecast: Span) -> (u64, usize) {
     (ns, (class as usize).min(CLASSES - 1))
 }
 
-/// The bin of what took `ns` where `forecast_ns` was forecast, and where in the bin, in its [`PARTS`].
-fn bin(ns: u64, forecast_ns: u64) -> (usize, u64) {
+/// Parts of all bins below what took `ns` where `forecast_ns` was forecast.
+fn place(ns: u64, forecast_ns: u64) -> u64 {
     let ratio = (u128::from(ns) << RATIO_BITS) / u128::from(forecast_ns);
     let log2 = log2(u64::try_from(ratio).unwrap_or(u64::MAX).max(1), BIN_BITS + PART_BITS);
-    let place = (log2 + (BINS_BELOW << PART_BITS)).saturating_sub(RATIO_BITS << (BIN_BITS + PART_BITS));
+    u64::from((log2 + (BINS_BELOW << PART_BITS)).saturating_sub(RATIO_BITS << (BIN_BITS + PART_BITS)))
+}
+
+/// The bin of a place, and where in the bin, in its [`PARTS`].
+fn bin(place: u64) -> (usize, u64) {
     let bin = (place >> PART_BITS) as usize;
-    if bin < BINS { (bin, u64::from(place) % PARTS) } else { (BINS - 1, PARTS) }
+    if bin < BINS { (bin, place % PARTS) } else { (BINS - 1, PARTS) }
+}
+
+/// The chance, in millionths, that is assumed for a ratio beyond `place` before errors were seen: half of the reads take longer than
+/// their forecast, and the share falls with the [`PRIOR_POWER`] of the ratio.
+fn prior_ppm(place: u64) -> u64 {
+    let octave = BIN_BITS + PART_BITS;
+    let halvings =
+        (place * PRIOR_POWER + (1 << octave)).saturating_sub((u64::from(BINS_BELOW) << PART_BITS) * PRIOR_POWER);
+    let (whole, part) = (halvings >> octave, halvings & ((1 << octave) - 1));
+    ((CERTAIN << octave) - CERTAIN * part / 2) >> (u64::from(octave) + whole).min(63)
 }
 
 /// The ratio at which a bin begins.
@@ -138,9 +163,10 @@ impl Room {
             self.skipped += 1;
             return;
         }
+        self.unlearned = self.unlearned.saturating_sub(1);
         let (ns, class) = classed(forecast);
         let class = &mut self.classes[class];
-        class.bins[bin(took.as_nanos(), ns).0] += 1;
+        class.bins[bin(place(took.as_nanos(), ns)).0] += 1;
         class.reads += 1;
         if class.reads > CLASS_READS_MAX {
             class.halve();
@@ -152,6 +178,16 @@ impl Room {
         self.skipped == FIRST_READS
     }
 
+    /// Does the prior still count?
+    pub fn is_guessing(&self) -> bool {
+        self.unlearned > 0
+    }
+
+    /// The prior's late reads beyond `place`, in millionths.
+    fn guessed(&self, place: u64) -> u64 {
+        UNSEEN * prior_ppm(place) * self.unlearned / PRIOR_READS
+    }
+
     /// The class of a forecast and its neighbours.
     fn around(&self, class: usize) -> &[Class] {
         &self.classes[class.saturating_sub(1)..(class + 2).min(CLASSES)]
@@ -160,14 +196,15 @@ impl Room {
     /// The chance, in millionths, that a read for which `forecast` is forecast takes longer than `within`. Some 200 additions at most.
     pub fn chance_ppm(&self, forecast: Span, within: Span) -> u64 {
         let (ns, class) = classed(forecast);
-        let (edge, part) = bin(within.as_nanos(), ns);
+        let place = place(within.as_nanos(), ns);
+        let (edge, part) = bin(place);
         let (mut late_parts, mut reads) = (0, UNSEEN);
         for c in self.around(class) {
             let above: u32 = c.bins[edge + 1..].iter().sum();
             late_parts += u64::from(c.bins[edge]) * (PARTS - part) + u64::from(above) * PARTS;
             reads += u64::from(c.reads);
         }
-        late_parts * CERTAIN / (reads * PARTS)
+        (late_parts * CERTAIN / PARTS + self.guessed(place)) / reads
     }
 
     /// The time within which a read for which `forecast` is forecast ends, but for a chance of `chance_ppm`.
@@ -178,7 +215,7 @@ impl Room {
         let mut later = 0;
         for bin in (0..BINS).rev() {
             later += around.iter().map(|c| u64::from(c.bins[bin])).sum::<u64>();
-            if later * CERTAIN > reads * chance_ppm {
+            if later * CERTAIN + self.guessed((bin as u64) << PART_BITS) > reads * chance_ppm {
                 return Span::from_nanos((ns as f64 * ratio(bin + 1)) as u64);
             }
         }
@@ -219,7 +256,7 @@ pub struct Tolerance {
 /// The largest tolerance and the first, in millionths: a coin that may fall either way is no promise. The least is half of the share
 /// that may be missed: reads with a lower chance can't be too many.
 const TOLERANCE_MOST: u64 = 500_000;
-const TOLERANCE_START: u64 = 50_000;
+const TOLERANCE_START: u64 = 25_000;
 /// Step of the accepted chance, as the natural logarithm of 2 in thousandths: a miss halves it, and the other reads together
 /// raise it by the same step.
 const STEP_UP: u64 = 693;
@@ -264,10 +301,10 @@ mod tests {
     fn logarithms_and_ratios_are_each_others_inverse() {
         for b in 0..BINS - 1 {
             let ns = (ratio(b) * 1e9 * 1.001) as u64;
-            assert_eq!(bin(ns, 1_000_000_000).0, b, "ratio {}", ratio(b));
+            assert_eq!(bin(place(ns, 1_000_000_000)).0, b, "ratio {}", ratio(b));
         }
-        assert_eq!(bin(0, 1), (0, 0));
-        assert_eq!(bin(u64::MAX, 1), (BINS - 1, PARTS));
+        assert_eq!(bin(place(0, 1)), (0, 0));
+        assert_eq!(bin(place(u64::MAX, 1)), (BINS - 1, PARTS));
         assert_eq!(classed(Span::MAX).1, CLASSES - 1);
         assert_eq!(classed(Span::ZERO), (1 << CLASS_FIRST, 0));
     }
@@ -293,11 +330,26 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_refused_on_a_guess_and_old_errors_fade() {
+    fn the_prior_falls_with_a_power_of_the_ratio() {
+        let of = |percent: u64| prior_ppm(place(percent * 10, 1000));
+        for octave in 0..4 {
+            let want = CERTAIN / 2 >> (PRIOR_POWER * octave);
+            assert_eq!(of(100 << octave), want);
+        }
+        for percent in 1..2_000 {
+            assert!(of(percent) >= of(percent + 1) && of(percent) <= CERTAIN, "{percent}");
+        }
+        assert_eq!((of(25), of(0), prior_ppm(place(u64::MAX, 1))), (CERTAIN, CERTAIN, 0));
+    }
+
+    #[test]
+    fn a_guess_needs_ample_time_and_old_errors_fade() {
         let mut room = Room::default();
-        assert_eq!(room.chance_ppm(ms(10), ms(1)), 0);
+        assert_eq!(room.chance_ppm(ms(10), ms(1)), CERTAIN);
+        assert!((450_000..550_000).contains(&room.chance_ppm(ms(10), ms(10))));
+        assert!(room.chance_ppm(ms(10), ms(30)) < 10_000);
         (0..FIRST_READS).for_each(|_| room.note(Time::ZERO, ms(10), ms(100)));
-        assert_eq!(room.chance_ppm(ms(10), ms(1)), 0);
+        assert!(room.chance_ppm(ms(10), ms(30)) < 10_000, "the first reads teach the predictor only");
         room.note(Time::ZERO, ms(10), ms(100));
         assert!(room.chance_ppm(ms(10), ms(20)) < 150_000);
         (0..200).for_each(|_| room.note(Time::ZERO, ms(10), ms(100)));
@@ -307,7 +359,9 @@ mod tests {
             now += HALF_LIFE + ms(1);
             room.note(now, ms(10), ms(10));
         }
-        assert!(room.chance_ppm(ms(10), ms(20)) < 20_000);
+        assert!(room.chance_ppm(ms(10), ms(20)) < 30_000);
+        let within = room.within(ms(10), 10_000);
+        assert!(room.chance_ppm(ms(10), within) <= 10_000, "{within} is long enough");
     }
 
     /// Reads whose chances are known: the share of misses settles where it was asked for.
