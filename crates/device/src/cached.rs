@@ -2,7 +2,8 @@
 //!
 //! Reads of resident pages are answered from memory; anything else goes to the device whole, and its pages are resident
 //! once it has ended. Writes go through to the device (a write-back cache would need the kernel's flusher to be
-//! modelled, too) and leave their pages resident.
+//! modelled, too) and leave their pages resident. Trims and zeroings go to the device and drop their pages; a flush has no
+//! pages.
 
 use crate::disk::SpecError;
 use crate::model::{Done, Model, Op, Request, assert_in_range};

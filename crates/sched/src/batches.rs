@@ -2,11 +2,17 @@
 //!
 //! The model of a disk's batch: requests are served by address. Each costs a piecewise linear function of its distance from the
 //! one before, and its transfer. The first request has a function of its own. Between knots the function is linear, so a
-//! batch's time is linear in each knot's part of the batch's distances. The model of flash's batch is a line over reads, writes
-//! and bytes. Least squares find a disk's weights; least absolute deviations find flash's. The reason: a batch that an erasure
+//! batch's time is linear in each knot's part of the batch's distances.
+//!
+//! The model of flash has two lines over number and bytes: one for reads, one for writes. A batch of both kinds takes the time of
+//! the longer kind, and `both_permille` thousandths of the shorter kind's. `both_permille` is the median of the shares that were
+//! measured.
+//!
+//! Least squares find a disk's weights; least absolute deviations find those of flash's lines. The reason: a batch that an erasure
 //! holds up takes milliseconds more, which no count shows.
 //!
-//! Batches are as large as a slot has room for: 1 to 8 on a disk, 1 to 100 on flash, 1 to 8 with writes.
+//! Batches are as large as a slot has room for. On a disk they have 1 to 8 requests. On flash they have 1 to 100 reads, or 1 to 8
+//! writes, or 1 to 8 reads and 1 to 8 writes.
 
 use crate::measure::Target;
 use plimsoll_base::linear::{least_deviations, least_squares};

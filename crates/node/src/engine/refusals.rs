@@ -2,7 +2,8 @@
 //!
 //! An NVMe host has no memory of refusals: it sends a read to another path, and may send it here again at once, merged with
 //! others or split. So a read isn't refused if it overlaps one that was refused to the same host on the same volume within
-//! [`MEMORY`]: it is served, however late. The same holds once a host has [`REFUSED_MAX`] refusals in that time.
+//! [`MEMORY`]: it is served, however late. The same holds for all reads of a host
+//! on a volume once the host has [`REFUSED_MAX`] refusals on it in that time.
 
 use super::nvme::HostId;
 use plimsoll_base::{Span, Time, VolumeKey};
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Time for which a refusal is remembered.
 const MEMORY: Span = Span::from_millis(100);
-/// Refusals within [`MEMORY`] above which a host's reads are served. Those inside by then may be refused on top.
+/// Refusals within [`MEMORY`] from which on a host's reads of a volume are served. Those inside by then may be refused on top.
 const REFUSED_MAX: usize = 256;
 
 struct Refused {
