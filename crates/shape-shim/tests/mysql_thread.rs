@@ -162,6 +162,8 @@ fn kill_reaches_a_held_connection_and_a_vanished_client_leaves_nothing() {
     let mut vanishing = s.client("b");
     let mut monitor = s.client("root");
     let sleeps = busy.mysql_id().unwrap();
+    // The end of a client's last statement is seen a little after its answer.
+    s.await_inside((0, 0, 0, 0));
     busy.send("SELECT SLEEP(600)").unwrap();
     s.await_inside((1, 0, 0, 0));
     // An escape would let them in: not what is tested here.
@@ -209,6 +211,8 @@ fn without_its_controller_the_gate_opens_and_with_it_it_closes() {
     let mut other = s.client("b");
     s.set(|k| k.stall_ns = 60_000_000_000);
     let (sleeps, mut monitor) = (busy.mysql_id().unwrap(), s.client("root"));
+    // The end of a client's last statement is seen a little after its answer.
+    s.await_inside((0, 0, 0, 0));
     busy.send("SELECT SLEEP(600)").unwrap();
     s.await_inside((1, 0, 0, 0));
     s.stop_heart();
