@@ -333,7 +333,7 @@ mod tests {
     fn the_prior_falls_with_a_power_of_the_ratio() {
         let of = |percent: u64| prior_ppm(place(percent * 10, 1000));
         for octave in 0..4 {
-            let want = CERTAIN / 2 >> (PRIOR_POWER * octave);
+            let want = (CERTAIN / 2) >> (PRIOR_POWER * octave);
             assert_eq!(of(100 << octave), want);
         }
         for percent in 1..2_000 {
