@@ -1,4 +1,4 @@
-//! A device behind a host's page cache: what is in memory never reaches the device.
+//! A device behind a host's page cache: a read whose pages are all in memory never reaches the device.
 //!
 //! Reads of resident pages are answered from memory; anything else goes to the device whole, and its pages are resident
 //! once it has ended. Writes go through to the device (a write-back cache would need the kernel's flusher to be

@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// What is waited for comes within this, however busy the machine is.
+/// Longest wait for an event that must come, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn config(limits: &str, tenants: &str, device: &str) -> String {

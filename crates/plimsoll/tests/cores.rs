@@ -94,7 +94,7 @@ fn cores_are_given_told_of_and_promised_only_once() {
     let refused = set("hasty", "1us", "1");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     let (_, alone) = said.split_once("requests alone take ").unwrap_or_else(|| panic!("{said}"));
-    // Three times of what they take alone, which is the machine's affair: enough for each, and not for so many.
+    // Three times of what they take alone, which depends on the machine: enough for each request, and not for all of these tenants.
     let (alone, _) = alone.split_once(" at that percentile").unwrap();
     let (number, unit) = alone.split_at(alone.find(|c: char| c.is_ascii_alphabetic()).expect("a unit"));
     let within = format!("{}{unit}", (number.parse::<f64>().unwrap() * 3.0).ceil());

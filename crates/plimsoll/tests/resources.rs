@@ -78,7 +78,7 @@ struct WellBehaved {
     stop: Arc<AtomicBool>,
     /// Of reads, and of writes.
     took: Arc<Mutex<[Vec<Duration>; 2]>>,
-    /// What [`WellBehaved::took`] returned before there was an attack.
+    /// Result of [`WellBehaved::took`] before there was an attack.
     alone: [[Duration; 3]; 2],
     thread: Option<std::thread::JoinHandle<()>>,
 }

@@ -20,7 +20,7 @@ fn disk(from: u64, to: u64, rng: &mut Rng) -> Span {
 
 const SEEDS: u64 = 8;
 
-/// What became of a run's reads.
+/// Numbers of a run's reads by their ends.
 #[derive(Clone, Copy, Default, Debug)]
 struct Run {
     kept: u64,

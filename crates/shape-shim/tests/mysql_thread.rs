@@ -319,7 +319,7 @@ fn restarted(s: &mut Server, how: fn(&mut Server)) {
     ok(&mut s.client("b"), "SELECT 1");
 }
 
-/// Transactions of two users in the same time, with so many connections each; of 300 or more, so that a few don't decide.
+/// Transactions of two users in the same time, with these numbers of connections; 300 or more in all, so that a few don't decide.
 fn shares(s: &Server, connections: [usize; 2]) -> [u64; 2] {
     let done = [AtomicU64::new(0), AtomicU64::new(0)];
     // All are connected before any begins: who is alone meanwhile shares with nobody.

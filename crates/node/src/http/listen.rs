@@ -237,7 +237,7 @@ mod tests {
     const NONE: Times = Times { headers: NEVER, body: NEVER, write: NEVER, writes: NEVER };
     /// Far more than a connection buffers.
     const LARGE: usize = 4 << 20;
-    /// What a test waits for comes within this, however busy the machine is.
+    /// Longest wait for an event that must come, on a busy machine, too.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// A connection that is served, and its client's end.

@@ -5,17 +5,18 @@
 //! φ turns, which are `L = φ·ζ` transactions. A started turn goes on before another begins, and among equals no user begins a second turn before all waiting ones had their first. A connection in a transaction
 //! is never held, so the owner of a row lock can go on and release it.
 //!
-//! More than P transactions are admitted in these cases, and each case has a counter:
+//! More than P transactions are open in these cases, and each case has a counter:
 //!
 //! * These never wait: a lender that comes back, the next request of a session that holds a lock (`Gate::come_back`), and a
 //!   request that continues a transaction ([`Gate::request_urgent`]). Each takes an ordinary place if one is free, else a place
 //!   above P (`bypass`).
+//! * Lending (`lent`): a transaction whose client is silent for `lend_ns` stays open, and gives its place to one that waits.
 //! * A stall (`stall_escapes`) or a wait of `hold_max` (`hold_escapes`) admits a waiting transaction on a place above P (see `escape`).
 //! * An opened gate admits all, on ordinary places, which P doesn't bound then. `opened` counts those that waited.
 //!
 //! Places above P are counted apart from the P ordinary ones.
 //!
-//! The machine reads no clock and allocates nothing. Its state is in slices, which may be shared memory. Facts come in through
+//! The machine reads no clock and allocates nothing, but for the list of [`Gate::owners`]. Its state is in slices, which may be shared memory. Facts come in through
 //! [`Gate::request`], [`Gate::answered`], [`Gate::close`], [`Gate::tick`]; orders go out through [`Gate::take_grant`].
 
 mod check;
