@@ -196,7 +196,7 @@ impl Confirming {
             }
             let Some(mut round) = self.round.take() else { return Confirm::Nothing };
             match round.step {
-                // Were something cached for good before, a power loss could leave the cache with what is newer than the slow device, and
+                // Were something cached permanently before, a power loss could leave the cache with what is newer than the slow device, and
                 // its eviction would turn back time.
                 Step::Settling if std::mem::take(&mut self.news) => {
                     if slow_lost {
