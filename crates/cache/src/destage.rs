@@ -14,6 +14,7 @@ use crate::index::{Key, Loc};
 use crate::layer::{Cache, SLOW};
 use crate::read::Purpose;
 use crate::request::{Pending, RETRY, join};
+use crate::state::Bypassed;
 use plimsoll_base::{Data, Op, Outcome, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
 use std::collections::BTreeSet;
@@ -362,6 +363,9 @@ impl Cache {
                 );
                 self.clean(i.key, i.loc);
             }
+        }
+        for io in self.state.bypassed_mut().map(Bypassed::write_back_over).unwrap_or_default() {
+            self.route(now, io, out);
         }
         if self.flush_asked && self.dirty.wanted() == 0 {
             self.flush_asked = false;

@@ -186,6 +186,17 @@ impl Dirty {
         self.contains(key) || self.uncertain.contains(key)
     }
 
+    /// True if any extent is at risk.
+    pub(crate) fn is_any_at_risk(&self) -> bool {
+        !self.keys.is_empty() || !self.uncertain.is_empty()
+    }
+
+    /// True if any extent of a volume is at risk.
+    pub(crate) fn has_risk(&self, slot: u16) -> bool {
+        let mut uncertain = self.uncertain.range(Key::new(slot, 0)..Key::new(slot + 1, 0));
+        self.of_volume(slot).next().is_some() || uncertain.next().is_some()
+    }
+
     /// The extents of a volume that are at risk.
     pub(crate) fn risks_of(&self, slot: u16) -> BTreeSet<Key> {
         let more = self.uncertain.range(Key::new(slot, 0)..Key::new(slot + 1, 0)).copied();

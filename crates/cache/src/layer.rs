@@ -44,6 +44,8 @@ pub struct Cache {
     pub(crate) config: CacheConfig,
     pub(crate) layout: Layout,
     pub(crate) state: State,
+    /// The reason for which the fast device isn't there at all, until the start.
+    absent: Option<String>,
     pub(crate) index: Index,
     pub(crate) durability: Durability,
     /// Packed and not yet on the device, oldest first.
@@ -111,6 +113,7 @@ impl Cache {
             config,
             layout,
             state: State::Recovering(Box::new(Recovery::new(layout, config.planted))),
+            absent: None,
             index,
             durability: Durability::new(layout, config.generation, config.planted),
             chunks: Vec::new(),
@@ -166,6 +169,15 @@ impl Cache {
         self
     }
 
+    /// The cache starts without its fast device, for this reason: nothing is ever read from it or written to it. If no volume may be
+    /// behind ([`Cache::with_known`]) the volumes go on without a cache; otherwise the start fails. The owner has to record that the
+    /// device's content is out of date, as after [`crate::CacheReport::DeviceFailed`].
+    #[must_use]
+    pub fn with_absent(mut self, why: Option<String>) -> Cache {
+        self.absent = why;
+        self
+    }
+
     pub(crate) fn planted(&self, p: Planted) -> bool {
         p.is_in(self.config.planted)
     }
@@ -213,7 +225,10 @@ impl Layer for Cache {
     }
 
     fn start(&mut self, now: Time, below: &[Offer], out: &mut Actions) {
-        self.begin_recovery(now, below[FAST as usize], out);
+        match self.absent.take() {
+            Some(why) => self.start_failed(now, &why, out),
+            None => self.begin_recovery(now, below[FAST as usize], out),
+        }
     }
 
     /// False only if the fast device lost acknowledged writes while every volume is write-through without dirty extents: the slow device
@@ -229,10 +244,13 @@ impl Layer for Cache {
             || !self.volumes.iter().all(written_through)
     }
 
+    /// A cache whose fast device failed is ready if the slow device has all data: volumes are served whole, only slower. Its status says
+    /// that the device failed.
     fn state(&self) -> LayerState {
         match &self.state {
             State::Recovering(_) | State::Starting(_) => LayerState::Recovering,
-            State::Serving if self.lost.is_empty() && self.damage().is_none() => LayerState::Ready,
+            State::Bypassed(_) if self.dirty.is_any_at_risk() => LayerState::Degraded,
+            State::Serving | State::Bypassed(_) if self.lost.is_empty() && self.damage().is_none() => LayerState::Ready,
             State::Serving | State::Bypassed(_) => LayerState::Degraded,
             State::Failed(_) => LayerState::Failed,
         }

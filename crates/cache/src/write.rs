@@ -27,6 +27,12 @@ impl Cache {
                 false if self.stopping => out.end(io, Outcome::Failed(IoError::Device)),
                 false => b.wait(io),
                 true if extents().any(|k| self.dirty.is_at_risk(&k)) => out.end(io, Outcome::Failed(IoError::Device)),
+                // It was given up: what write-back had sent of it before must not come after what is written now.
+                true if !Planted::OvertakeWriteBack.is_in(self.config.planted)
+                    && extents().any(|k| self.destaging.contains(&k)) =>
+                {
+                    b.wait_for_write_back(io);
+                }
                 true => self.pass(io, out),
             };
         }
@@ -182,11 +188,13 @@ impl Cache {
         }
     }
 
-    /// A client's flush: of the slow device, and of what only the cache has.
+    /// A client's flush: of the slow device, and of what only the cache has. After the fast device failed, a flush of a volume with dirty
+    /// extents fails: they aren't durable anywhere that is sure to come back. The slow device has all of any other volume, so a flush of
+    /// that alone keeps its promise, also after the operator gave the dirty extents up.
     pub(crate) fn flush(&mut self, _now: Time, io: Io, out: &mut Actions) {
         let Some((slot, _, mode)) = self.volume_of(&io.head) else { return self.pass(io, out) };
         let v = &self.volumes[slot as usize];
-        if self.state.bypassed().is_some() && v.dirty > 0 {
+        if self.state.bypassed().is_some() && v.dirty > 0 && !self.planted(Planted::FlushWhenBroken) {
             return out.end(io, Outcome::Failed(IoError::Device));
         }
         if !self.is_ready() || (mode != Mode::Back && v.dirty == 0 && !self.gate.is_any_closed()) {

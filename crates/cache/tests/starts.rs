@@ -149,16 +149,16 @@ fn stays_named(mut state: LayerState, mut life: Life, setup: Setup) {
         Setup { known: Some([false; 2]), ..setup },
         Setup {
             config: CacheConfig { generation: setup.config.generation + 1, ..setup.config },
-            given_up: true,
+            given_up: Some(setup.config.generation + 1),
             ..setup
         },
     ];
     for setup in over {
         let (state, mut next) = start(disks.clone(), setup, &life);
-        assert_eq!((state, next.cache().status().why), (LayerState::Ready, None), "given up: {}", setup.given_up);
+        assert_eq!((state, next.cache().status().why), (LayerState::Ready, None), "given up: {:?}", setup.given_up);
         // Nor is it said again.
         let disks = next.cut();
-        let (state, _) = start(disks, Setup { given_up: false, ..setup }, &next);
+        let (state, _) = start(disks, Setup { given_up: None, ..setup }, &next);
         assert_eq!(state, LayerState::Ready);
     }
 }

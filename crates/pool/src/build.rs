@@ -180,6 +180,7 @@ fn cache_layer(c: &CachePlan, fast: &Offer) -> Result<Cache, BadPlan> {
     let weus = c.size_bytes.map_or(layout.weus, |b| (b / weu_bytes).min(u64::from(layout.weus)) as u32);
     let config = plimsoll_cache::CacheConfig { weus_max: c.config.weus_max.min(weus), ..c.config };
     let cache = Cache::new(layout, config).with_given_up(c.given_up.iter().map(|g| (g.key(), g.since)));
+    let cache = cache.with_absent(c.absent.clone());
     Ok(match &c.known {
         Some(known) => cache.with_known(known.iter().map(|k| (k.key(), k.behind))),
         None => cache,
