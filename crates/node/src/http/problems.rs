@@ -3,6 +3,7 @@
 //! | problem | when | `/healthz` |
 //! |---|---|---|
 //! | a pool doesn't serve as it should | failed, recovering, degraded, a failed flush | 503 |
+//! | a cache's device failed | as long as the pool is served without its cache; volumes with dirty extents make the pool degraded, too | 200 |
 //! | a promise is broken | an objective in the last minute, see [`are_too_many`] | 200 |
 //! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile or the pool's `miss_percent` leaves, see [`are_too_many`] | 200 |
 //! | a request is stuck | inside for longer than [`STUCK`] | 200 |
@@ -17,7 +18,8 @@ use super::status::{Views, objectives, pools_without_cores};
 use crate::directory::{Directory, Tenant};
 use crate::engine::PoolSnapshot;
 use crate::engine::recent::{Counts, Tally, Within};
-use crate::node::Node;
+use crate::events::{unix_us, utc};
+use crate::node::{Node, RunningPool};
 use crate::parts::PoolView;
 use crate::view::{ExportPromise, FAILED_MINUTES};
 use plimsoll_base::{IoError, Objective, Span, TenantId};
@@ -69,6 +71,7 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
             rest.extend(missed_deadlines(&volume, pool, e, directory, node));
             rest.extend(failures(&volume, &node.pools[pool].name, e));
         }
+        rest.extend(cache(&node.pools[pool], view, unix_us()));
         rest.extend(osds(&node.pools[pool].name, view));
         rest.extend(stuck(&node.pools[pool].name, &view.pool, |key| directory.volume_name(pool, key)));
     }
@@ -84,7 +87,7 @@ pub(super) fn outage(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> 
         None => "has ended or doesn't answer: its clients get errors; see the log for the reason, then restart the node".to_string(),
         Some(p) if p.flush_failed => format!(
             "had a failed flush: every flush and durable write fails since then; find the device that failed, then \
-             `plimsoll pool recover {name}`, or restart the node if the pool has logs or the cache's device failed \
+             `plimsoll pool recover {name}`, or restart the node if the pool has logs or its cache has dirty data \
              (docs/guides/backup-and-recover.md, \"After a failed flush\")"
         ),
         Some(p) if p.state == LayerState::Recovering => "is recovering: its clients are refused until that ends; wait".to_string(),
@@ -95,6 +98,20 @@ pub(super) fn outage(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> 
         Some(_) => return None,
     };
     Some(format!("pool `{name}` {what}"))
+}
+
+/// A cache's device that failed, at the start or later, while the pool is served without it.
+fn cache(pool: &RunningPool, view: &PoolView, now_unix_us: u64) -> Option<(String, String)> {
+    let seen = view.layers.of::<crate::parts::cache::Cache>()?;
+    let (why, failed_at) = (seen.why.as_deref()?, seen.failed_at?);
+    let since = utc(now_unix_us.saturating_sub(view.pool.now.since(failed_at).as_micros()));
+    let file = pool.cache_file().map_or_else(|| "?".into(), |file| file.display().to_string());
+    let key = format!("pool `{}`: cache device", pool.name);
+    let text = format!(
+        "{key} {file}: failed at {since}: {why}: attach or repair it, then restart the node; if it is lost, see \
+         \"The cache device is lost\" in docs/guides/add-a-cache.md"
+    );
+    Some((key, text))
 }
 
 /// OSDs of a pool on an RBD image whose reads stall.

@@ -3,7 +3,7 @@
 mod device;
 mod share;
 
-pub use device::{Opened, check_page, expect, format_if_blank, open, open_nvram, weus_most, weus_of};
+pub use device::{CacheError, Opened, check_page, expect, format_if_blank, open, open_nvram, weus_most, weus_of};
 pub use share::{check_part, check_parts, part_bytes, too_large};
 
 use super::page::{Family, Page};
@@ -96,7 +96,7 @@ pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, String> {
         model,
         volatile_cache: _,
     } = c;
-    let CacheFacts { generation, known, given_up, nvram_salt } = facts;
+    let CacheFacts { generation, known, given_up, nvram_salt, absent } = facts;
     let default = CacheConfig::default();
     Ok(CachePlan {
         shape: shape(c),
@@ -114,7 +114,9 @@ pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, String> {
         size_bytes: size.map(|b| b.0),
         known: known.clone(),
         given_up: given_up.clone(),
-        nvram: nvram.as_ref().map(|_| NvramPlan { salt: *nvram_salt }),
+        absent: absent.clone(),
+        // Without its fast device the cache has no use for it.
+        nvram: nvram.as_ref().filter(|_| absent.is_none()).map(|_| NvramPlan { salt: *nvram_salt }),
         model: model.as_deref().map(crate::plan::model).transpose()?,
     })
 }
@@ -149,14 +151,18 @@ impl Part for Cache {
     }
 
     fn view(seen: &CacheStatus, about: &About) -> CacheView {
-        CacheView::of(seen, |key| about.volume_name(key), &about.node.volumes_behind(about.pool))
+        let behind = about.node.volumes_behind(about.pool);
+        CacheView::of(seen, about.pool_view.pool.now, |key| about.volume_name(key), &behind)
     }
 
     fn shown(v: &CacheView) -> Shown {
         let weus = |n: u32| bytes_text(u64::from(n) * u64::from(v.weu_bytes));
         let (used, max, all) = (weus(v.weus_used), weus(v.weus_max), weus(v.weus));
         let hit = percent(v.read_hits, v.reads);
-        let mut shown = Shown::new(format!("{}, {used} of {max} used, {all} on the device, {hit} hits", v.state));
+        let mut shown = match v.failed_us {
+            Some(_) => Shown::new(format!("{}, the pool is served without its cache", v.state)),
+            None => Shown::new(format!("{}, {used} of {max} used, {all} on the device, {hit} hits", v.state)),
+        };
         shown.problem = v.problem.clone();
         let (extent, weu) = (bytes_text(v.extent_bytes.into()), bytes_text(v.weu_bytes.into()));
         shown.line("made of", format!("extents of {extent} in WEUs of {weu}, {}", v.codec));
@@ -325,7 +331,7 @@ fn ratio(r: Option<f64>) -> String {
 
 /// Metrics of a pool's cache.
 const POOLS: &[Family<CacheView>] = &[
-    ("plimsoll_cache_up", "1 while the cache serves, 0 if its device failed.", |s| {
+    ("plimsoll_cache_up", "1 while the cache serves, 0 while it recovers or if its device failed.", |s| {
         f64::from(u8::from(s.state == "ready"))
     }),
     ("plimsoll_cache_used_bytes", "Bytes of write-evict units (WEUs) in use.", |s| {
@@ -358,6 +364,8 @@ pub struct CacheView {
     pub state: String,
     /// The fault and the data at risk, if there is a fault.
     pub problem: Option<String>,
+    /// Time since its device failed, in microseconds, if the pool is served without it.
+    pub failed_us: Option<u64>,
     /// An extent's bytes.
     pub extent_bytes: u32,
     /// A WEU's bytes.
@@ -366,7 +374,7 @@ pub struct CacheView {
     pub codec: String,
     /// True if duplicates are found.
     pub dedup: bool,
-    /// WEUs on the device.
+    /// WEUs on the device; none once it failed.
     pub weus: u32,
     /// WEUs that may be used.
     pub weus_max: u32,
@@ -450,7 +458,7 @@ pub struct CachedVolume {
 
 impl CacheView {
     /// `name_of` names the cache's volumes; of those in `behind` only the cache may have the newest data.
-    fn of(s: &CacheStatus, name_of: impl Fn(VolumeKey) -> String, behind: &[String]) -> CacheView {
+    fn of(s: &CacheStatus, now: Time, name_of: impl Fn(VolumeKey) -> String, behind: &[String]) -> CacheView {
         let c = &s.counters;
         let volume = |v: &plimsoll_cache::VolumeStatus| CachedVolume {
             behind: behind.contains(&name_of(v.key)),
@@ -463,6 +471,7 @@ impl CacheView {
         CacheView {
             state: s.state.into(),
             problem: s.why.clone(),
+            failed_us: s.failed_at.map(|at| now.since(at).as_micros()),
             extent_bytes: s.extent_bytes,
             weu_bytes: s.weu_bytes,
             codec: format!("{:?}", s.codec).to_lowercase(),
