@@ -237,10 +237,8 @@ fn every_answer_is_as_described_and_nothing_else_is_there() {
         answer.json()
     };
     let of_volume = history("volumes", "vol", 200);
-    assert_eq!(
-        (of_volume["seconds"].as_array().unwrap().len(), of_volume["minutes"].as_array().unwrap().len()),
-        (60, 60)
-    );
+    assert_eq!(["seconds", "minutes", "ten_minutes"].map(|of| of_volume[of].as_array().unwrap().len()), [60, 60, 144]);
+    assert_eq!(of_volume["ten_minutes"][143]["done"], 2);
     assert_eq!(
         (of_volume["minutes"][59]["done"].as_u64(), of_volume["minutes"][59]["kept"].as_u64()),
         (Some(2), Some(1))

@@ -81,7 +81,7 @@ pub enum Command {
         /// The place that was copied; `None` if there is none left.
         reply: Reply<Option<(usize, Box<ExportView>)>>,
     },
-    /// The last minute by seconds and the last hour by minutes.
+    /// The last minute by seconds, the last hour by minutes, and the last day by ten minutes.
     History {
         /// Of this volume only.
         volume: Option<VolumeKey>,

@@ -6,7 +6,7 @@ use crate::view::History;
 use plimsoll_base::{TenantId, VolumeKey};
 
 impl Node {
-    /// The last minute by seconds and the last hour by minutes of a volume.
+    /// The last minute by seconds, the last hour by minutes, and the last day by ten minutes of a volume.
     pub async fn volume_history(&self, name: &str) -> Result<History> {
         let volume = self.volume_named(name)?;
         self.history([volume.pool], Some(volume.key), None).await
