@@ -18,6 +18,7 @@ pub use error::NodeError;
 pub use pool::RunningPool;
 pub use tenants::DeadlineChange;
 pub use volumes::Deletion;
+pub use watch::Clients;
 
 use crate::config::{Config, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, NvmeName, Promises, Volume};

@@ -38,7 +38,7 @@ mod workers;
 
 pub use auto_deadline::AutoTerms;
 pub use command::{
-    CONNECTIONS_MAX, Command, Connection, Health, PoolGone, PoolHandle, PoolReceiver, PoolSnapshot, Reply,
+    CONNECTIONS_MAX, ClientFilter, Command, Connection, Health, PoolGone, PoolHandle, PoolReceiver, PoolSnapshot, Reply,
 };
 pub use conn::{DeadlineFrom, ExportParams, Wire};
 pub use device::{Device, Devices, FileDevice, RbdDevice};

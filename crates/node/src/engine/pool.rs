@@ -16,7 +16,7 @@ mod snapshot;
 mod tests;
 
 use super::clients::{Clients, LetIn};
-use super::command::{Health, PoolReceiver};
+use super::command::{ClientFilter, Health, PoolReceiver};
 use super::conn::Parsed;
 use super::deletions::Deletions;
 use super::device::Devices;
@@ -281,7 +281,7 @@ impl Pool {
         }
         self.stopping = true;
         self.injections.end_all();
-        self.clients.close(None, &mut self.buffers);
+        self.clients.close(&ClientFilter::default(), false, &mut self.buffers);
         self.deletions.stop();
         self.stack.stop(self.now);
     }

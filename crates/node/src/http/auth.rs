@@ -42,6 +42,7 @@ pub async fn check(State(control): State<Arc<Control>>, mut request: Request, ne
     let reads = may(token, local_reads, peer, &Method::GET, "/v1/status", request.headers()).is_ok();
     request.extensions_mut().insert(MayRead(reads));
     let (method, path) = (request.method().clone(), request.uri().path().to_string());
+    let asked = request.uri().path_and_query().map_or_else(|| path.clone(), ToString::to_string);
     let events = &control.node.events;
     match may(token, local_reads, peer, &method, &path, request.headers()) {
         Ok(()) if matches!(method, Method::GET | Method::HEAD) => next.run(request).await,
@@ -62,7 +63,7 @@ pub async fn check(State(control): State<Arc<Control>>, mut request: Request, ne
                 code if code.is_success() => (Severity::Info, String::new()),
                 code => (Severity::Warning, format!(": refused with {}", code.as_u16())),
             };
-            let what = format!("{method} {path} {said}").trim_end().to_string() + &ended;
+            let what = format!("{method} {asked} {said}").trim_end().to_string() + &ended;
             events.add(Kind::Change, severity, Some(peer.to_string()), what);
             answer
         }
