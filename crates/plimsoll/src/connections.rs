@@ -32,7 +32,9 @@ enum Verb {
 /// A client that is still granted its volume may connect again, and most do so by themselves: take back the grant first (in the
 /// configuration, then reload). Writes that are answered and not flushed stay with the node: nothing is lost.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  plimsoll connections close --peer uid:1000\n  plimsoll connections close --volume web --tenant batch")]
+#[command(
+    after_help = "Examples:\n  plimsoll connections close --peer uid:1000\n  plimsoll connections close --volume web --tenant batch"
+)]
 struct Close {
     #[command(flatten)]
     filter: Filter,

@@ -246,6 +246,12 @@ fn every_answer_is_as_described_and_nothing_else_is_there() {
     assert_eq!(history("tenants", "t", 200)["minutes"][59]["done"], 2);
     history("tenants", "none", 404);
     history("volumes", "none", 404);
+    described(&node, &doc, "DELETE", "/v1/connections", "/v1/connections", None).error(400);
+    described(&node, &doc, "DELETE", "/v1/connections?volume=none", "/v1/connections", None).error(404);
+    assert_eq!(
+        described(&node, &doc, "DELETE", "/v1/connections?peer=nobody", "/v1/connections", None).json()["closed"],
+        0
+    );
     assert!(node.call("GET", "/v1/connections?colour=red", None).error(400).contains("colour"));
     assert!(node.call("GET", "/v1/connections?volume=none", None).error(404).contains("no volume `none`"));
     assert_eq!(node.get("/v1/connections?volume=vol")["connections"][0]["tenant"], "t");

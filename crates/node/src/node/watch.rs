@@ -66,7 +66,8 @@ impl Node {
         let mut ended = 0;
         for pool in pools {
             // The connections of a pool that has ended are closed already.
-            ended += self.pools[pool].ask_soon(|reply| Command::Disconnect { of: of.clone(), reply }).await.unwrap_or(0);
+            ended +=
+                self.pools[pool].ask_soon(|reply| Command::Disconnect { of: of.clone(), reply }).await.unwrap_or(0);
         }
         Ok(ended)
     }
