@@ -21,7 +21,7 @@ pub struct Connections {
     control: Control,
 }
 
-/// What is done instead of listing.
+/// Commands about connections besides their list.
 #[derive(Subcommand)]
 enum Verb {
     Close(Close),
