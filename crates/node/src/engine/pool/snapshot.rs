@@ -7,7 +7,7 @@ use crate::engine::conn::Conn;
 use crate::engine::exports::account_of;
 use crate::engine::terms;
 use crate::view::ExportView;
-use plimsoll_base::{IoHead, Op, TenantId, Time, VolumeKey};
+use plimsoll_base::{IoHead, Op, Time, VolumeKey};
 use plimsoll_stack::Front;
 
 /// The read whose wait is reported: the smallest that every volume has room for.
