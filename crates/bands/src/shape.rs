@@ -68,7 +68,7 @@ impl Place {
         }
     }
 
-    /// Has it none?
+    /// True if the place has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

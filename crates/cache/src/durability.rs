@@ -531,7 +531,7 @@ mod tests {
         Undurable { weu: 0, sequence: 40, part: 0, number, slots, supersedes }
     }
 
-    /// Has request 9 flush a chunk. Returns whether it is over when the device was flushed, and when the journal is written.
+    /// Lets request 9 flush a chunk. Returns whether it has ended after the device's flush, and whether after the journal's write.
     fn flush_ends(planted: Option<Planted>) -> (bool, bool) {
         let (mut d, mut index) = part(planted);
         d.want_flush_for(9);

@@ -110,7 +110,7 @@ impl Cache {
         (own.unwrap_or(VolumeKey::POOL), TenantId::default())
     }
 
-    /// Has what supersedes the extents of a leaving WEU made durable: until then they must stay.
+    /// Orders a flush of the extents that supersede those of a WEU that is being evicted. Until they are durable, the WEU must stay.
     fn want_durable_successors(&mut self, weu: u32) {
         if self.index.weu(weu).dirty > 0 {
             return;

@@ -285,7 +285,7 @@ pub enum Record {
         sequence: u64,
         /// Its content under this number may be torn or corrupt, whatever its headers say.
         suspect: bool,
-        /// If it's a WEU of clean extents under this number, its headers count; without this they don't.
+        /// True if the headers of the WEU's clean extents are valid under this number. If false, recovery ignores them.
         confirmed: bool,
     },
     /// Headers of dirty extents are durable, of the first `slots` slots of the WEU under this number.

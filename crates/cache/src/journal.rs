@@ -87,7 +87,7 @@ impl Journal {
         self.durable
     }
 
-    /// Has the next write tell how many chunks are durable, though there may be nothing else to say.
+    /// Orders a block that records how many chunks are durable, even if there is no other record to write.
     pub fn want_block(&mut self) {
         self.wants_block = true;
     }

@@ -302,7 +302,7 @@ mod tests {
         }
     }
 
-    /// Whatever sectors of the new page a power loss leaves, it is a page of one version or the other.
+    /// After a power loss at any sector of the new page, the page is valid in exactly one of the two versions.
     #[test]
     fn a_page_that_is_being_converted_is_one_of_both() {
         let new = Layout::new(64 << 20, 512, Shape::default(), 7).unwrap();

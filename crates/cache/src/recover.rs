@@ -123,7 +123,7 @@ pub(crate) struct Recovery {
     begun_at: Time,
     device_bytes: u64,
     outstanding: u32,
-    /// What is read of the copies of the journal's halves; of a device of version 2 of the two halves, each twice as long.
+    /// Bytes read of the copies of the journal's halves. A device of version 2 has two halves, each twice as long, and no copies.
     copies: [Vec<u8>; 4],
     /// The device is of version 2.
     old: bool,
@@ -133,14 +133,14 @@ pub(crate) struct Recovery {
     durable: u64,
     /// The number of this start: above those of all WEUs and chunks that were ever begun, whether anything of them is left or not.
     life: u64,
-    /// What is clean is not believed: the device was away.
+    /// True if clean extents are ignored, because the device was away.
     stale: bool,
     /// [`crate::CacheConfig::generation`] when the journal was written.
     generation: u16,
     /// By WEU.
     marks: Vec<Marks>,
     least: Vec<u64>,
-    /// By WEU, the number under which clean extents in it count.
+    /// By WEU, the number under which its clean extents are valid.
     confirmed: Vec<u64>,
     /// By WEU, the number under which headers of dirty extents are there, and of how many slots.
     held: Vec<(u64, u32)>,
@@ -158,7 +158,7 @@ pub(crate) struct Recovery {
     found: Vec<(u64, u32, bool, Option<u16>)>,
     /// Of each WEU's chunks: the first slot, and which it was of all.
     chunks: Vec<Vec<(u32, u64)>>,
-    /// What they hold.
+    /// Content of the WEUs found.
     load: Found,
     /// WEUs that are mostly names.
     of_names: Vec<u32>,
@@ -469,7 +469,7 @@ impl Recovery {
         self.read_headers(now, world)
     }
 
-    /// What a WEU's headers say, unless its end may be torn: that is looked at first.
+    /// Takes what a WEU's headers list. If the WEU's end may be torn, that end is read first.
     fn take_headers(&mut self, weu: u32, found: Vec<ChunkHeader>, world: &mut World) {
         let Some(first) = found.first() else { return };
         let sequence = first.sequence;

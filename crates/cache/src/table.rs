@@ -231,7 +231,7 @@ impl<E: Entry> Table<E> {
                 break;
             }
             let home = scaled(E::hash(self.get(self.place(self.buckets[b])).key()), n);
-            // May it go to the hole? Only if its home isn't between the hole (exclusive) and where it is.
+            // The entry may move into the hole only if its home isn't between the hole (exclusive) and its present bucket.
             if from_to(home, b) >= from_to(hole, b) {
                 self.buckets[hole] = self.buckets[b];
                 hole = b;

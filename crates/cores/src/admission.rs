@@ -34,7 +34,7 @@ pub struct Fit {
     pub verdict: Verdict,
 }
 
-/// Does it fit?
+/// Result of the admission check of one tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// It does.
@@ -53,7 +53,7 @@ pub enum Verdict {
 }
 
 impl Fit {
-    /// May the tenant be accepted?
+    /// True if the tenant may be accepted: it fits, or nothing was measured yet.
     pub fn is_accepted(&self) -> bool {
         matches!(self.verdict, Verdict::Fits | Verdict::Unmeasured)
     }
@@ -115,7 +115,7 @@ fn tail_at(q: &Queue, percentile_bp: u16) -> Span {
     at(q.service.tails()).min(alone)
 }
 
-/// Would a tenant with these terms fit? `except` is one whose terms they would replace.
+/// Computes whether a tenant with these terms would fit. `except` is a tenant whose terms these would replace.
 pub fn fit(queues: &Queues, terms: &Terms, except: Option<TenantId>) -> Fit {
     let cores = u64::from(queues.cores);
     let mut promised = 0;

@@ -70,7 +70,7 @@ const RANGE_PIECE_MAX: u64 = 1 << 30;
 const PIECE_SHORT: Span = Span::from_millis(1);
 const PIECE_LONG: Span = Span::from_millis(4);
 
-/// Is this request bounded, if it's of best effort?
+/// True if a best-effort request of this kind is bounded: a change or a flush.
 pub fn is_bounded(head: &IoHead) -> bool {
     head.op.is_change() || head.op == Op::Flush
 }
@@ -182,7 +182,7 @@ impl WriteBound {
         }
     }
 
-    /// Do the objectives of queue `at` decide the level?
+    /// True if the objectives of queue `at` decide the level: they have the lowest level, and it holds something back.
     pub fn is_decided_by(&self, at: usize) -> bool {
         let learned = |levels: &Vec<Level>| levels.iter().map(|l| l.value).min().unwrap_or(OPEN);
         let lowest = self.levels.iter().map(learned).min().unwrap_or(OPEN);
@@ -196,12 +196,12 @@ impl WriteBound {
         }
     }
 
-    /// Can't best effort be to blame for a request that arrived at `arrived`? It did nothing, or was at its least.
+    /// True if best effort can't have made a request late that arrived at `arrived`: it had nothing in flight, or its level was the lowest.
     pub fn is_blameless(&self, arrived: Time) -> bool {
         self.was_quiet(arrived) || self.level() <= FLOOR
     }
 
-    /// Was nothing of best effort in flight that could have delayed a request that arrived at `arrived`?
+    /// True if no best-effort request was in flight that could have delayed a request that arrived at `arrived`.
     fn was_quiet(&self, arrived: Time) -> bool {
         self.in_flight == 0 && self.left_at.is_none_or(|left| left + AFTER < arrived)
     }
@@ -345,7 +345,7 @@ impl WriteBound {
         self.peaks[0].max(self.peaks[1]).max(self.in_flight)
     }
 
-    /// Does best effort use up its level?
+    /// True if best effort uses its level: at least half of it, or its credit is spent.
     fn is_used(&self) -> bool {
         self.credit < 0 || self.used() >= self.level() / 2
     }
@@ -549,7 +549,7 @@ mod tests {
         assert_eq!(b.piece_bytes(Op::Trim), RANGE_PIECE, "each kind by itself");
     }
 
-    /// Whatever happened before.
+    /// Returns a bound after random events of `steps` steps: a property must hold after any history.
     fn any_history(seed: u64, steps: u64) -> (WriteBound, Writer, Time) {
         let (mut b, mut writer, mut rng) = (WriteBound::default(), Writer::default(), Rng::new(seed, "history"));
         let mut now = Time::ZERO;

@@ -111,7 +111,7 @@ impl Queue {
         self.tenants.is_empty() && self.waiting.is_empty() && self.in_service == 0
     }
 
-    /// Is a request of it inside?
+    /// True if a request of the queue waits or is being served.
     pub fn is_busy(&self) -> bool {
         self.in_service > 0 || !self.waiting.is_empty()
     }
@@ -265,7 +265,7 @@ impl Queues {
         self.list.len()
     }
 
-    /// None yet?
+    /// True if there is no queue yet.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

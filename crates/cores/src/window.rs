@@ -73,7 +73,7 @@ impl Windows {
         Windows { policy, budget, margin: config.slack_high, ..Windows::default() }
     }
 
-    /// Is the present window used up, so that the next request begins a new one?
+    /// True if the present window is used up, so that the next request begins a new one.
     pub fn is_over(&self) -> bool {
         self.left == 0
     }

@@ -73,7 +73,7 @@ pub trait Model {
         self.next_event()
     }
 
-    /// Does everything that is due until `now`, in order of time, and appends the completions to `done`.
+    /// Advances the model to `now`: performs what is due, in order of time, and appends the completions to `done`.
     fn advance(&mut self, now: Time, done: &mut Vec<Done>);
 
     /// Number of requests handed in and not yet given back.

@@ -80,15 +80,15 @@ impl FenceConfig {
         }
     }
 
-    /// Is time lent that owners leave?
+    /// True if volumes without slots may use time that a slot's owner doesn't need.
     pub fn lends(&self) -> bool {
         self.hybrid && self.lend_permille > 0
     }
 
-    /// Is it within its ranges?
+    /// Checks that each setting is within its range.
     ///
     /// # Errors
-    /// What is wrong, and what to write.
+    /// The setting that is wrong, and a value to write instead.
     pub fn check(&self) -> Result<(), String> {
         if !(1..=2).contains(&self.devices.len()) {
             return Err(format!("a fence stands before one or two devices, not {}", self.devices.len()));

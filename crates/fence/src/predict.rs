@@ -147,11 +147,11 @@ pub struct FlashPredictor {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
-    /// If there are any, ns.
+    /// Time if there is at least one request, ns.
     pub fixed_ns: u64,
-    /// Each, ns.
+    /// Time of each request, ns.
     pub each_ns: u64,
-    /// Each KiB beyond a request's first 4, ns.
+    /// Time of each KiB beyond a request's first 4, ns.
     pub ns_per_kib: u64,
 }
 

@@ -37,7 +37,7 @@ struct Waiting {
 /// A request that leaves a lane, and since when it had waited.
 pub type Leaving = (Io, Time);
 
-/// Does nobody wait for it?
+/// True for a background request: no client waits for its end.
 fn is_background(io: &Io) -> bool {
     use OwnKind::{Checkpoint, Fill, Recovery, WriteBack, Zeroing};
     // A header that is read before what it lists is evicted.
@@ -59,7 +59,7 @@ impl Lane {
         self.wanted.len() + self.later.len()
     }
 
-    /// Does none?
+    /// True if no request waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -116,7 +116,7 @@ impl Lane {
             .collect()
     }
 
-    /// Does somebody wait for one of them?
+    /// True if a client waits for one of the lane's requests.
     pub fn is_wanted(&self) -> bool {
         !self.wanted.is_empty()
     }
@@ -191,7 +191,7 @@ impl Lane {
         (self.leave(chosen, later), predicted)
     }
 
-    /// Does what nobody waits for go now?
+    /// True if a background request goes next: nothing else waits, or background was passed over [`PASSED_OVER_MAX`] times.
     fn is_laters_turn(&self) -> bool {
         self.wanted.is_empty() || (self.passed_over >= PASSED_OVER_MAX && !self.later.is_empty())
     }
@@ -259,7 +259,8 @@ mod tests {
         assert_eq!((ids(&batch), predicted.as_nanos()), (vec![1], 5000));
     }
 
-    /// Who has no promise is served nearest first, so that little of a stretch is lost; but the oldest isn't passed by for ever.
+    /// Volumes without slots are served nearest request first, so that little of a stretch is lost. The oldest request isn't passed
+    /// over for ever.
     #[test]
     fn the_nearest_that_fits_goes_first_and_the_oldest_is_not_forgotten() {
         let p = Predictor::Disk(DiskPredictor::new(vec![(0, 100), (1 << 20, 1100)], 0).unwrap());

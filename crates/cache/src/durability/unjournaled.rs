@@ -29,7 +29,7 @@ impl Unjournaled {
         }
     }
 
-    /// Has the journal say so.
+    /// Adds to the journal a record of each WEU whose headers became durable.
     pub(super) fn say(&mut self, index: &Index, journal: &mut Journal, planted: Option<Planted>) {
         for weu in std::mem::take(&mut self.weus) {
             if let Some(record) = index.weu(weu).held(weu) {
