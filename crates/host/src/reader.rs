@@ -346,7 +346,7 @@ impl Reader {
         Ok(Some(Answer::Busy(busy)))
     }
 
-    /// Has the agent looked for, if that is due.
+    /// Orders a search for the agent, if one is due. Returns `why`.
     fn look(&self, now: u64, why: Plain) -> Plain {
         let tried = self.tried_ns.load(Relaxed);
         if now.saturating_sub(tried) >= RETRY_NS && self.tried_ns.compare_exchange(tried, now, Relaxed, Relaxed).is_ok()

@@ -280,7 +280,7 @@ impl Logs {
         Some((full, cold))
     }
 
-    /// Whatever there is to do beside clients' requests.
+    /// Performs the layer's work beside clients' requests: checkpoints, witnesses, images of the table.
     pub(crate) fn work(&mut self, now: Time, out: &mut Actions) {
         self.choose_clean(now, out);
         self.step_clean(now, out);

@@ -42,7 +42,7 @@ impl Workers {
         Workers { threads_max, cpus, workers: Vec::new(), found, sender, wakeup }
     }
 
-    /// Has node `node`'s work done.
+    /// Gives work of node `node` to a worker thread.
     pub fn begin(&mut self, node: usize, work: Work) -> io::Result<()> {
         let least = (0..self.workers.len()).min_by_key(|&w| self.workers[w].outstanding);
         let to = match least {
@@ -208,7 +208,7 @@ mod tests {
         assert!(w.next_done().unwrap_err().to_string().contains("panicked"));
     }
 
-    /// Where it runs: how many CPUs it may run on, and one of them.
+    /// A task that returns the number of CPUs on which its thread may run, and one of them.
     struct Where;
     impl Task for Where {
         fn name(&self) -> &'static str {

@@ -95,7 +95,7 @@ impl Nodes {
         self.sides.of(with).iter().map(address).collect()
     }
 
-    /// Are this side's servers other than Plimsoll's?
+    /// True if this side's servers aren't Plimsoll's.
     pub fn is_foreign(&self, with: bool) -> bool {
         !with && self.without != Without::Node
     }
