@@ -191,7 +191,7 @@ impl Lane {
         (self.leave(chosen, later), predicted)
     }
 
-    /// True if a background request goes next: nothing else waits, or background was passed over [`PASSED_OVER_MAX`] times.
+    /// True if a background request goes next: nothing else waits, or background was passed over `PASSED_OVER_MAX` times.
     fn is_laters_turn(&self) -> bool {
         self.wanted.is_empty() || (self.passed_over >= PASSED_OVER_MAX && !self.later.is_empty())
     }

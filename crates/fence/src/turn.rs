@@ -254,7 +254,7 @@ impl Fence {
         }
     }
 
-    /// True in the first part of a turn: before 1/[`FRESH_PART`] of a slot has passed.
+    /// True in the first part of a turn: before 1/`FRESH_PART` of a slot has passed.
     fn is_fresh(&self, now: Time) -> bool {
         now.since(self.table.began_at()).as_nanos() * FRESH_PART < self.table.slot().as_nanos()
     }

@@ -114,7 +114,7 @@ impl InTime {
         }
     }
 
-    /// Has the room refused three quarters of them?
+    /// True if the room has refused more than three quarters of them.
     fn are_most_refused(&self) -> bool {
         4 * self.refused > 3 * self.all
     }

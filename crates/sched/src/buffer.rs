@@ -78,7 +78,7 @@ impl DriveBuffer {
         run.end.saturating_add(grown).min(self.limit).max(run.end)
     }
 
-    /// Does the buffer hold all of `start..end` at `at`?
+    /// True if the buffer holds all of `start..end` at `at`.
     pub(crate) fn holds(&self, at: Time, start: u64, end: u64) -> bool {
         if self.ahead_bytes == 0 || !self.reaches.may_hold(start) {
             return false;

@@ -330,7 +330,7 @@ impl Cfq {
         }
     }
 
-    /// Is the device kept for whoever seeks next?
+    /// True if the device is kept idle for the next seeking process: none waits, and a request is expected before `seekers_until`.
     fn keeps_for_seekers(&self, now: Time) -> bool {
         let Some(turn) = self.turn.as_ref().filter(|_| self.config.seekers_together) else { return false };
         let node = &self.nodes[turn.node];

@@ -285,12 +285,12 @@ impl DiskModel {
         self
     }
 
-    /// Does it rest on a profile?
+    /// True if the predictor's model was measured (a profile).
     pub fn is_profiled(&self) -> bool {
         self.profiled
     }
 
-    /// Does it learn from completions?
+    /// True if the predictor learns from completions.
     pub(crate) fn calibrates(&self) -> bool {
         self.precision.calibrate
     }
@@ -316,7 +316,7 @@ impl DiskModel {
         Span::from_nanos(self.cost_by(measured, from, head, hit) as u64)
     }
 
-    /// Will the drive's buffer answer it?
+    /// True for a read that the drive's buffer is expected to answer.
     fn hits(&self, at: Time, head: &IoHead) -> bool {
         self.precision.distances && head.op == Op::Read && self.buffer.holds(at, head.offset, head.end())
     }

@@ -165,7 +165,7 @@ impl Osds {
         usize::from(self.acting(head).2[0])
     }
 
-    /// Is all of a read in one object?
+    /// True if all bytes of a read are in one object.
     fn is_in_one_object(&self, head: &IoHead) -> bool {
         head.len > 0 && self.map.object(head.offset) == self.map.object(head.end() - 1)
     }

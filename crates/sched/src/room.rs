@@ -173,12 +173,12 @@ impl Room {
         }
     }
 
-    /// Has the predictor below seen enough for its errors to mean something?
+    /// True if the predictor below has seen `FIRST_READS` reads, so that its errors are used.
     pub fn is_learning(&self) -> bool {
         self.skipped == FIRST_READS
     }
 
-    /// Does the prior still count?
+    /// True if the prior is still used.
     pub fn is_guessing(&self) -> bool {
         self.unlearned > 0
     }

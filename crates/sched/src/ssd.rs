@@ -195,8 +195,8 @@ impl MittSsd {
         Predicted { wait, service: Span::from_nanos(service as u64), confidence: self.confidence() }
     }
 
-    /// Has no read been seen for so long that one goes whatever was learned? Or what was learned would refuse every read, and so
-    /// never be corrected.
+    /// True if no read was seen for `PROBE_AFTER`. The next read is then sent whatever its forecast: a wrong forecast could refuse
+    /// every read, and would never be corrected.
     fn is_forgotten(&self, at: Time) -> bool {
         self.seen.is_empty() && at.since(self.last_read) > PROBE_AFTER
     }
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(wait(&chips, &read(0, 4 * 16_384), alone), 400, "chopped: its own pages follow each other");
     }
 
-    /// What a large read brings to its channel itself is in front of its last page.
+    /// A large read's own pages on a channel are in front of its last page.
     #[test]
     fn its_own_pages_share_the_channel() {
         let idle = Chips([UnitWork::default(); 2]);

@@ -119,7 +119,7 @@ pub fn want_event(fd: i32, conn: ConnId) {
 }
 
 impl Held {
-    /// Was this connection's event wanted again? From now on it isn't.
+    /// Returns whether this connection's event was wanted again, and clears that wish.
     pub fn take_wanted(&mut self) -> bool {
         let wanted = self.0.entry.take_wanted();
         // A grant may come after its connection was closed: the descriptor is another's by then.

@@ -308,7 +308,7 @@ mod tests {
         assert!(e.contains("line 1: `nothing` isn't"), "{e}");
     }
 
-    /// Does this process run?
+    /// True if this process runs.
     fn runs(pid_file: &std::path::Path) -> bool {
         let pid = std::fs::read_to_string(pid_file).unwrap();
         let status = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();

@@ -45,7 +45,7 @@ impl Candidate {
         if of == Point::Mean { self.mean_ms } else { of.of(&self.cdf) }
     }
 
-    /// Does it keep all bounds on its own?
+    /// True if the candidate keeps all bounds on its own.
     fn keeps(&self, bounds: &[Bound]) -> bool {
         bounds.iter().all(|b| self.figure(b.of) <= b.at_most_ms)
     }
@@ -126,7 +126,7 @@ impl Mix {
         }
     }
 
-    /// Does it keep all bounds?
+    /// True if the mix keeps all bounds.
     pub fn keeps(&self, candidates: &[Candidate], objective: &Objective) -> bool {
         let cdf = self.cdf(candidates);
         objective.bounds.iter().all(|b| match b.of {
@@ -160,7 +160,7 @@ impl Solution {
         if self.value <= 0.0 { 0.0 } else { ((self.value - self.bound) / self.value).max(0.0) }
     }
 
-    /// Is nothing better by more than [`GAP_PROVEN`]?
+    /// True if no solution is better by more than [`GAP_PROVEN`].
     pub fn is_proven(&self) -> bool {
         self.gap() <= GAP_PROVEN
     }

@@ -94,7 +94,7 @@ impl Levels {
         self.all.fade(2);
     }
 
-    /// Has enough been seen to say anything?
+    /// True if at least `ENOUGH` reads were seen, so that a forecast is possible.
     pub(super) fn knows(&self) -> bool {
         self.all.sum >= ENOUGH
     }

@@ -468,7 +468,7 @@ impl Gate<'_> {
         pids
     }
 
-    /// Does it wait?
+    /// True if the connection waits.
     pub fn is_waiting(&self, conn: ConnId) -> bool {
         self.conns[conn.0 as usize].phase == phase::WAITING
     }
@@ -478,7 +478,7 @@ impl Gate<'_> {
         self.head.by_age.first() == Some(conn.0)
     }
 
-    /// Does it hold a place, or has it lent one?
+    /// True if the connection holds a place, or has lent its place.
     pub fn is_inside(&self, conn: ConnId) -> bool {
         self.conns[conn.0 as usize].place != place::NONE
     }

@@ -269,8 +269,8 @@ mod tests {
     use super::*;
     use plimsoll_base::Rng;
 
-    /// Whatever the mix, and whatever range its percentiles are said to lie in that they do lie in: never above the error, and
-    /// never below what less knowledge gives.
+    /// The relaxed value is never above the error, and never below the value of less knowledge. This holds for any mix and any
+    /// ranges that contain its percentiles.
     #[test]
     fn it_is_below_the_error_and_the_closer_the_more_is_known() {
         let mut rng = Rng::new(4, "relaxed");
