@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LEDGER = ROOT / "tests/words.json"
 SENTENCE_WORDS = 25
 
-# What to avoid, and what to write instead.
+# Words to avoid, each with its replacement.
 BANNED = [
     (r"(go|goes|going|gone|went|come|comes|came|is|are|be|been) home", "write back, checkpoint"),
     (r"homecomings?", "write-back"),
