@@ -21,7 +21,7 @@ enum Replicas {
     Groups(Vec<Vec<String>>),
 }
 
-/// Bytes to be written. What can't change is sent from where it is; other buffers are copied first, as their owner goes on.
+/// Bytes to be written. Immutable bytes are sent from their place; other buffers are copied first, as their owner may change them.
 #[derive(FromPyObject)]
 enum Source {
     Bytes(PyBackedBytes),

@@ -5,8 +5,8 @@
 //!  a batch of what is durable on the fast device (which is flushed first if that isn't enough): read, check, unpack, write to the
 //!     slow device, what adjoins as one ──► flush of the slow device ──► clean, in memory and in the journal
 //! ```
-//! A batch gets larger as long as flushes take longer than what they cover. What the slow device refuses is tried again later,
-//! alone, while the rest goes on.
+//! A batch gets larger as long as flushes take longer than what they cover. A write that the slow device refuses is tried again
+//! later, alone, while the others go on.
 
 use crate::batch::{Batch, DirtyPart, Item, Piece, WriteBack, runs_of};
 use crate::config::{Mode, Planted};

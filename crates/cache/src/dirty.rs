@@ -92,7 +92,7 @@ impl Dirty {
         true
     }
 
-    /// Don't try to write it back before `until`.
+    /// The extent isn't written back again before `until`.
     pub(crate) fn hold(&mut self, key: Key, until: Time) {
         let Some(weus) = self.keys.get(&key) else { return };
         if self.held.insert(key, until).is_none() {

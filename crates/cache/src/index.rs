@@ -217,7 +217,7 @@ impl Index {
         Some(Loc::of_bits(e.loc))
     }
 
-    /// Points `key` at `loc`. What it pointed at before, unless that was stale.
+    /// Points `key` at `loc`. Returns the place it pointed at before, unless that was stale.
     pub fn set(&mut self, key: Key, loc: Loc) -> Option<Loc> {
         let generation = self.weus[loc.weu() as usize].generation;
         self.count_dirty(loc, 1);
@@ -235,7 +235,7 @@ impl Index {
         Some(Loc::of_bits(old.loc))
     }
 
-    /// Forgets `key`. What it pointed at, unless that was stale.
+    /// Forgets `key`. Returns the place it pointed at, unless that was stale.
     pub fn remove(&mut self, key: Key) -> Option<Loc> {
         let at = self.files.find(key.0)?;
         let old = self.files.get(at);

@@ -1,7 +1,7 @@
 //! The journal: what the headers on the device don't say, in the order it happened (NI-M14, NI-M19).
 //!
-//! Records gather while a write is under way and go out together (a group commit), with FUA. When a half is full, the other
-//! begins with a snapshot of all that still matters. Who must not act before a record is durable waits for its number.
+//! Records gather while a write is under way and go out together (a group commit), with FUA. When a half is full, the other begins
+//! with a snapshot of all that still matters. A caller that must not act before a record is durable waits for the record's number.
 //!
 //! Each block is written to two places, and is durable when both have it. So a block that is corrupt in one place is read from the
 //! other, and a block that is whole in neither was never durable, unless a later one says that it was ([`JournalBlock::since`]) or a

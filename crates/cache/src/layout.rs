@@ -53,7 +53,7 @@ impl Layout {
     /// A cache on `device_bytes`.
     ///
     /// # Errors
-    /// What is wrong with its shape, or that the device is too small.
+    /// If the shape is invalid, or the device is too small.
     pub fn new(device_bytes: u64, block_bytes: u32, shape: Shape, salt: u64) -> Result<Layout, String> {
         Layout::with(device_bytes, block_bytes, shape, salt, half_bytes)
     }

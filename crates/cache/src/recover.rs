@@ -32,16 +32,16 @@ use unreadable::Unreadable;
 
 /// Headers read at once.
 const READS_MAX: u32 = 32;
-/// The journal is read in pieces of as much.
+/// Bytes of a piece in which the journal is read.
 const PIECE_BYTES: u64 = 1 << 20;
-/// A WEU's headers are looked for in as much first.
+/// Bytes at a WEU's beginning that are first searched for headers.
 const HEADERS_BYTES: u64 = 32 << 10;
 
 /// Numbers of WEUs and chunks have the number of their start above these bits.
 pub(crate) const LIFE_SHIFT: u32 = 40;
 /// Starts that a cache may have.
 const LIVES_MAX: u64 = (1 << 24) - 2;
-/// More epochs than any device lives for.
+/// More epochs than any device reaches.
 const EPOCHS_MAX: u64 = 1 << 62;
 
 /// Phases of a recovery, in order.
@@ -303,7 +303,8 @@ impl Recovery {
         Ok(None)
     }
 
-    /// The device is laid out so: with as many WEUs as the program had that made it.
+    /// Takes the layout found on the device. Its number of WEUs may differ from the one computed here: another version of the
+    /// program may have made the cache.
     fn take_layout(&mut self, found: Layout) {
         let had = std::mem::replace(&mut self.layout, found).weus;
         self.orders.push(Order::Layout(found));
@@ -366,7 +367,7 @@ impl Recovery {
         self.read_headers(now, world)
     }
 
-    /// The journal doesn't say any more what it said. If nobody can miss anything the cache begins anew, with nothing in it.
+    /// Handles a journal that lost records which were durable. If no volume can miss data because of that, the cache starts empty.
     fn take_corrupt(&mut self, corrupt: journal::Corrupt, world: &World) -> Result<(), Failure> {
         if world.volumes.may_be_behind() {
             return Err(Failure::Device(corrupt.why));

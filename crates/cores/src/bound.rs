@@ -22,7 +22,7 @@ use plimsoll_base::{IoHead, Objective, Op, Span, Time};
 pub const UNIT: u64 = 1 << 32;
 /// Bytes of a write that is one unit.
 pub const UNIT_BYTES: u64 = 64 << 10;
-/// The lowest level. What is passed at it is held no longer than [`HOLD_UNIT`] allows.
+/// The lowest level. At this level a request is held no longer than [`HOLD_UNIT`] allows.
 pub const FLOOR: u64 = UNIT / 1024;
 /// From this level on nothing is held.
 pub const OPEN: u64 = 256 * UNIT;

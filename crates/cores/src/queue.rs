@@ -312,7 +312,7 @@ impl Queues {
         self.by_tenant.get(usize::from(tenant.0)).filter(|&&at| at != NOWHERE).map(|&at| usize::from(at))
     }
 
-    /// Declares a tenant, changes its terms, or forgets it. What waits stays where it is. Returns true if queues were
+    /// Declares a tenant, changes its terms, or forgets it. Waiting requests stay in their queue. Returns true if queues were
     /// added, or their tenants changed.
     pub fn set_tenant(&mut self, tenant: TenantId, terms: Option<&Terms>) -> bool {
         let before = self.known(tenant);

@@ -14,7 +14,7 @@ pub enum CorePolicy {
     Conservative,
     /// Whenever a budget of requests has been served.
     SloAware,
-    /// After each request. What a new queue begins with (QW-M8).
+    /// After each request. A new queue begins with this (QW-M8).
     #[default]
     Aggressive,
 }

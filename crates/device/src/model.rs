@@ -67,8 +67,8 @@ pub trait Model {
     /// models have work of their own.
     fn next_event(&self) -> Time;
 
-    /// No completion is due before this: at least [`Model::next_event`]. Who doesn't look at the model's inside may pass over what
-    /// lies between; the model catches up when it's next called, to the same completions.
+    /// No completion is due before this: at least [`Model::next_event`]. A caller that doesn't look at the model's inside may skip
+    /// the events before it. The model catches up at the next call, with the same completions.
     fn next_completion(&self) -> Time {
         self.next_event()
     }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// See the module's documentation.
 ///
-/// What waits here is not declared below: whoever is forecast below this layer comes when it has gone.
+/// Requests that wait here are not declared below. A request that is forecast below this layer arrives there after they have gone.
 pub struct Fence {
     pub(crate) config: FenceConfig,
     pub(crate) table: Timetable,

@@ -48,7 +48,7 @@ impl DiskPredictor {
     /// The function through `knots` (bytes, nanoseconds), and a transfer's cost.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// If the knots aren't valid; the error names the mistake.
     pub fn new(knots: Vec<(u64, u64)>, ns_per_kib: u64) -> Result<DiskPredictor, String> {
         check_knots(&knots)?;
         if ns_per_kib > COST_MAX_NS {
@@ -61,7 +61,7 @@ impl DiskPredictor {
     /// meets first.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// If the knots aren't valid; the error names the mistake.
     pub fn with_first(self, first: Vec<(u64, u64)>) -> Result<DiskPredictor, String> {
         check_knots(&first)?;
         Ok(DiskPredictor { first, ..self })

@@ -121,9 +121,10 @@ impl Lane {
         !self.wanted.is_empty()
     }
 
-    /// Removes the largest batch, in order of arrival, that is predicted to take no longer than `rest` (VF-M9), at most `most`
-    /// requests; and what it is predicted to take. Empty if not even the first fits, unless it takes no longer than `anyway`:
-    /// then that one. What nobody waits for goes by itself, a few at a time, so that who comes meanwhile doesn't wait long.
+    /// Removes and returns the largest batch, in order of arrival, that is predicted to take no longer than `rest` (VF-M9), with
+    /// its predicted time. A batch has at most `most` requests. It is empty if not even the first request fits, unless that one
+    /// takes no longer than `anyway`: then the batch is that request. Background requests form batches of their own, of up to four,
+    /// so that a newcomer doesn't wait long.
     pub fn take_batch(
         &mut self,
         predictor: &Predictor,

@@ -11,7 +11,7 @@ use plimsoll_stack::{Actions, Port};
 
 /// Requests that are lent an owner's time for together.
 const LENT_MAX: usize = 4;
-/// A slot's owner who has wanted nothing for this part of a slot gives the rest of the turn away. Whose next request follows
+/// A slot's owner that has been idle for this part of a slot gives the rest of the turn away. A client whose next request follows
 /// the answer at once isn't too late.
 const GRACE_PART: u64 = 50;
 /// This part of a slot is kept in reserve where predictions that were wrong have cost owners enough.

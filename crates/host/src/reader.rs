@@ -6,7 +6,8 @@
 //!  late, not resident, never read before ───────────────────► read
 //!  late, not resident, read before ─► Busy; pages come in in the background
 //! ```
-//! Whatever can't be asked (no agent, a file system without a disk, residency that isn't ours to know) is a plain read, and is reported once.
+//! A read that can't be forecast is a plain read, and the reason is reported once. Reasons are a missing agent, a file system
+//! without a disk, and residency that the process may not know.
 
 use crate::disk;
 use crate::fetch::{Fetcher, Order};

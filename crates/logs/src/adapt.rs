@@ -52,8 +52,7 @@ impl Adapt {
         if self.off { 0 } else { self.now_bytes }
     }
 
-    /// Another LoggedWriteSize from now on. What was counted by size no longer says what would be logged: the window
-    /// begins anew.
+    /// Another LoggedWriteSize from now on. Counts by size no longer show what would be logged, so the window begins anew.
     pub fn configure(&mut self, bytes: u64) {
         (self.configured, self.now_bytes) = (bytes, bytes);
         self.by_size = [0; 20];

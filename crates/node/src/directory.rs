@@ -221,8 +221,8 @@ impl Promises {
         self.tenants.get(name).copied().unwrap_or(Promise::NONE)
     }
 
-    /// The deadline of reads on an export with its source, and what becomes of reads that would miss it. Whoever sets the deadline
-    /// also decides that: the export's name, its volume, or its tenant; only the name may overrule the other two.
+    /// The deadline of reads on an export with its source, and what becomes of reads that would miss it. The source of the deadline
+    /// also decides that: the export's name, its volume, or its tenant. Only the name may overrule the other two.
     fn of_export(&self, tenant: &str, asked: &Asked<'_>) -> (Option<(Span, DeadlineFrom)>, OnBusy) {
         let own = asked.deadline.map(|deadline| (deadline, DeadlineFrom::Connection, OnBusy::Wait));
         let of_volume = || self.volumes.get(asked.volume).map(|p| (p.deadline, DeadlineFrom::Volume, p.busy));

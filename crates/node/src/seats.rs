@@ -49,7 +49,7 @@ struct Leaving {
 }
 
 impl Seats {
-    /// As many as `limits` allow, and `descriptors_max` allows.
+    /// Seats bounded by `limits` and by `descriptors_max`.
     pub fn new(limits: Limits, descriptors_max: usize) -> Arc<Seats> {
         Arc::new(Seats { limits, descriptors_max, taken: Mutex::default() })
     }

@@ -18,7 +18,7 @@ impl PoolStore {
         PoolStore { reader: store.reader(), store: Mutex::new(store), turns: Arc::default() }
     }
 
-    /// For changes. Whoever has it may wait for the device, so no async task may wait for it: it belongs on a blocking thread.
+    /// For changes. The holder of the guard may wait for the device, so no async task may wait for the guard: take it on a blocking thread.
     pub fn change(&self) -> MutexGuard<'_, MetaStore> {
         self.store.lock().expect("no panic while held")
     }

@@ -3,7 +3,7 @@
 use plimsoll_base::{Confidence, Io, IoHead, Span, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 
-/// The topmost layer of a pool that answers wrongly at set rates. Which reads is drawn from the request, so that it's
+/// The topmost layer of a pool that answers wrongly at set rates. The affected reads are drawn from the request, so that they are
 /// the same in every run.
 pub struct Inject {
     /// Of reads that would be refused, this share is accepted.

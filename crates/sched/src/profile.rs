@@ -100,7 +100,7 @@ pub struct FlashProfile {
     pub channel_us: f64,
     /// A lone page write, by class of page.
     pub program_us: Vec<f64>,
-    /// An erase: the vendor's figure, as it can't be told from outside.
+    /// An erase: the vendor's figure, as it can't be measured from outside.
     pub erase_us: f64,
 }
 

@@ -34,7 +34,7 @@ impl RoomConfig {
 
 /// Bins in an octave of took / forecast, as bits.
 const BIN_BITS: u32 = 4;
-/// Bins below a ratio of 1: two octaves. What took less is in the first.
+/// Bins below a ratio of 1: two octaves. Reads that took less are in the first.
 const BINS_BELOW: u32 = 2 << BIN_BITS;
 /// Number of bins: from a quarter of the forecast to 16 times the forecast.
 const BINS: usize = 6 << BIN_BITS;

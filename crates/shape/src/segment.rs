@@ -9,8 +9,8 @@
 //! id has no meaning, and no owner is taken for dead. A process of another namespace that only looks takes the lock under a
 //! name that no thread has.
 //!
-//! Whoever may write to the file, which is its owner and root, can stop the server with a bus error by cutting it. The only unsafe code of
-//! this crate is here: mapping the file, and views into the mapping.
+//! The file's owner and root, who may write to it, can stop the server with a bus error by cutting the file. The only unsafe code
+//! of this crate is here: mapping the file, and views into the mapping.
 #![allow(unsafe_code)]
 
 use crate::gate::{Conn, ConnId, Gate, Head, Knobs, USERS_MAX, User};
@@ -409,7 +409,7 @@ impl Guard<'_> {
         &all[..n.min(RULES_MAX)]
     }
 
-    /// Replaces the rules; they hold for connections to come. What is beyond [`RULES_MAX`] is dropped.
+    /// Replaces the rules; they hold for connections to come. Rules beyond [`RULES_MAX`] are dropped.
     pub fn set_rules(&mut self, rules: &[Rule]) {
         let n = rules.len().min(RULES_MAX);
         // SAFETY: as above.

@@ -253,8 +253,9 @@ impl Wish for AtomicU32 {
     }
 }
 
-/// Something that one thread has at a time, and what others want of it meanwhile. Whoever wants something notes it and then tries
-/// to take it; whoever gives it back looks for a note afterwards. In one order over both words, one of the two sees the other.
+/// Something that one thread has at a time, and what others want of it meanwhile. A thread that wants something notes it and then
+/// tries to take the thing; the owner looks for a note after giving the thing back. In one order over both words, one of the two
+/// sees the other.
 #[derive(Debug)]
 pub struct Handover<B, W> {
     busy: B,
@@ -392,7 +393,7 @@ impl<M: Mark, B: Flag, W: Wish> Entry<M, B, W> {
         self.handover.give_back()
     }
 
-    /// Notes what is wanted of it; not 0. Then try to take it. What its owner wants isn't replaced by what comes late for one before.
+    /// Notes what is wanted of it; not 0. Then try to take it. A late wish for an earlier owner doesn't replace the present owner's.
     pub fn want(&self, what: u32) {
         let before = self.handover.wanted.swap(what);
         if before != 0 && before != what && before == self.mark.load() {

@@ -591,7 +591,7 @@ impl Stack {
         Some(r)
     }
 
-    /// Calls into one layer. What it orders waits in `actions` for [`Stack::run`].
+    /// Calls into one layer. The layer's orders wait in `actions` for [`Stack::run`].
     fn call<R>(&mut self, now: Time, n: usize, f: impl FnOnce(&mut dyn Layer, &mut Actions) -> R) -> R {
         assert!(now >= self.now, "the engine moved time backwards");
         self.now = now;

@@ -32,8 +32,7 @@ impl fmt::Display for Unconfirmed {
 impl std::error::Error for Unconfirmed {}
 
 /// Solves, with `repeats` new measurements of each candidate that is chosen. `measure` gives the distribution of whole requests
-/// under a setting. How many candidates were measured anew comes with the solution; their distributions in `all` are
-/// the new ones.
+/// under a setting. The number of candidates measured anew comes with the solution; their distributions in `all` are the new ones.
 ///
 /// # Errors
 /// The solver's, and `measure`'s.

@@ -21,7 +21,7 @@ const RETRY_AFTER: Span = Span::from_millis(100);
 /// Failed reads that may wait for that. More WEUs are read when they are over.
 const WAITING_MAX: usize = 32;
 
-/// Headers of a WEU that are read in pieces. What cannot be read is zero in `bytes`.
+/// Headers of a WEU that are read in pieces. Bytes that cannot be read are zero in `bytes`.
 struct Around {
     /// Byte offset on the device.
     at: u64,

@@ -167,7 +167,7 @@ impl Pool {
         self
     }
 
-    /// Runs until told to shut down, on the calling thread.
+    /// Runs until a shutdown is ordered, on the calling thread.
     pub fn run(mut self) -> io::Result<()> {
         if self.options.precise_timers {
             // Without this a sleeper is woken up to 50 us late by design.

@@ -1,8 +1,8 @@
 //! Workers: threads that carry out what layers want computed, so that the pool's thread need not.
 //!
-//! They start with the first work: a pool whose layers order none has none. Each has a queue of its own, and gets the next
-//! work if it has the least to do; what it found comes back through one channel and the pool's wake-up call. How much waits
-//! is bounded by the layers that order it.
+//! They start with the first work: a pool whose layers order none has none. Each has a queue of its own, and gets the next work if
+//! it has the least to do; what it found comes back through one channel and the pool's wake-up call. The layers that order work
+//! bound the amount of work that waits.
 
 use plimsoll_stack::{Work, Worked};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -187,7 +187,8 @@ impl Tuner {
     }
 
     /// A window at [`Tuner::p`] passed, with this rate in thousandths of transactions per second. `full`: somebody waited or
-    /// everybody was inside for most of it; a window without demand says nothing (AP-A5). What a change of P needs to show is not in it.
+    /// everybody was inside for most of it; a window without demand says nothing (AP-A5). The window doesn't include the time that
+    /// a change of P needs to take effect.
     pub fn window(&mut self, rate_milli: u64, full: bool) {
         if !full {
             return;

@@ -104,7 +104,7 @@ impl Oracle {
     /// A request ended.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the outcome or the data isn't allowed; the error names the difference.
     pub fn ended(&mut self, c: &Completion) -> Result<(), String> {
         let n = c.io.tag;
         if !c.outcome.is_done() {
