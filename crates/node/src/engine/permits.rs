@@ -15,7 +15,7 @@
 //!   against the tenant's bound while it waits to be sent. Payloads of up to [`OWN`]'s bytes need no room either. So
 //!   clients that don't read, or announce and don't send, can't stop a connection that holds little.
 //! * Waiting connections are admitted in the order of arrival. A connection that holds more than the tenant's permits divided by
-//!   its   active connections yields to those that hold less.
+//!   its active connections yields to those that hold less.
 //! * A request that needs nothing but its connection's own passes others only while those wait for answers to be sent. It
 //!   doesn't while they wait for the stack, or large requests would wait for ever.
 //!
