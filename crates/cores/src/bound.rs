@@ -1,18 +1,21 @@
 //! The bound on best effort's changes of the device (ours, beyond QWin).
 //!
 //! QWin gives best effort every core that the objectives don't need at the moment. The device may suffer from that load all the
-//! same: its queue, its flushes and its garbage collection serve all tenants. So the writes, zeroes, trims and flushes of best
-//! effort are held to a *level*: their mean number in flight, a write of 64 KiB being one unit. A level of 4 keeps four such
-//! writes in flight; a level of 1/4 keeps one a quarter of the time. A flush, a trim or zeroes are one unit, however long: they
-//! cost the device their time, not their range.
+//! same: its queue, its flushes and its garbage collection serve all tenants. So best effort's writes, zeroes, trims and flushes
+//! are held to a *level*: their mean number in flight, in units. A write of 64 KiB is one unit, other writes are in proportion. A
+//! level of 4 keeps four such writes in flight; a level of 1/4 keeps one in flight a quarter of the time. A flush, a trim or zeroes
+//! are one unit, however long: they cost the device their time, not their range.
 //!
-//! * Each objective of each queue has a level of its own; the lowest holds. A late request lowers it by a sixteenth. One in
-//!   time raises it by a smaller step: the two balance where 60 % of what the objective allows is late.
-//! * A late request lowers nothing if best effort had nothing in flight shortly before. No level is more than halved in
-//!   [`ROUND`], nor by requests that had arrived before: a stall of the device is one event.
+//! * Each objective of each queue has a level of its own; the lowest one holds. A late request lowers its level by a sixteenth. A
+//!   request in time raises it by a smaller step, if best effort uses the level. Both steps balance where the late requests are
+//!   60 % of those that the objective allows.
+//! * A late request lowers nothing if best effort had nothing in flight shortly before. The late requests that arrived within one
+//!   [`ROUND`] halve a level at most: a stall of the device is one event.
 //! * A new level begins at a quarter of a unit and grows quickly until a request is late.
-//! * While no request with an objective is in flight, the levels are weighted more and more until nothing is held. The next
-//!   such request finds the learned levels. Levels also grow with time while none is late, and fade slowly while there is none.
+//! * If no request with an objective was in flight for a second, the levels in force are doubled again and again until nothing is
+//!   held. The next such request finds the learned levels.
+//! * Learned levels also double with time: every 4 s while best effort uses its level and none was late for 10 s, every minute while
+//!   there is no request with an objective.
 //! * Best effort always has a least pace ([`HOLD_UNIT`]): no request at the front of a queue is held longer than [`HOLD_MAX`].
 
 use crate::status::BoundStatus;

@@ -1,4 +1,4 @@
-//! The tenants' queues: what waits, in order of arrival, and what is in service (QW-M1).
+//! The tenants' queues: waiting requests, in order of arrival, and those in service (QW-M1).
 //!
 //! Tenants with the same objectives share a queue: a latency-critical *type* (§2.1). Each best-effort tenant has its own.
 

@@ -1,11 +1,12 @@
 //! Prediction of a batch's time (VirtualFence §4.5.3).
 //!
-//! * A disk: each request costs a piecewise-linear function of its distance from the one before, and its transfer. Requests are
-//!   in the order of addresses, as the drive is assumed to sort them (VF-M12).
+//! * A disk: each request costs a piecewise-linear function of its distance from the one before, and its transfer. The first request
+//!   of a batch has a function of its own. Requests are in the order of addresses, as the drive is assumed to sort them (VF-M12).
 //! * Flash: a line over the number of requests handed in together (VF-M13); here one line over reads and their bytes, and another
-//!   one over writes.
+//!   one over writes. A batch of both kinds takes the time of the longer kind, and a share of the shorter kind's.
 //!
-//! Differs from §4.5.3: the paper's requests are all of one block, so it has no term for length, and one line for both kinds.
+//! The paper differs: all of its requests are of one block. So it has no term for a request's length, and one line for reads and
+//! writes.
 
 use plimsoll_base::{IoHead, Op, Span};
 use serde::{Deserialize, Serialize};
