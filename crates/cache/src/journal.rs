@@ -1,11 +1,13 @@
-//! The journal: what the headers on the device don't say, in the order it happened (NI-M14, NI-M19).
+//! The journal: facts that the headers on the device don't have, in the order of their events (NI-M14, NI-M19).
 //!
 //! Records gather while a write is under way and go out together (a group commit), with FUA. When a half is full, the other begins
-//! with a snapshot of all that still matters. A caller that must not act before a record is durable waits for the record's number.
+//! with a snapshot of all facts that are still needed. A caller that must not act before a record is durable waits for the record's
+//! number.
 //!
 //! Each block is written to two places, and is durable when both have it. So a block that is corrupt in one place is read from the
-//! other, and a block that is whole in neither was never durable, unless a later one says that it was ([`JournalBlock::since`]) or a
-//! chunk's header that its epoch was: then the journal is corrupt, and isn't taken for one that ends there.
+//! other. A block that is whole in neither place was never durable, with two exceptions: a later block records that it was
+//! ([`JournalBlock::since`]), or a chunk's header records that its epoch was. In both cases the journal is corrupt: it isn't taken for a
+//! journal that ends there.
 
 use crate::format::{JournalBlock, Record, records_per_block};
 use crate::layout::Layout;

@@ -3,10 +3,11 @@
 //! ```text
 //!  page │ journal, even: copy, copy │ journal, odd: copy, copy │ WEU 0 │ WEU 1 │ ...
 //! ```
-//! The page says what the rest is; each of its eight sectors says all of it. Integers are little-endian; bytes not named are zero.
+//! The page describes the rest of the device. Each of its eight sectors has the whole description. Integers are little-endian; bytes
+//! that aren't named are zero.
 //!
-//! A device of version 2 has the same places, but one copy of each half of the journal, which takes all of the half, and one of what
-//! the page says, with its checksum at the end of the page. A start converts it.
+//! A device of version 2 has the same places. It has one copy of each half of the journal, which takes all of the half. It has one
+//! description, whose checksum is at the end of the page. A start converts such a device.
 
 use crate::config::Shape;
 use crate::format::records_per_block;

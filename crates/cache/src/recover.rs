@@ -1,13 +1,15 @@
-//! Starting: from what is on the fast device, and nothing else (NI-M19).
+//! Recovery: the state of the cache from the fast device alone (NI-M19).
 //!
 //! ```text
-//!  page ──► journal, both copies of both halves ──► headers of all WEUs ──► dirty chunks that may be torn: each is checked ──► [`Recovered`]
+//!  page ──► journal, both copies of both halves ──► headers of all WEUs ──► dirty chunks that may be torn: each is checked
+//!     ──► [`Recovered`]
 //! ```
-//! A WEU's header says what was written in it, the journal what of that isn't true any more; of clean extents, if it's true at all. Of two entries for one extent that
-//! of the later chunk counts; within a chunk, the later slot's. (Not the later WEU's: one for dirty extents may be open for long.)
+//! A WEU's header lists the extents that were written in it. The journal records which of them are no longer valid, and which WEUs'
+//! clean extents are valid at all. Of two entries for one extent, that of the later chunk is valid; within a chunk, that of the later
+//! slot. The number of the WEU doesn't decide, as a WEU for dirty extents may be open for long.
 //!
-//! [`Recovery`] is a state machine: it takes what was read, orders what to read next, and ends with a value. It owns all that it has read
-//! so far; the index and the volumes are lent to it. Nothing is written before it has ended: see `start`.
+//! [`Recovery`] is a state machine: it takes the bytes read, orders what to read next, and ends with a value. It owns all that it has
+//! read so far; the index and the volumes are lent to it. Nothing is written before it has ended: see `start`.
 
 mod judge;
 mod marks;

@@ -7,9 +7,9 @@
 //! ```
 //! A read's score is a sum over small tables. The times of reads with one score form a histogram, and a forecast is its
 //! quantile. The quantile follows from a budget: the number of reads, per thousand that would be in time, that may be refused.
-//! The number to expect comes from the same histograms, so it is known even of reads that never ran. All tables fade and follow
-//! drift. Arithmetic is in integers, and a decision walks one histogram. The queue in front of the device is part of the hidden
-//! inside: times are measured from a request's arrival.
+//! The expected number of such refusals comes from the same histograms. So it is known even of refused reads, which never ran. All
+//! tables fade and follow drift. Arithmetic is in integers, and a decision walks one histogram. The queue in front of the device is part
+//! of the hidden inside: times are measured from a request's arrival.
 
 mod levels;
 pub(crate) mod log;

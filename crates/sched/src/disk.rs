@@ -3,9 +3,9 @@
 //!
 //! Appendix A gives `seekCost(X, Y) = seekCostPerGB · distance + transferCostPerKB · size` with a matrix per pair of
 //! gigabytes. Here the cost is a piecewise linear function of the signed distance, with two knots per octave from 4 KiB
-//! on, for each direction of the arm and each operation. Near distances hold sequential work and the drive's read-ahead. They
-//! are resolved a million times finer than by gigabytes, and a profile takes minutes. All arithmetic is in integers, so that a
-//! replay decides the same.
+//! on, for each direction of the arm and each operation. Near distances hold sequential work and the drive's read-ahead. The table
+//! resolves them a quarter of a million times finer than by gigabytes, and a profile takes minutes. All arithmetic is in integers, so
+//! that a replay decides the same.
 
 use crate::buffer::DriveBuffer;
 use plimsoll_base::{Confidence, IoHead, Op, Span, Time};

@@ -1,5 +1,5 @@
-//! Measures a device from outside (MT-M7, MT-M9): what its requests cost by distance, size and region, how far it reads
-//! ahead, how it orders its queue.
+//! Measures a device from outside (MT-M7, MT-M9): the cost of its requests by distance, size and region, its read-ahead, and the order
+//! in which it serves its queue.
 //!
 //! The paper fills a matrix of a million pairs in eleven hours. Costs depend on the distance first. So here some dozens of
 //! distances are tried a few times each at random places. The rotational part averages out over the tries, and a line through

@@ -1,6 +1,6 @@
 //! Measured profile of a device, as a file that predictors load (MT-M7, MT-M9, MT-M17).
 //!
-//! TOML, every figure with its unit in its key, unknown keys refused. `plimsoll profile` writes it.
+//! The file is TOML. Every figure has its unit in its key, and unknown keys are refused. `plimsoll profile` writes the file.
 
 use crate::batches::BatchProfile;
 #[cfg(test)]
