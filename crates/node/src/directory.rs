@@ -1,6 +1,6 @@
-//! The directory: which volumes and tenants there are, and who may use which.
+//! The directory: the volumes and tenants of the node, and the peers that may use each.
 //!
-//! An export's name only chooses among what the peer was granted; it never grants anything.
+//! An export's name only chooses among the volumes and tenants that the peer was granted; it never grants anything.
 
 use crate::config::{Config, Grant, Peer, SubsystemConfig, TenantConfig, VolumeConfig, check_deadline};
 use crate::engine::{AutoTerms, DeadlineFrom, ExportParams, Health, PermitLimits, Wire};

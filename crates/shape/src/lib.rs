@@ -8,8 +8,8 @@
 //!   that nothing can be preloaded into.
 //! * [`drive`] puts load on real servers.
 //!
-//! One request through the shim: the server reads it, and `walk` sees a request begin. `gate` lets it go or wait, and the
-//! thread waits. An answer goes out. `walk` sees it end, and whether a transaction stays open. `gate` hands the place on.
+//! One request through the shim: the server reads it, and `walk` sees a request begin. `gate` lets it go, or the thread waits. An
+//! answer goes out. `walk` sees the answer end, and whether a transaction stays open. `gate` hands the place on.
 #![deny(unsafe_code)]
 
 pub mod control;

@@ -3,8 +3,8 @@
 //! ```text
 //! Control (magic, version, sizes, lock, heartbeat) | Head | rules | users | connections
 //! ```
-//! A change of the gate needs the lock: a futex word with its owner's thread id. It is taken over from an owner that died or
-//! failed, and the gate is then repaired. It can't be taken from an owner that was stopped, as that may go on at any time. A
+//! A change of the gate needs the lock: a futex word with its owner's thread id. The lock is taken over from an owner that died or
+//! failed, and the gate is then repaired. It can't be taken from an owner that was stopped, as that thread may go on at any time. A
 //! server under the shim and the proxy then go on without the gate ([`Segment::lock_in_time`]). Across pid namespaces a thread
 //! id has no meaning, and no owner is taken for dead. A process of another namespace that only looks takes the lock under a
 //! name that no thread has.

@@ -2,7 +2,7 @@
 //!
 //! Configurations that share a period mix their CDFs linearly (equation 5.3). So "at least 99 % are done within t" is linear in
 //! each one's epochs, although the percentile isn't. A percentile is least at the smallest t for which a linear program has a
-//! solution. Bisection over the times that occur finds it, and the program of the time before proves it by having none
+//! solution. Bisection over the times that occur finds that t. The program of the time before has no solution, which proves it
 //! ([`least`]). A target CDF's mean squared error is bounded from below by a convex function ([`target`]). OpTune's complete
 //! search and simulated annealing are in [`baseline`], to compare with.
 

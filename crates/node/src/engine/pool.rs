@@ -3,11 +3,11 @@
 //! The thread works in rounds. A round waits for the kernel, takes in everything that has completed, and serves each connection that was
 //! touched. A connection that is served may parse requests, which enter the stack.
 //!
-//! Each call into the stack is followed by a pump before the round ends. A pump carries out the stack's orders until the stack has none, and
-//! encodes the answers of requests that ended. An answer touches its connection.
+//! Each call into the stack is followed by a pump before the round ends. A pump carries out the stack's orders until the stack has none,
+//! and encodes the answers of requests that ended. An answer touches its connection.
 //!
-//! A round ends because permits that come back while connections are served are given on in the next round only, and because a
-//! connection's turn is bounded by `PARSE_MAX`.
+//! Every round ends, for two reasons. Permits that come back while connections are served are given out in the next round only. A
+//! connection's turn is at most `PARSE_MAX` requests.
 
 mod orders;
 mod request;

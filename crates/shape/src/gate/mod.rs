@@ -1,9 +1,9 @@
 //! The gate: decides which transactions enter the database now, and which wait outside (AppleS §3.3, AP-M2 to AP-M4).
 //!
-//! At most P *transactions* are in the database. Further ones wait in their user's queue, first in first out. When a place
-//! falls free, users take turns of ζ transactions. ζ is the gate's quota of a turn, φ the weight of a user. In a round each user has
-//! φ turns, which are `L = φ·ζ` transactions. A started turn goes on before another begins, and among equals no user begins a second turn before all waiting ones had their first. A connection in a transaction
-//! is never held, so the owner of a row lock can go on and release it.
+//! At most P *transactions* are in the database. Further ones wait in their user's queue, first in first out. When a place falls free,
+//! users take turns of ζ transactions. ζ is the gate's quota of a turn, φ the weight of a user. In a round each user has φ turns, which
+//! are `L = φ·ζ` transactions. A started turn goes on before another begins. Among equals no user begins a second turn before all
+//! waiting users had their first. A connection in a transaction is never held, so the owner of a row lock can go on and release it.
 //!
 //! More than P transactions are open in these cases, and each case has a counter:
 //!
@@ -16,8 +16,9 @@
 //!
 //! Places above P are counted apart from the P ordinary ones.
 //!
-//! The machine reads no clock and allocates nothing, but for the list of [`Gate::owners`]. Its state is in slices, which may be shared memory. Facts come in through
-//! [`Gate::request`], [`Gate::answered`], [`Gate::close`], [`Gate::tick`]; orders go out through [`Gate::take_grant`].
+//! The gate reads no clock and allocates nothing, but for the list of [`Gate::owners`]. Its state is in slices, which may be shared
+//! memory. Facts come in through [`Gate::request`], [`Gate::answered`], [`Gate::close`], [`Gate::tick`]; orders go out through
+//! [`Gate::take_grant`].
 
 mod check;
 mod escape;
