@@ -1,5 +1,5 @@
-//! Dirty extents: their WEUs, those that can't be written back now, and those that the slow device has although the journal's record
-//! of it isn't durable yet.
+//! Dirty extents and their WEUs. Some of them can't be written back now. Others are on the slow device already, and the journal's record of
+//! that isn't durable yet.
 
 use crate::index::{Key, Loc};
 use crate::layer::Cache;

@@ -5,10 +5,10 @@
 //!  a clean WEU written   ──► both devices flushed ──► journal: dead slots, and that the rest is valid
 //!  an entry dead, a WEU evicted, an extent clean, a volume gone ──► journal ──► requests that wait for that go on
 //! ```
-//! [`Durability`] owns the journal, the flushes of the fast device, the confirmation of clean WEUs, and the requests that wait for any
-//! of them. It receives events. It returns what to write, which device to flush, and which requests go on. The index is lent to
-//! [`Durability`]: its WEUs have the bits that the journal records. [`Durability`] doesn't know what a chunk holds, what a request is,
-//! and who sends I/O.
+//! [`Durability`] owns the journal, the flushes of the fast device, the confirmation of clean WEUs, and the requests that wait for
+//! any of them. It receives events. It returns what to write, which device to flush, and which requests go on. The index, whose
+//! WEUs have the bits that the journal records, is lent to it. It doesn't know what a chunk holds, what a request is, and who sends
+//! I/O.
 
 mod confirming;
 mod deaths;

@@ -1,8 +1,8 @@
-//! Making room: the WEU used longest ago goes, as a whole (NI-M17).
+//! Making room: the least recently used WEU is evicted, as a whole (NI-M17).
 //!
 //! ```text
-//!  leaving ──► what is dirty in it is written back, what relies on it is durable ──► its header is read, its entries go
-//!     ──► journal: nothing of it counts (if it did) ──► TRIM ──► free
+//!  leaving ──► its dirty extents are written back, extents that rely on it are durable ──► its header is read, its entries are removed
+//!     ──► journal: nothing in it is valid (if recovery would trust it) ──► TRIM ──► free
 //! ```
 
 use crate::chunk::Superseded;

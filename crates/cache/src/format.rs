@@ -3,7 +3,7 @@
 //! ```text
 //!  a WEU   │ header of chunk 0 │ of chunk 1 │ ...  free  ... │ extents of chunk 1 │ extents of chunk 0 │
 //! ```
-//! A chunk of dirty extents has a copy of its header before its extents: if the header is corrupt, the extents that it names aren't lost.
+//! A chunk of dirty extents has a copy of its header before its extents. If the header is corrupt, its extents aren't lost.
 //!
 //! A WEU that is written whole is one chunk (NI-M3). If a flush comes before the WEU is full, its extents so far are written as a
 //! chunk. The next chunk goes between this chunk's header and its extents.

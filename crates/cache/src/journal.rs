@@ -5,8 +5,8 @@
 //! number.
 //!
 //! Each block is written to two places, and is durable when both have it. So a block that is corrupt in one place is read from the
-//! other. A block that is whole in neither place was never durable, with two exceptions: a later block records that it was
-//! ([`JournalBlock::since`]), or a chunk's header records that its epoch was. In both cases the journal is corrupt: it isn't taken for a
+//! other. A block that is whole in neither place was never durable, unless later data record that it was. Such data are a later
+//! block ([`JournalBlock::since`]), or a chunk's header with the block's epoch. Then the journal is corrupt: it isn't taken for a
 //! journal that ends there.
 
 use crate::format::{JournalBlock, Record, records_per_block};

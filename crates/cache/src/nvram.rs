@@ -1,5 +1,4 @@
-//! NVRAM before the fast device (NI-M14): a small device that keeps written data over a loss of power, for writes that must be durable
-//! at once.
+//! NVRAM before the fast device (NI-M14): a small device that survives a loss of power, for writes that must be durable at once.
 //!
 //! ```text
 //!  small write ──► record in both copies of the NVRAM's ring ──► done, and durable;  now and then: to the device, flush, the ring

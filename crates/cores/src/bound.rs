@@ -14,8 +14,8 @@
 //! * A new level begins at a quarter of a unit and grows quickly until a request is late.
 //! * If no request with an objective was in flight for a second, the levels in force are doubled again and again until nothing is
 //!   held. The next such request finds the learned levels.
-//! * Learned levels also double with time: every 4 s while best effort uses its level and none was late for 10 s, every minute while
-//!   there is no request with an objective.
+//! * Learned levels also double with time. They double every 4 s while best effort uses its level and no request was late for 10 s.
+//!   They double every minute while there is no request with an objective.
 //! * Best effort always has a least pace ([`HOLD_UNIT`]): no request at the front of a queue is held longer than [`HOLD_MAX`].
 
 use crate::status::BoundStatus;

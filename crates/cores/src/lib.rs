@@ -8,8 +8,8 @@
 //! breaks is shown as such.
 //!
 //! The path of a request: [`Cores`] puts it into its tenant's queue ([`queue`]). A [`policy`] decides which queue a free core
-//! serves next, here QWin's ([`policy::qwin`]). QWin has windows ([`window`]) and a calculation of the demand ([`demand`]),
-//! from service times measured as requests end ([`service`]). [`admission`] answers beforehand whether an objective fits.
+//! serves next, here QWin's ([`policy::qwin`]). QWin has windows ([`window`]) and a calculation of the demand ([`demand`]), from
+//! service times measured as requests end ([`service`]). The module [`admission`] answers beforehand whether an objective fits.
 //!
 //! The crate has no clock, thread or engine. QWin is by Ma et al. (ICPP 2021); decisions are in `docs/papers/qwin.md`.
 #![forbid(unsafe_code)]

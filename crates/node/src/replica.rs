@@ -6,10 +6,10 @@
 //!
 //! * **unclean**: the node ended without a record of it while the volume could be changed. The mark is durable before the first
 //!   connection that can change the volume is served. An orderly end of the node removes the mark.
-//! * **writer lost**: a connection opened with `replica=write` ended without NBD's DISC (a cut link, a killed client, the node's own
-//!   end), a second such connection came while it lasted, or one of its changes failed. Changes in flight may be in one replica and not
-//!   in another, and the client may go on without this one. The same holds if the pool lost acknowledged changes: a flush failed, or
-//!   dirty extents were given up.
+//! * **writer lost**: a connection opened with `replica=write` ended without NBD's DISC (a cut link, a killed client, the node's
+//!   own end). Or a second such connection came while it lasted. Or one of its changes failed. Changes in flight may be in one
+//!   replica and not in another, and the client may go on without this one. The same holds if the pool lost acknowledged changes: a
+//!   flush failed, or dirty extents were given up.
 //!
 //! While either holds, and during a resync, connections with `replica=read` or `replica=write` in their export's name have their reads
 //! refused. Other connections never have. Only an operator ends that state (`plimsoll volume resync`).

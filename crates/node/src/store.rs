@@ -1,4 +1,4 @@
-//! A pool's metadata as the node's threads share it: changed by one at a time, which may block on the device, and read by all
+//! A pool's metadata as the node's threads share it. One thread at a time changes it, and may wait for the device. All threads read it
 //! without waiting for that.
 
 use plimsoll_store::{MetaReader, MetaStore, MetaView};

@@ -5,9 +5,9 @@
 //!                          ├─ best effort  ─┼─ process nodes, in turn ── offsets in order ─► dispatch queue ─► device
 //!                          └─ idle         ─┘
 //! ```
-//! The group that has had least for its weight goes next. In it the best class goes next. In that class the node goes next whose turn it
-//! is, for a slice of time that its level (0 to 7) sets. A node whose queue runs empty within its slice keeps the device for
-//! `slice_idle` more if its habits predict that its next request is near (the `idle_time` that OpTune tunes, OT-M11).
+//! The group that has had least for its weight goes next. In it the best class goes next. In that class the node goes next whose
+//! turn it is, for a slice of time that its level (0 to 7) sets. A node whose queue runs empty within its slice keeps the device
+//! for `slice_idle` more, if its habits predict that its next request is near. This is the `idle_time` that OpTune tunes (OT-M11).
 //!
 //! **Prediction.** Every node knows the sum of its pending requests' costs. So a new request's wait is computed from the nodes in front
 //! of it, not from their requests. The wait is the sum of

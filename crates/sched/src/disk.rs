@@ -1,11 +1,11 @@
-//! Costs of requests on a disk, for a predictor: a table over distances, a transfer rate per region, and corrections learned
-//! from every completion (MittOS §4.1 and Appendix A; MT-M5 to M8).
+//! Costs of requests on a disk, for a predictor (MittOS §4.1 and Appendix A; MT-M5 to M8). They are a table over distances, a
+//! transfer rate per region, and corrections learned from every completion.
 //!
-//! Appendix A gives `seekCost(X, Y) = seekCostPerGB · distance + transferCostPerKB · size` with a matrix per pair of
-//! gigabytes. Here the cost is a piecewise linear function of the signed distance, with two knots per octave from 4 KiB
-//! on, for each direction of the arm and each operation. Near distances hold sequential work and the drive's read-ahead. The table
-//! resolves them a quarter of a million times finer than by gigabytes, and a profile takes minutes. All arithmetic is in integers, so
-//! that a replay decides the same.
+//! Appendix A gives `seekCost(X, Y) = seekCostPerGB · distance + transferCostPerKB · size` with a matrix per pair of gigabytes.
+//! Here the cost is a piecewise linear function of the distance, with two knots per octave from 4 KiB on. Each direction of the arm
+//! and each operation has a function of its own. Near distances hold sequential work and the drive's read-ahead. The table resolves
+//! them a quarter of a million times finer than by gigabytes, and a profile takes minutes. All arithmetic is in integers, so that a
+//! replay decides the same.
 
 use crate::buffer::DriveBuffer;
 use plimsoll_base::{Confidence, IoHead, Op, Span, Time};

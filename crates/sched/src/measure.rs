@@ -1,5 +1,5 @@
-//! Measures a device from outside (MT-M7, MT-M9): the cost of its requests by distance, size and region, its read-ahead, and the order
-//! in which it serves its queue.
+//! Measures a device from outside (MT-M7, MT-M9): the cost of its requests by distance, size and region, its read-ahead, and its
+//! order of service.
 //!
 //! The paper fills a matrix of a million pairs in eleven hours. Costs depend on the distance first. So here some dozens of
 //! distances are tried a few times each at random places. The rotational part averages out over the tries, and a line through

@@ -1,4 +1,4 @@
-//! Reads of a Ceph RBD image by the OSDs that have them: a forecast for each OSD, and a replica if the primary would be late.
+//! Reads of a Ceph RBD image by the OSDs that have them. Each OSD has a forecast. A replica serves a read if the primary would be late.
 //!
 //! ```text
 //!  read ─► object ─► placement group ─► primary ─┬─ in time ─► port 0: librbd's own choice, the primary

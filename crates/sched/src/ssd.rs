@@ -1,9 +1,9 @@
 //! Flash whose channels and chips are seen: MittSSD (MittOS §4.3; MT-M14 to M18).
 //!
-//! A chip is free when all its waiting work is done. So a read waits for the sum of its chip's operations: page reads, programs by class
-//! of page, and erases, those of garbage collection among them. It also waits for the transfers of other chips on its channel. A
-//! request over several pages waits for the slowest page, behind its own pages on that chip and channel. If that page is late,
-//! all of the request is refused and no page is sent. The costs come from a profile and follow the actual times of reads.
+//! A chip is free when all its waiting work is done. So a read waits for the sum of its chip's operations, garbage collection's
+//! among them: page reads, programs by class of page, and erases. It also waits for the transfers of other chips on its channel. A
+//! request over several pages waits for the slowest page, behind its own pages on that chip and channel. If that page is late, all
+//! of the request is refused and no page is sent. The costs come from a profile and follow the actual times of reads.
 
 use crate::device::PROBE_AFTER;
 use crate::fifo::Fifo;

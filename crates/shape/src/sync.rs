@@ -1,5 +1,5 @@
-//! Hand-overs between threads, apart from the memory they happen in. There are three: a lock over a futex word, a connection whose event
-//! is wanted while another thread has it, and an entry of a table, which belongs to one connection after another. The atomics are
+//! Hand-overs between threads, apart from the memory they happen in. There are three: a lock over a futex word, a connection's
+//! event that a thread wants while another has the connection, and a table's entry that successive connections use. The atomics are
 //! parameters, so that `tests/model.rs` runs every order of their steps.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

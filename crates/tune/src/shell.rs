@@ -1,7 +1,6 @@
 //! Tunes anything that a shell command can set and measure.
 //!
-//! Each command runs in a process group of its own, so that its children end with it: when it fails, hangs, or the tuner is
-//! stopped ([`Stop`]).
+//! Each command runs in a process group of its own. So its children end with it when it fails, hangs, or the tuner is stopped ([`Stop`]).
 
 use crate::adapter::{Adapter, AdapterError, Run};
 use crate::file::AdapterSpec;

@@ -1,4 +1,4 @@
-//! Headers of dirty extents that the journal says are there, and aren't.
+//! Headers of dirty extents that the journal has recorded, and that aren't on the device.
 
 use super::{Recovery, World};
 use crate::config::Planted;

@@ -8,11 +8,11 @@
 //! A core examines its queue only when it begins or ends a request. If every core of a queue serves a long request (a flush, a read
 //! behind an erase), no core would. So a timer, too, examines a queue in which nothing moves for three mean service times (ours).
 //!
-//! The paper leaves open what happens with too few cores (QW-A6). If the demands of all queues together exceed the cores, each queue
-//! is entitled to a part. The part is one core, and a share by weight of the remaining cores, up to the queue's demand. Shares that
-//! a queue doesn't need go to the others. A queue with more cores than its part yields the surplus at its next window. So a part is
-//! reached within a window's length, in whatever order queues came. [`Policy::wait`] forecasts the requests that can't be in time
-//! then, so that one with a deadline is answered Busy.
+//! The paper leaves open what happens with too few cores (QW-A6). If the demands of all queues together exceed the cores, each
+//! queue is entitled to a part. The part is one core, and a share by weight of the remaining cores, up to the queue's demand.
+//! Shares that a queue doesn't need go to the others. A queue with more cores than its part yields the surplus at its next window.
+//! So a part is reached within a window's length, in whatever order queues came. The forecast is in [`Policy::wait`]. It finds the
+//! requests that can't be in time then, so that one with a deadline is answered Busy.
 
 use crate::bound::{self, WriteBound};
 use crate::config::{Deadlines, QwinConfig};

@@ -1,8 +1,8 @@
-//! Workers: threads that carry out what layers want computed, so that the pool's thread need not.
+//! Workers: threads that carry out layers' computations, so that the pool's thread need not.
 //!
-//! They start with the first work: a pool whose layers order none has none. Each has a queue of its own, and gets the next work if
-//! it has the least to do; what it found comes back through one channel and the pool's wake-up call. The layers that order work
-//! bound the amount of work that waits.
+//! Workers start with the first work: a pool whose layers order none has none. Each worker has a queue of its own. The next work goes to the
+//! worker with the least to do. Results come back through one channel and the pool's wake-up call. The layers that order work bound the
+//! amount of work that waits.
 
 use plimsoll_stack::{Work, Worked};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -1,5 +1,5 @@
-//! Times of reads by score: a fading histogram for each level of the score, so that a score becomes a time and a
-//! probability, whatever the score is off by.
+//! Times of reads by score: a fading histogram for each level of the score. So a score becomes a time and a probability, however far off
+//! the score itself is.
 
 use super::log::{OCTAVE, OCTAVES, log_of, ns_of};
 

@@ -7,9 +7,9 @@
 //!
 //! More than P transactions are open in these cases, and each case has a counter:
 //!
-//! * These never wait: a lender that comes back, the next request of a session that holds a lock (`Gate::come_back`), and a
-//!   request that continues a transaction ([`Gate::request_urgent`]). Each takes an ordinary place if one is free, else a place
-//!   above P (`bypass`).
+//! * Three kinds of requests never wait. A lender comes back, a session that holds a lock goes on (`Gate::come_back`), or a request
+//!   continues a transaction ([`Gate::request_urgent`]). Each takes an ordinary place if one is free, else a place above P
+//!   (`bypass`).
 //! * Lending (`lent`): a transaction whose client is silent for `lend_ns` stays open, and gives its place to one that waits.
 //! * A stall (`stall_escapes`) or a wait of `hold_max` (`hold_escapes`) admits a waiting transaction on a place above P (see `escape`).
 //! * An opened gate admits all, on ordinary places, which P doesn't bound then. `opened` counts those that waited.
