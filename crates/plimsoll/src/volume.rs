@@ -235,7 +235,7 @@ fn delete(name: &str, yes: bool, how: &[(&str, bool)], control: &Control) -> Res
     Ok(())
 }
 
-/// Has a volume caught up, or taken as it is where nothing is to be copied.
+/// Catches a volume up. Without `resync` nothing is copied, and the volume is taken as it is.
 fn caught_up(client: &Client, name: &str, resync: Option<Resync>) -> Result<VolumeStatus> {
     let say = |change| -> Result<VolumeStatus> {
         let wanted = VolumeChange { replica: Some(change), ..VolumeChange::default() };

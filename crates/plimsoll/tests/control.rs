@@ -1,4 +1,4 @@
-//! What an operator sees and steers, over HTTP and the command line, against the built binary.
+//! Tests of the operator's views and controls, over HTTP and the command line, against the built binary.
 
 mod common;
 use common::client::Client;

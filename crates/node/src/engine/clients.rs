@@ -1,9 +1,10 @@
-//! A pool's clients: their connections, whose turn it is, their permits, and how slow they may be.
+//! A pool's clients: their connections, the order of their turns, their permits, and the limits of slow clients.
 //!
-//! A connection is touched when it may have something to send or to receive; it is served once for that. It gives up its turn when it has
-//! been understood for long enough, and goes on in the next round. A request that has no permit stalls its connection until
-//! its turn comes (see `permits.rs`).
+//! A connection is touched when it may have something to send or to receive. It is served once for that. Its turn ends after
+//! `PARSE_MAX` requests; it goes on in the next round. A request without a permit stalls its connection until the permit's turn comes
+//! (see `permits.rs`).
 
+use super::command::ClientFilter;
 use super::conn::{Conn, ExportParams, Stalled};
 use super::inbox::Ready;
 use super::outbox::Answer;

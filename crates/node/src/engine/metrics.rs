@@ -103,7 +103,7 @@ impl ExportMetrics {
         self.recent.count(now, |c| c.refused += 1);
     }
 
-    /// Has the objectives counted from now on. Those that were counted before go on.
+    /// Counts requests against these objectives from now on. Counts of objectives that were set before continue.
     pub fn set_objectives(&mut self, objectives: &[Objective]) {
         let old = std::mem::take(&mut self.objectives);
         let counted = |o: &Objective| old.iter().find(|(was, _)| was == o).map(|(_, recent)| recent.clone());

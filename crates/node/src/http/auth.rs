@@ -3,12 +3,13 @@
 //! | peer | reads | changes |
 //! |---|---|---|
 //! | unix socket: root or the node's user | yes | yes |
-//! | TCP from this host | yes; with the token if `control.local_reads` is false | with the token |
+//! | unix socket: other users | no | no |
+//! | TCP from this host, asked for as `localhost` or by address | yes; with the token if `control.local_reads` is false | with the token |
 //! | the same, the configuration and backups | with the token | with the token |
 //! | TCP from elsewhere | with the token | with the token |
 //!
-//! The page, its description of the API and `/healthz` are open to all. They tell nothing about tenants: those who may not read hear of
-//! outages by name, and of other problems their number.
+//! The page, its description of the API and `/healthz` are open to all over TCP. They report nothing about tenants: a peer that may not
+//! read gets outages by name, and the number of other problems.
 
 use super::{ApiError, BODY_BYTES_MAX, Control, Token};
 use crate::events::{Kind, Severity};

@@ -120,7 +120,7 @@ impl Node {
         self.directory_mut(|d| d.volumes.insert(volume.name.clone(), volume));
     }
 
-    /// Whoever has its name next has what is configured for it, not what was set live.
+    /// Forgets a deleted volume's promise that was set live. A later volume of that name has the configured promise.
     fn forget_promise(&self, name: &str) {
         self.promise(name, self.configured().promised.volumes.get(name).copied());
     }

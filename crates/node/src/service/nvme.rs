@@ -1,7 +1,7 @@
 //! NVMe/TCP hosts: their connections' openings, and their controllers.
 //!
 //! A host's first connection makes a controller, whose admin queue is served here until it ends. Each further connection is an I/O
-//! queue of a controller and goes to the volume's pool. When the controller ends, its I/O queues do.
+//! queue of a controller and goes to the volume's pool. When the controller ends, its I/O queues end, too.
 
 use super::{Guest, Service, keep_alive};
 use crate::crowd::Standing;
