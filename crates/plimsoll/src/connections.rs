@@ -11,7 +11,7 @@ use plimsoll_node::http::api;
 /// List the clients that are connected, 1,000 of each pool at most; or close their connections
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
-#[command(after_help = "Examples:\n  plimsoll connections --volume web\n  plimsoll connections close --tenant batch")]
+#[command(after_help = "Examples:\n  plimsoll connections --volume web\n  plimsoll connections close --tenant web")]
 pub struct Connections {
     #[command(subcommand)]
     verb: Option<Verb>,
@@ -33,7 +33,7 @@ enum Verb {
 /// configuration, then reload). Writes that are answered and not flushed stay with the node: nothing is lost.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  plimsoll connections close --peer uid:1000\n  plimsoll connections close --volume web --tenant batch"
+    after_help = "Examples:\n  plimsoll connections close --peer uid:1000\n  plimsoll connections close --volume web --tenant reports"
 )]
 struct Close {
     #[command(flatten)]
