@@ -97,7 +97,7 @@ pub enum Command {
         /// Some of them, and their number.
         reply: Reply<(Vec<Connection>, usize)>,
     },
-    /// Take no more from clients. What they have inside finishes and is answered, then their connections close.
+    /// Take no more from clients. Their requests finish and are answered, then their connections close.
     Disconnect {
         /// The clients that are meant.
         of: ClientFilter,
