@@ -69,7 +69,7 @@ fn begin((disks, killed): (Vec<SimDisk>, bool), setup: Setup, oracle: Oracle) ->
     Ok(life)
 }
 
-/// Has all volumes written back, after which the pool's record says that the cache may go.
+/// Writes all volumes back. After that the pool's record says that the cache may go.
 fn write_back(life: &mut Life) -> Result<(), String> {
     for v in 0..VOLUMES {
         life.setup.modes[v as usize] = Mode::Through;
@@ -192,7 +192,7 @@ fn a_device_that_comes_back_and_is_believed_is_found() {
     assert!(why.contains("volume"), "{why}");
 }
 
-/// Where a volume may have dirty extents on the device, or nobody knows, nothing is served without it.
+/// If a volume may have dirty extents on the device, or nobody knows, nothing is served without it.
 #[test]
 fn a_volume_that_may_miss_something_is_not_served_without_its_device() {
     for known in [Some([true, false]), Some([false, true]), None] {

@@ -290,7 +290,8 @@ fn run_with(seed: u64, planted: Option<Planted>, has_operator: bool, tally: &mut
             gives_up: (seed + n as u64).is_multiple_of(2),
             has_recovered: false,
         };
-        live(&mut life, kind, &mut rng, has_operator.then(operator), tally).map_err(|e| format!("life {n}: {e} ({:?})", life.setup))?;
+        live(&mut life, kind, &mut rng, has_operator.then(operator), tally)
+            .map_err(|e| format!("life {n}: {e} ({:?})", life.setup))?;
         let setup = life.setup;
         life = next(life, &mut rng, tally).map_err(|e| format!("after life {n}: {e} ({setup:?})"))?;
     }
@@ -389,10 +390,14 @@ fn given_up_while_written_back(steps: u64, planted: Option<Planted>) -> Result<b
     let mut next = Life::start(disks, life.setup, life.oracle.clone())?;
     next.judge()?;
     // What the volume had before the power loss was flushed.
-    if !is_flushed || next.read_all()? == found { Ok(under_way && is_flushed) } else { Err("it has changed since".into()) }
+    if !is_flushed || next.read_all()? == found {
+        Ok(under_way && is_flushed)
+    } else {
+        Err("it has changed since".into())
+    }
 }
 
-/// What is written after a volume was given up waits for what write-back had sent before, and isn't overwritten by it.
+/// A write after a volume was given up waits for the writes that write-back had sent before, and isn't overwritten by them.
 #[test]
 fn what_is_written_after_give_up_comes_after_what_was_written_back() {
     let run = |steps| given_up_while_written_back(steps, None).unwrap_or_else(|e| panic!("{steps} steps: {e}"));

@@ -12,9 +12,7 @@ use plimsoll_pool::{GivenUp, KnownVolume, PoolPlan};
 use plimsoll_rbd::{Cluster, Image};
 use plimsoll_sched::SchedulerKind;
 use plimsoll_stack::{Layer, Offer, Stack};
-use plimsoll_store::{
-    CreateOptions, DeviceFile, MetaStore, ROLE_MAIN, RemoteDevice, Superblock, Uuid, VolumeRecord,
-};
+use plimsoll_store::{CreateOptions, DeviceFile, MetaStore, ROLE_MAIN, RemoteDevice, Superblock, Uuid, VolumeRecord};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -106,7 +104,7 @@ fn pool_options(config: &PoolConfig, precise_timers: bool, trace_every: u32) -> 
 /// Opens a pool's devices, makes them at the first use, and stacks its layers over them.
 ///
 /// # Errors
-/// What is wrong with them or with the configuration.
+/// If a device or the configuration is wrong; the error names the mistake.
 pub(crate) fn open_pool(
     config: &PoolConfig,
     mut facts: Facts,
@@ -145,8 +143,7 @@ pub(crate) fn open_pool(
         warn_of_settings(&config, &what);
     }
     let cache = open_cache(&config, &mut facts.cache, held.superblock().pool_uuid, &mut store)?;
-    let (cache_locks, cache_device, fast) =
-        cache.map_or((None, None, Vec::new()), |c| (c.locks, c.device, c.devices));
+    let (cache_locks, cache_device, fast) = cache.map_or((None, None, Vec::new()), |c| (c.locks, c.device, c.devices));
     if let Some(device) = cache_device {
         // Without a size the cache has all of its device.
         let sections = [&mut config, &mut configured].map(|c| c.cache.as_mut());
@@ -437,7 +434,8 @@ fn serve_without(
     store: &mut MetaStore,
 ) -> std::result::Result<OpenCache, String> {
     store.miss_cache().map_err(|e| e.to_string())?;
-    let known = |v: &VolumeRecord| KnownVolume { id: v.key.id, generation: v.key.generation, behind: store.may_be_behind(v) };
+    let known =
+        |v: &VolumeRecord| KnownVolume { id: v.key.id, generation: v.key.generation, behind: store.may_be_behind(v) };
     facts.known = Some(store.volumes().map(known).collect());
     tracing::error!(
         pool = config.name.get_ref(),
@@ -505,7 +503,8 @@ fn open_cache_devices(
 /// Notes of which volumes only the cache may have something from now on, before anything is written to them. Returns all volumes, and of
 /// which of them it may have something already.
 fn note_behind(mode: CacheMode, store: &mut MetaStore) -> std::result::Result<Vec<KnownVolume>, String> {
-    let known = |v: &VolumeRecord| KnownVolume { id: v.key.id, generation: v.key.generation, behind: store.may_be_behind(v) };
+    let known =
+        |v: &VolumeRecord| KnownVolume { id: v.key.id, generation: v.key.generation, behind: store.may_be_behind(v) };
     let known = store.volumes().map(known).collect();
     let is_back = |v: &&VolumeRecord| v.cache.unwrap_or(mode) == CacheMode::Back;
     let back: Vec<u32> = store.volumes().filter(is_back).map(|v| v.key.id).collect();
@@ -516,7 +515,7 @@ fn note_behind(mode: CacheMode, store: &mut MetaStore) -> std::result::Result<Ve
 /// Gives up what only a pool's cache has of a volume, while no node serves the pool.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a text.
 pub fn give_up(config: &PoolConfig, volume: &str) -> std::result::Result<(), String> {
     let (_held, mut store) = match (&config.device.file, &config.device.rbd) {
         (None, None) => return Err("a pool without a device has no cache".into()),
@@ -577,7 +576,7 @@ fn device_bytes(path: &Path) -> u64 {
 /// A pool's plan and stack, as configured, over devices that offer `offers`.
 ///
 /// # Errors
-/// What is wrong with the configuration.
+/// If the configuration is wrong; the error names the mistake.
 pub fn build_stack(
     config: &PoolConfig,
     facts: &Facts,

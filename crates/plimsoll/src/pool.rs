@@ -153,7 +153,7 @@ fn restore(device: &Path, from: &Path, older: bool, yes: bool, json: bool) -> Re
     Ok(())
 }
 
-/// Has flushes served again, and shows the pool's state after it.
+/// Orders that flushes are served again, and shows the pool's state after that.
 fn recover(name: &str, control: &Control) -> Result<()> {
     let client = Client::new(control)?;
     client.order(Method::POST, &format!("/v1/pools/{}/recover", segment(name)))?;

@@ -54,7 +54,7 @@ fn wait_for(s: &Server, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
-/// Whether the cache of volume `name` must stay, as the pool has recorded it.
+/// Returns true if the pool has recorded that volume `name` needs its cache.
 fn is_needed(s: &Server, name: &str) -> bool {
     let v = status(s);
     let volumes = v["volumes"].as_array().unwrap();
@@ -62,7 +62,7 @@ fn is_needed(s: &Server, name: &str) -> bool {
     volume["behind"].as_bool().unwrap()
 }
 
-/// What the node says of a pool that is served without its cache: one problem of its own, and no outage.
+/// The node says of a pool that is served without its cache: one problem of its own, and no outage.
 fn assert_without_cache(server: &Server, file: &str, why: &str) {
     let v = wait_for(server, "the start is over", |v| v["state"] != "recovering");
     let problem = v["problem"].as_str().unwrap_or_default();
@@ -283,7 +283,8 @@ fn flushes_are_served_again_by_the_operator_alone() {
         let dir = tempfile::tempdir().unwrap();
         let Some((failing, config)) = on_failing_device(dir.path(), "back") else { return };
         let server = Server::start(dir.path(), &config);
-        let create = ["volume", "create", "other", "--pool", "p", "--size", "1MiB", "--tenant", "t", "--cache", "through"];
+        let create =
+            ["volume", "create", "other", "--pool", "p", "--size", "1MiB", "--tenant", "t", "--cache", "through"];
         server.cli(&create);
         let mut c = Client::once_served(&server.socket(), "vol");
         let mut other = Client::connect(&server.socket(), "other").unwrap();

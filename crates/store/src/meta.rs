@@ -367,7 +367,7 @@ impl MetaStore {
         Ok(volume)
     }
 
-    /// Has a volume's requests treated otherwise by its pool's cache.
+    /// Changes a volume's mode in its pool's cache. `None` is the pool's default.
     ///
     /// While the pool is served without its cache ([`CacheRecord::absent`]) nothing can be written that only the cache has. So a volume
     /// isn't behind by this then; a start with the cache makes it so before it serves.
@@ -439,8 +439,8 @@ impl MetaStore {
         self.commit(vec![Edit::PutSettings(Some(settings))], false)
     }
 
-    /// Records that the pool is served without its cache from now on: its device failed, can't be opened, or isn't configured. What the device
-    /// holds is out of date as soon as this is durable, which must be before anything is written without the cache. The next start
+    /// Records that the pool is served without its cache from now on: its device failed, can't be opened, or isn't configured. The device's
+    /// content is out of date as soon as this is durable, which must be before anything is written without the cache. The next start
     /// that has the device calls [`MetaStore::outdate_cache`] for it before it is read, so that however often the pool is started
     /// without it, its generation moves once. Does nothing if that is recorded.
     ///
