@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Numbers of changes that the restore of an older backup skips. The newest change may be a few above the newest that is known, and an
-/// earlier program may have given an id's volumes as many generations.
+/// earlier program may have given an id's volumes generations above it.
 const CHANGES_SKIPPED: u64 = 1 << 20;
 /// Generations of the cache that such a restore skips if nothing tells the newest: more failures of its device than there were since the
-/// backup. Few beside the 32,768 that are told apart on the cache's device.
+/// backup. Few beside the 32,768 that the cache's device can distinguish.
 const CACHE_GENERATIONS_SKIPPED: u32 = 1024;
 
 /// Remains of a device's metadata.
@@ -28,7 +28,7 @@ pub(crate) struct Found {
     pub(crate) formatted: bool,
     /// The newest change, if it is known.
     pub(crate) changes: Option<u64>,
-    /// How often the cache's device was declared out of date, if it is known.
+    /// The cache's generation, if it is known.
     pub(crate) cache_generation: Option<u32>,
     /// The metadata, if they can be read.
     pub(crate) state: Option<State>,
