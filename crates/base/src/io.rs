@@ -99,13 +99,13 @@ impl fmt::Debug for IoId {
     }
 }
 
-/// A volume and how many times its number was reused: data kept under one key never show under another, so a
+/// A volume's number, and which of the volumes with that number it is: data kept under one key never show under another, so a
 /// deleted volume's can't come back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct VolumeKey {
     /// The volume's number in its pool; 0 is no volume (a pool's own I/O).
     pub id: u32,
-    /// Number of earlier volumes that had this number.
+    /// Higher than that of every earlier volume with this number; with gaps.
     pub generation: u32,
 }
 
