@@ -350,7 +350,7 @@ impl Front {
         }
     }
 
-    /// What was passed on of an entry has ended: the whole of it, or a part of a range.
+    /// Takes the end of what was passed on of an entry: the whole of it, or a part of a range.
     fn part_ended(&mut self, now: Time, at: usize, outcome: Outcome, data: Data, out: &mut Actions) {
         let e = &mut self.entries[at];
         if e.head.op.is_range() {
