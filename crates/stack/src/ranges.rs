@@ -111,7 +111,7 @@ impl Ranges {
         self.turn(tenant).waiting.push_front(which);
     }
 
-    /// The next thing to do. What is named waits no more; `state` knows each request that waits.
+    /// The next thing to do. The request that it names waits no more; `state` knows each request that waits.
     pub(crate) fn next(&mut self, now: Time, state: impl Fn(Which) -> State) -> Next {
         if now >= self.since + RANGE_EVERY {
             (self.since, self.passed) = (now, 0);
@@ -254,7 +254,7 @@ mod tests {
         assert!(r.turns.is_empty());
     }
 
-    /// What ended meanwhile, or is to be ended, takes nothing of the pace.
+    /// Requests that ended meanwhile, or are to be ended, take nothing of the pace.
     #[test]
     fn what_is_over_costs_nothing() {
         let mut r = of_a_mib();

@@ -8,7 +8,7 @@
 //! Unless the backup has the pool's own map, all space that it calls free is zeroed: free space reads as zeroes. So is what it calls a
 //! volume's and is another volume's by the metadata that are still there. If none are, nobody knows of such space.
 //!
-//! What other devices know of the pool, and an older backup takes back: `older.rs`.
+//! Knowledge of the pool on other devices, which an older backup takes back: `older.rs`.
 //!
 //! A restore that is broken off leaves a note (`unfinished.rs`), by which every start refuses the pool and the same restore goes on.
 

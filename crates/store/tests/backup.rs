@@ -259,7 +259,7 @@ fn no_key_is_given_twice_after_all_is_lost() {
     }
 }
 
-/// How often the cache's device was out of date isn't taken back, nor what was given up.
+/// A restore takes back neither the number of times that the cache's device was out of date nor what was given up.
 #[test]
 fn a_cache_that_was_out_of_date_or_given_up_since_stays_so() {
     for (offset, len) in [(0, 0), (MIB + 8192, 64 << 10), (0, 2 * MIB)] {
