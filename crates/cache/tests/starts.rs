@@ -499,6 +499,7 @@ fn a_volume_that_is_there_again_keeps_what_is_written_to_it() {
     let mut life = Life::start(life.cut(), setup, life.oracle.clone()).unwrap();
     assert_eq!(life.cache().status().dirty, 30, "the other one's");
     life.ask_extents(Op::Write, 1, 0..30).unwrap();
+    life.settle().unwrap();
     life.ask_flush(1).unwrap();
     life.settle().unwrap();
     let mut next = Life::again(life.cut(), setup, life.oracle.clone()).unwrap();
