@@ -216,6 +216,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(tuning::web::FullTarget),
         Box::new(tuning::web::SinglePoint),
         Box::new(tuning::web::Bounded),
+        Box::new(tuning::conflict::Conflict),
         Box::new(tuning::web::TwoBounds),
         Box::new(tuning::web::Load),
         Box::new(tuning::jobs::LoadLevels),
