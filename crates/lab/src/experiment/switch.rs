@@ -24,6 +24,8 @@ pub enum Switch {
     VolatileFence,
     /// VF-*: the first request of a turn is treated by the published rules, by where the arm is
     PublishedFence,
+    /// VF-*: the flash cache reads ahead, and doesn't keep what is read in order, as by default
+    ReadAhead,
     /// ML-E7: what is read and written is spread over the whole disk, by the megabyte
     SpreadMixes,
     /// NI-E5 to E8: writes end when the cache has them (write-back)
@@ -53,6 +55,7 @@ impl Switch {
             Switch::GetsAnywhere => "gets-anywhere",
             Switch::VolatileFence => "volatile-fence",
             Switch::PublishedFence => "published-fence",
+            Switch::ReadAhead => "read-ahead",
             Switch::SpreadMixes => "spread-mixes",
             Switch::WriteBack => "write-back",
             Switch::Runs => "runs",
