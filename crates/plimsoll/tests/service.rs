@@ -389,6 +389,11 @@ fn an_objective_that_stands_is_in_no_reloads_way() {
             false
         }
     });
+    // It is told before anybody misses anything: by how much, and in which pool.
+    let shown = server.cli(&["tenant", "show", "t"]);
+    assert!(shown.contains("in pool `p` the objective doesn't fit: "), "{shown}");
+    let shown = server.cli(&["cores"]);
+    assert!(shown.contains("at worst") && shown.contains("the objective of t doesn't fit: "), "{shown}");
     rewrite(dir.path(), &[("iops = 10000", "iops = 5000")]);
     server.cli(&["reload"]);
     let limits = server.control("GET", "/v1/pools/p/throttle").expect(200);
