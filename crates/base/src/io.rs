@@ -27,9 +27,13 @@ pub enum Op {
 }
 
 impl Op {
-    /// Does it change what a later read sees?
+    /// True if the operation changes what a later read returns: a write, a trim, or a write of zeroes.
     pub const fn is_change(self) -> bool {
         matches!(self, Op::Write | Op::Trim | Op::WriteZeroes)
+    }
+    /// Returns whether it names a range that it may change or read, and carries no bytes: a few bytes on the wire can mean gigabytes.
+    pub const fn is_range(self) -> bool {
+        matches!(self, Op::Trim | Op::WriteZeroes | Op::Cache)
     }
     /// A short name for logs and metrics.
     pub const fn name(self) -> &'static str {
@@ -64,7 +68,7 @@ impl IoFlags {
     /// the stack alone.
     pub const LATE: IoFlags = IoFlags(16);
 
-    /// Are all of `other`'s set?
+    /// True if all flags of `other` are set here, too.
     pub const fn has(self, other: IoFlags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -99,13 +103,13 @@ impl fmt::Debug for IoId {
     }
 }
 
-/// A volume and how many times its number was reused: data kept under one key never show under another, so a
+/// A volume's number, and which of the volumes with that number it is: data kept under one key never show under another, so a
 /// deleted volume's can't come back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct VolumeKey {
     /// The volume's number in its pool; 0 is no volume (a pool's own I/O).
     pub id: u32,
-    /// Number of earlier volumes that had this number.
+    /// Higher than that of every earlier volume with this number; with gaps.
     pub generation: u32,
 }
 
@@ -229,12 +233,12 @@ impl IoHead {
         self.offset.saturating_add(self.len)
     }
 
-    /// Do the two touch a common byte of the same volume?
+    /// True if both requests touch a common byte of the same volume.
     pub fn overlaps(&self, other: &IoHead) -> bool {
         self.volume == other.volume && self.offset < other.end() && other.offset < self.end()
     }
 
-    /// Did a client ask (as against a layer's own I/O)?
+    /// True if the request comes from a client; false if it is a layer's own I/O.
     pub const fn is_client(&self) -> bool {
         matches!(self.origin, Origin::Client)
     }
@@ -409,7 +413,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Done?
+    /// True if the request succeeded.
     pub const fn is_done(self) -> bool {
         matches!(self, Outcome::Done)
     }

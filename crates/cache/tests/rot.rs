@@ -323,7 +323,7 @@ fn said(p: &mut SimPool) -> (LayerState, String) {
     (state, if status.lost.is_empty() { why } else { format!("{why} lost: {:?}", status.lost) })
 }
 
-/// Is it any version of this sector?
+/// True if `got` is the content of any version of this sector.
 fn is_its_own(oracle: &Oracle, volume: u32, sector: u64, got: &[u8]) -> bool {
     (0..oracle.versions()).any(|version| content(volume, sector, version) == got)
 }

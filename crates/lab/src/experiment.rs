@@ -151,7 +151,7 @@ pub trait Experiment: Sync {
     fn is_timed(&self) -> bool {
         false
     }
-    /// Can traces be named for it to use instead of its own?
+    /// True if the experiment can use named traces instead of its own.
     fn takes_traces(&self) -> bool {
         false
     }
@@ -197,10 +197,11 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(replicas::two_levels::TwoLevels),
         Box::new(replicas::tiers::AllInOne),
         Box::new(replicas::writes::Writes),
-        Box::new(accuracy::DiskAccuracy { depth: accuracy::Depth::One, speed: accuracy::Speed::HalfBusy }),
-        Box::new(accuracy::DiskAccuracy { depth: accuracy::Depth::Four, speed: accuracy::Speed::HalfBusy }),
-        Box::new(accuracy::DiskAccuracy { depth: accuracy::Depth::One, speed: accuracy::Speed::TensOfMs }),
-        Box::new(accuracy::DiskAccuracy { depth: accuracy::Depth::Four, speed: accuracy::Speed::TensOfMs }),
+        Box::new(accuracy::DiskAccuracy::of(accuracy::Depth::One, accuracy::Speed::HalfBusy)),
+        Box::new(accuracy::DiskAccuracy::of(accuracy::Depth::Four, accuracy::Speed::HalfBusy)),
+        Box::new(accuracy::DiskAccuracy::of(accuracy::Depth::One, accuracy::Speed::TensOfMs)),
+        Box::new(accuracy::DiskAccuracy::of(accuracy::Depth::Four, accuracy::Speed::TensOfMs)),
+        Box::new(accuracy::DiskAccuracy::held_out()),
         Box::new(flash_accuracy::FlashAccuracy),
         Box::new(injected::InjectedErrors),
         Box::new(kept::Kept::Settled),
@@ -216,6 +217,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(tuning::web::FullTarget),
         Box::new(tuning::web::SinglePoint),
         Box::new(tuning::web::Bounded),
+        Box::new(tuning::conflict::Conflict),
         Box::new(tuning::web::TwoBounds),
         Box::new(tuning::web::Load),
         Box::new(tuning::jobs::LoadLevels),

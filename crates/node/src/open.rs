@@ -5,12 +5,13 @@ use crate::engine::{Device, Devices, FileDevice, PoolOptions, RbdDevice, Volatil
 use crate::look::{Step, Wanted};
 use crate::parts::settings::{self, CacheDevice, Live};
 use crate::plan::{CacheFacts, Facts};
-use plimsoll_base::CacheMode;
+use crate::planted::{self, Mistake};
+use plimsoll_base::{CacheMode, Time};
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_pool::{GivenUp, KnownVolume, PoolPlan};
 use plimsoll_rbd::{Cluster, Image};
 use plimsoll_sched::SchedulerKind;
-use plimsoll_stack::{Layer, Offer, Stack};
+use plimsoll_stack::{Front, Layer, Offer, Stack};
 use plimsoll_store::{
     CacheRecord, CreateOptions, DeviceFile, MetaStore, ROLE_MAIN, RemoteDevice, Superblock, Uuid, VolumeRecord,
 };
@@ -105,7 +106,7 @@ fn pool_options(config: &PoolConfig, precise_timers: bool, trace_every: u32) -> 
 /// Opens a pool's devices, makes them at the first use, and stacks its layers over them.
 ///
 /// # Errors
-/// What is wrong with them or with the configuration.
+/// If a device or the configuration is wrong; the error names the mistake.
 pub(crate) fn open_pool(
     config: &PoolConfig,
     mut facts: Facts,
@@ -471,7 +472,7 @@ fn note_behind(mode: CacheMode, store: &mut MetaStore, is_new: bool) -> std::res
 /// Gives up what only a pool's cache has of a volume, while no node serves the pool.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a text.
 pub fn give_up(config: &PoolConfig, volume: &str) -> std::result::Result<(), String> {
     let (_held, mut store) = match (&config.device.file, &config.device.rbd) {
         (None, None) => return Err("a pool without a device has no cache".into()),
@@ -532,13 +533,16 @@ fn device_bytes(path: &Path) -> u64 {
 /// A pool's plan and stack, as configured, over devices that offer `offers`.
 ///
 /// # Errors
-/// What is wrong with the configuration.
+/// If the configuration is wrong; the error names the mistake.
 pub fn build_stack(
     config: &PoolConfig,
     facts: &Facts,
     offers: Vec<Offer>,
 ) -> std::result::Result<(PoolPlan, Stack), String> {
     let plan = crate::plan::plan(config, facts, offers[plimsoll_pool::SLOW])?;
-    let stack = plimsoll_pool::build(&plan, offers).map_err(|e| e.to_string())?;
+    let mut stack = plimsoll_pool::build(&plan, offers).map_err(|e| e.to_string())?;
+    if planted::is(Mistake::RangesWhole) {
+        stack.with_layer(Time::ZERO, |f: &mut Front, _| f.set_parts(1 << 62));
+    }
     Ok((plan, stack))
 }

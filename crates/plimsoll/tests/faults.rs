@@ -111,7 +111,7 @@ fn a_full_disk_under_logs_is_only_its_tenants() {
     assert!(server.stop());
 }
 
-/// Who connects and says nothing keeps nobody out, however many there are.
+/// Clients that connect and send nothing keep nobody out, even 600 of them.
 #[test]
 fn silent_clients_shut_nobody_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -350,8 +350,7 @@ fn vanishing_and_deaf_clients_hurt_nobody() {
     assert!(server.stop());
 }
 
-/// What a vanishing client had asked for and hadn't begun is withdrawn: that a FLUSH of it ends undone says nothing of the
-/// device.
+/// Requests of a vanished client that haven't begun are withdrawn. A FLUSH withdrawn in this way isn't a failure of the device.
 #[test]
 fn a_client_that_vanishes_before_its_flush_takes_nobodys_durability() {
     let dir = tempfile::tempdir().unwrap();

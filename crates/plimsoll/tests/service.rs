@@ -360,7 +360,8 @@ fn a_pipe_that_closes_is_no_panic() {
     assert!(server.stop());
 }
 
-/// An objective that doesn't fit any more, by what requests turned out to take, isn't in the way of another change. Changing it is refused.
+/// An objective that doesn't fit any more, by what requests turned out to take, isn't in the way of another change. Changing it is refused,
+/// and so is a volume for another tenant with one.
 #[test]
 fn an_objective_that_stands_is_in_no_reloads_way() {
     let dir = tempfile::tempdir().unwrap();
@@ -371,7 +372,12 @@ fn an_objective_that_stands_is_in_no_reloads_way() {
             "class = \"best-effort\"",
             "class = \"latency-critical\"\nobjectives = [{ percentile = 99, within = \"1ms\" }]",
         )
-        .replace("size = \"64MiB\"\ntenant", "size = \"64MiB\"\nthrottle = { iops = 10000 }\ntenant");
+        .replace("size = \"64MiB\"\ntenant", "size = \"64MiB\"\nthrottle = { iops = 10000 }\ntenant")
+        .replace(
+            "[[grant]]",
+            "[[tenant]]\nname = \"u\"\nclass = \"latency-critical\"\nobjectives = [{ percentile = 99, within = \"1500us\" }]\n\
+             [[tenant]]\nname = \"b\"\nclass = \"best-effort\"\n[[volume]]\nname = \"other\"\npool = \"p\"\nsize = \"1MiB\"\ntenant = \"b\"\n[[grant]]",
+        );
     let server = Server::start(dir.path(), &text);
     let mut client = Client::connect(&server.socket(), "vol").unwrap();
     let mut reads = 0;
@@ -398,6 +404,10 @@ fn an_objective_that_stands_is_in_no_reloads_way() {
     server.cli(&["reload"]);
     let limits = server.control("GET", "/v1/pools/p/throttle").expect(200);
     assert_eq!(limits["volumes"][0]["iops"], 5000, "{limits}");
+    rewrite(dir.path(), &[("tenant = \"b\"", "tenant = \"u\"")]);
+    let answer = http::unix(&server.dir.join("control.sock"), "POST", "/v1/reload", Some(&json!({})));
+    assert!(answer.body.contains("of tenant `u` in pool `p` doesn't fit"), "{} {}", answer.code, answer.body);
+    assert_eq!(server.control("GET", "/v1/volumes/other").json()["tenant"], "b");
     drop(client);
     assert!(server.stop());
 }

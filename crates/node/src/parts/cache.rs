@@ -508,6 +508,6 @@ impl CacheView {
 pub struct CacheGiveUp {
     /// Of which volume.
     pub volume: String,
-    /// Must be true: the volume's dirty extents are lost.
+    /// Confirmation, `true`: the volume's dirty extents are lost.
     pub lose: bool,
 }

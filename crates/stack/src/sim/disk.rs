@@ -100,7 +100,8 @@ impl SimDisk {
         }
     }
 
-    /// Has it take and offer blocks of `block_bytes` only, a multiple of [`SECTOR_BYTES`]. A block still tears between sectors.
+    /// Sets the disk's block to `block_bytes`, a multiple of [`SECTOR_BYTES`]; the disk takes and offers whole blocks only. A block
+    /// still tears between sectors.
     #[must_use]
     pub fn with_blocks_of(mut self, block_bytes: u64) -> SimDisk {
         assert!(block_bytes.is_multiple_of(SECTOR_BYTES) && self.size_bytes.is_multiple_of(block_bytes));
@@ -108,7 +109,7 @@ impl SimDisk {
         self
     }
 
-    /// Has it remember earlier contents, for [`Corruption::Older`].
+    /// Keeps earlier contents, for [`Corruption::Older`].
     #[must_use]
     pub fn with_history(mut self) -> SimDisk {
         self.history.get_or_insert_default();
@@ -336,7 +337,7 @@ impl SimDisk {
         Outcome::Done
     }
 
-    /// Does a request for durability fail, now or with one that is under way?
+    /// True if a request for durability fails: now, or with an earlier one that is under way. If `now`, the disk loses its power first.
     fn fails(&mut self, id: IoId, now: bool) -> bool {
         if now {
             // FUA writes in flight will be answered as done: they are not among the lost.

@@ -72,6 +72,37 @@ fn busy_is_said_of_swapped_out_pages_only_and_brings_them_in() {
     assert!(s.is_idle());
 }
 
+/// Takes a read of a page in memory, has other pages evict it while it's being copied, and returns the time that the read took.
+fn read_while_evicted(mistake: Option<Planted>) -> Span {
+    let mut s = stack();
+    s.with_layer(Time::ZERO, |l: &mut PageCacheLayer, _| {
+        l.cache().insert(7);
+        mistake.into_iter().for_each(|m| l.plant(m));
+    });
+    assert!(offer(&mut s, Time::ZERO, 7, 100), "it's in memory, so it's never refused");
+    s.with_layer(Time::ZERO, |l: &mut PageCacheLayer, _| {
+        (100..164).for_each(|page| {
+            l.cache().insert(page);
+        });
+        assert_ne!(l.cache().residency(7), Residency::Resident, "64 others took its place");
+    });
+    loop {
+        let now = s.next_wake();
+        s.wake(now);
+        if let Some(c) = s.next_done() {
+            assert!(c.outcome.is_done(), "{:?}", c.outcome);
+            return now.since(Time::ZERO);
+        }
+    }
+}
+
+/// What was told to be in memory is read from there, whatever is evicted meanwhile (MT-M22).
+#[test]
+fn what_was_found_is_not_lost_before_it_is_read() {
+    assert!(read_while_evicted(None) <= US(100), "within its deadline");
+    assert!(read_while_evicted(Some(Planted::LookTwice)) > US(100), "the test finds the mistake");
+}
+
 const VOL: VolumeKey = VolumeKey { id: 1, generation: 1 };
 
 /// Bytes come from memory as they were written last, whatever overlaps: a plain array is the judge.
@@ -168,7 +199,7 @@ fn a_deadline_that_the_disk_can_meet_goes_down() {
     assert!(offer(&mut s, now, 7, 8000), "swapped out, but 5 ms are within 8");
 }
 
-/// Were in memory, and aren't.
+/// Brings pages into memory and drops them again.
 fn swap_out(s: &mut Stack, now: Time, pages: std::ops::Range<u64>) {
     s.with_layer(now, |l: &mut PageCacheLayer, _| {
         for page in pages {
@@ -197,7 +228,7 @@ fn what_is_refused_often_is_brought_in_once() {
     assert_eq!(s.layer::<PageCacheLayer>().unwrap().counts().fills_dropped, 5);
 }
 
-/// What waits above the memory doesn't get a first read refused either.
+/// A first read isn't refused because of requests that wait above the memory either.
 #[test]
 fn a_first_read_is_not_refused_for_what_is_above() {
     struct Holds;
