@@ -116,7 +116,8 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
         }
         w.chain("fence", Box::new(Fence::new(f.clone())));
     }
-    let (queue, model) = scheduled(scheduler, model, below.size_bytes)?;
+    let has_room = admission.is_some_and(|a| a.room.is_some());
+    let (queue, model) = scheduled(scheduler, has_room, model, below.size_bytes)?;
     w.chain("scheduler", queue);
     if let Some(model) = model {
         w.chain("model", Box::new(model));
@@ -201,7 +202,13 @@ fn cache_layer(c: &CachePlan, fast: &Offer) -> Result<Cache, BadPlan> {
 /// The scheduler, and the model with the predictor that the scheduler needs.
 type Scheduled = (Box<dyn Layer>, Option<ModelLayer<AnyModel>>);
 
-fn scheduled(s: &SchedulerPlan, model: Option<ModelLayer<AnyModel>>, below_bytes: u64) -> Result<Scheduled, BadPlan> {
+fn scheduled(
+    s: &SchedulerPlan,
+    has_room: bool,
+    model: Option<ModelLayer<AnyModel>>,
+    below_bytes: u64,
+) -> Result<Scheduled, BadPlan> {
+    let options = SchedulerOptions { has_room, ..s.options };
     if s.options.depth == 0 {
         return Err(BadPlan("depth 0 would serve nothing".into()));
     }
@@ -230,10 +237,10 @@ fn scheduled(s: &SchedulerPlan, model: Option<ModelLayer<AnyModel>>, below_bytes
                 MittSsd::new(flash, SsdPrecision::FULL)
             }
         };
-        let queue = s.kind.layer(&s.options, DiskModel::unknown(0));
+        let queue = s.kind.layer(&options, DiskModel::unknown(0));
         return Ok((queue, Some(model.with_predictor(Box::new(predictor)))));
     }
     // A modelled disk's profile is of all of it, however small the device behind it.
     let size_bytes = model.as_ref().map_or(below_bytes, |m| m.model().size_bytes());
-    Ok((s.kind.layer(&s.options, s.costs.of_disk(size_bytes)?), model))
+    Ok((s.kind.layer(&options, s.costs.of_disk(size_bytes)?), model))
 }
