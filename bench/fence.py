@@ -22,7 +22,7 @@ from node import Node, fio, fio_job
 CGROUPS = "/sys/fs/cgroup" if os.path.exists("/sys/fs/cgroup/cgroup.procs") else "/sys/fs/cgroup/cpu"
 # Percent of saturation.
 SHARES = [8, 24, 24, 24]
-# What fio is told, and the share of reads in percent.
+# fio's arguments, and the share of reads in percent.
 WORKLOADS = {
     "file": (["--rw=randrw", "--rwmixread=33", "--bsrange=4k-256k"], 33),
     "mail": (["--rw=randrw", "--rwmixread=50", "--bsrange=4k-28k", "--fsync=1"], 50),

@@ -1,4 +1,4 @@
-"""What every benchmark shares: its arguments, rounds that alternate, medians, tables, and a record of what was measured, where.
+"""Parts that all benchmarks share: arguments, alternating rounds, medians, tables, and a record of the machine and the measurement.
 
 `python3 bench/lib.py` checks itself.
 """
@@ -58,7 +58,7 @@ def commit():
 
 
 def machine():
-    """What a figure in wall-clock time depends on."""
+    """Returns the properties of the machine on which a figure in wall-clock time depends."""
     with open("/proc/cpuinfo") as f:
         models = {line.split(":", 1)[1].strip() for line in f if line.startswith("model name")}
     return {"processor": ", ".join(sorted(models)) or platform.machine(), "processors": len(os.sched_getaffinity(0)),

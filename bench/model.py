@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How well live volumes on modelled devices keep their models' times.
+"""Accuracy with which live volumes on modelled devices keep their models' times.
 
 usage: bench/model.py PLIMSOLL [--seconds S] [--rounds N] [--json OUT] [MODEL...]
 

@@ -58,7 +58,7 @@ class Node:
         assert "serves" in line, f"the node did not start: {line}"
 
     def cli(self, *arguments):
-        """What `plimsoll ARGUMENTS` on this node prints."""
+        """Returns the output of `plimsoll ARGUMENTS` on this node."""
         control = ["--control", f"{self.folder}/control.sock"]
         return subprocess.run([self.plimsoll, *arguments, *control], check=True, capture_output=True, text=True).stdout
 
@@ -90,7 +90,7 @@ def fio(folder, volume, seconds, ramp, *arguments, enter=None):
 
 
 def fio_job(process):
-    """What it measured, when it has ended."""
+    """Waits for the end of fio, and returns its measurements."""
     out, err = process.communicate()
     assert process.returncode == 0, err
     return json.loads(out[out.index("{"):])["jobs"][0]

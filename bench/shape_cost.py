@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What interception costs (AP-E13): of one request that is let in at once, in nanoseconds and instructions by part, and of a real server's
+"""Cost of interception (AP-E13). Measured are a request that is let in at once, in nanoseconds and instructions by part, and a real server's
 requests with and without the shim.
 
 usage: bench/shape_cost.py PLIMSOLL GATE_COST [--rounds N]

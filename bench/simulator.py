@@ -48,7 +48,7 @@ def main():
             if s[4] is None:
                 ns = float(re.search(r"([\d.]+) ns a request", own_seconds([f"{FOLDER}/{s[1]}"])[1]).group(1))
             else:
-                # What building and aging the device takes is in both runs.
+                # The time of building and aging the device is in both runs.
                 ns = (own_seconds(command(s, s[4]))[0] - own_seconds(command(s, s[4] // 10))[0]) / (s[4] * 0.9) * 1e9
             best[s[0]] = min(best.get(s[0], ns), ns)
     print("| stack | ns a request | million a second | instructions a request |\n| --- | --- | --- | --- |")

@@ -217,7 +217,7 @@ def expect(what, found):
 
 
 def data(t):
-    """What is written is there: nbdcopy, qemu-img, zeroes and trims at odd places, a restart."""
+    """Written data are there: nbdcopy, qemu-img, zeroes and trims at odd places, a restart."""
     image("data")
     checked = run(t.plimsoll, "check", Node(t.plimsoll, t.folder, "data").config, check=False)
     expect("`check` warns that all of the image is zeroed", "zeroes ALL" in checked.stdout)

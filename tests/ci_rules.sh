@@ -44,6 +44,11 @@ rule arrows-http "domain doesn't know its HTTP" "echo 'use crate::http::Control;
 rule licence "license" "sed -i 's/\"MIT\", //' tests/dependencies.py" "tests/dependencies.py"
 rule bans "use one" "sed -i 's/\"syn\"//' tests/dependencies.py" "tests/dependencies.py"
 rule source "not from" "sed -i 's/^REGISTRY = .*/REGISTRY = \"elsewhere\"/' tests/dependencies.py" "tests/dependencies.py"
+rule words-predicate "begins with" "echo '/// Is it planted.
+pub fn planted() {}' >> $source" "tests/words.py"
+rule words-question "asks" "echo '// Why is it planted?' >> $source" "tests/words.py"
+rule words-tests "begins with" "echo '/// Does it begin so.' >> crates/cache/tests/space.rs" "tests/words.py"
+rule words-itself "its example" "sed -i 's/^PREDICATE = re.compile(/&\"x\" + /' tests/words.py" "tests/words.py"
 rule unused "remove it" "sed -i 's/^\[dependencies\]/&\nlibc.workspace = true/' crates/throttle/Cargo.toml" "tests/unused.py"
 rule table "tests/suites.toml" "sed -i 's/^| base | nothing/| base | luck/' CONTRIBUTING.md" "tests/run.py --table check"
 rule clock "disallowed method" "echo '/// Now.

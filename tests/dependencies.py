@@ -21,7 +21,7 @@ TWICE = {"cpufeatures", "embedded-io", "getrandom", "itertools", "num-bigint", "
 
 
 def allowed(license):
-    """Is one way to read the expression all allowed? `A/B` is an old form of `A OR B`."""
+    """True if at least one alternative of the expression consists of allowed licences. `A/B` is an old form of `A OR B`."""
     text = (license or "").replace("/", " OR ").replace("(", " ( ").replace(")", " ) ")
     words, at = text.split(), 0
 

@@ -84,7 +84,7 @@ class Suite:
 
 
 def take_signals():
-    """What a shell makes a background job ignore, its children would ignore too: a test that interrupts one would wait for ever."""
+    """Restores signals that a shell makes a background job ignore. A test's children would ignore them too, and never end when interrupted."""
     for taken in TAKEN_AGAIN:
         signal.signal(taken, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TAKEN_AGAIN)

@@ -86,7 +86,7 @@ def svg(cells):
 
 
 def top(program, address):
-    """What `plimsoll top` shows in a terminal after a few seconds."""
+    """Returns the screen of `plimsoll top` in a terminal after a few seconds."""
     child, terminal = pty.fork()
     if child == 0:
         os.environ["TERM"] = "xterm-256color"

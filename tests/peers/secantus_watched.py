@@ -23,7 +23,7 @@ def watched(body, context):
         return dispatch(body, context)
     with lock:
         running += 1
-        # Who looks takes the file away to begin anew.
+        # A reader removes the file, so that the count begins anew.
         if not os.path.exists(path):
             most = 0
         if running > most:

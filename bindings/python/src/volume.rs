@@ -21,7 +21,7 @@ enum Replicas {
     Groups(Vec<Vec<String>>),
 }
 
-/// Bytes to be written. What can't change is sent from where it is; other buffers are copied first, as their owner goes on.
+/// Bytes to be written. Immutable bytes are sent from their place; other buffers are copied first, as their owner may change them.
 #[derive(FromPyObject)]
 enum Source {
     Bytes(PyBackedBytes),
@@ -125,7 +125,7 @@ impl Volume {
         outcome.map_err(|e| Trouble::Write(e).raised(py))
     }
 
-    /// Has a change made on the client's thread, to its end: half a change would end the writer.
+    /// Starts a change on the client's thread. It runs to its end, as half a change would end the writer.
     fn change_soon(&self, what: Change, to: &Completions, number: u64) -> PyResult<()> {
         let open = self.open()?;
         let (writer, ending) = (open.writer()?, Ending::new(to, number));

@@ -168,7 +168,7 @@ impl Bands {
         b
     }
 
-    /// Is this mistake planted?
+    /// True if the configuration plants this mistake (for tests).
     pub(crate) fn has(&self, planted: Planted) -> bool {
         self.config.planted == Some(planted)
     }
@@ -335,7 +335,7 @@ impl Bands {
         self.change_parts(now, io, out);
     }
 
-    /// Has the buffer room for a change? Zeroes take none.
+    /// True if the buffer has room for this change. Zeroes take no bytes of it. An empty buffer takes a change of any length.
     fn has_room(&self, io: &Io) -> bool {
         let bytes = if io.op == Op::Write { io.len } else { 0 };
         let (frozen, runs) = self.rewrite.as_ref().map_or((0, 0), |r| (r.frozen.bytes(), r.frozen.len()));
@@ -407,7 +407,7 @@ impl Bands {
         self.work(now, out);
     }
 
-    /// Whatever there is to do beside single requests.
+    /// Performs the layer's work beside single requests: ends flushes that were waited for, and rewrites bands.
     pub(crate) fn work(&mut self, now: Time, out: &mut Actions) {
         loop {
             let settled = if self.waiters.is_empty() { 0 } else { self.settled() };

@@ -115,12 +115,12 @@ impl Pieces {
         })
     }
 
-    /// Is every byte of `from..to` here?
+    /// True if the data of every byte of `from..to` are here.
     pub fn covers(&self, from: u64, to: u64) -> bool {
         self.over(from, to).all(|(.., data)| data.is_some())
     }
 
-    /// Is every byte of `from..to` here, and zero?
+    /// True if every byte of `from..to` is here, and zero.
     pub fn is_zero(&self, from: u64, to: u64) -> bool {
         self.over(from, to).all(|(.., data)| matches!(data, Some(Data::Zeroes)))
     }

@@ -68,7 +68,7 @@ impl Place {
         }
     }
 
-    /// Has it none?
+    /// True if the place has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -101,7 +101,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// The places on a device of `device_bytes` in blocks of `block_bytes`. What is left behind its last whole zone isn't used.
+    /// The places on a device of `device_bytes` in blocks of `block_bytes`. Space behind its last whole zone isn't used.
     ///
     /// # Errors
     /// If the shape doesn't fit the device; says which number to change.

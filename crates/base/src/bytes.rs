@@ -3,7 +3,7 @@
 /// `64KiB`, `64K`, `8GiB`, `512B`, `4096` as bytes; units are powers of 1024.
 ///
 /// # Errors
-/// What to write instead, if it isn't one.
+/// If the text isn't a size; the error shows a valid form.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let t = text.trim();
     let split = t.find(|c: char| !c.is_ascii_digit()).unwrap_or(t.len());

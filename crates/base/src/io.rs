@@ -27,7 +27,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Does it change what a later read sees?
+    /// True if the operation changes what a later read returns: a write, a trim, or a write of zeroes.
     pub const fn is_change(self) -> bool {
         matches!(self, Op::Write | Op::Trim | Op::WriteZeroes)
     }
@@ -64,7 +64,7 @@ impl IoFlags {
     /// the stack alone.
     pub const LATE: IoFlags = IoFlags(16);
 
-    /// Are all of `other`'s set?
+    /// True if all flags of `other` are set here, too.
     pub const fn has(self, other: IoFlags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -229,12 +229,12 @@ impl IoHead {
         self.offset.saturating_add(self.len)
     }
 
-    /// Do the two touch a common byte of the same volume?
+    /// True if both requests touch a common byte of the same volume.
     pub fn overlaps(&self, other: &IoHead) -> bool {
         self.volume == other.volume && self.offset < other.end() && other.offset < self.end()
     }
 
-    /// Did a client ask (as against a layer's own I/O)?
+    /// True if the request comes from a client; false if it is a layer's own I/O.
     pub const fn is_client(&self) -> bool {
         matches!(self.origin, Origin::Client)
     }
@@ -409,7 +409,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Done?
+    /// True if the request succeeded.
     pub const fn is_done(self) -> bool {
         matches!(self, Outcome::Done)
     }

@@ -51,7 +51,7 @@ pub fn least_squares(features: &[Vec<f64>], targets: &[f64]) -> Option<Vec<f64>>
 const ROUNDS: usize = 30;
 
 /// Weights that minimise the summed absolute error, by least squares that weigh each row by how well it was met before; errors
-/// below `fine` count alike. What happens now and then, and then costs much, doesn't move them: they are right for most rows.
+/// below `fine` count alike. Rare rows with large errors don't move the weights: they are right for most rows.
 pub fn least_deviations(features: &[Vec<f64>], targets: &[f64], fine: f64) -> Option<Vec<f64>> {
     let mut w = least_squares(features, targets)?;
     for _ in 0..ROUNDS {

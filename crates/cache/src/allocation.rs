@@ -1,5 +1,5 @@
-//! BLOCK_STATUS: extents of which only the cache may have the latest are data, whatever the slow device has there; of the rest its
-//! answer is right, also of clean cached extents. Answered from memory where nothing else is asked for.
+//! BLOCK_STATUS. An extent is data if it is dirty, being written back, or being changed in the cache. For all others, clean cached
+//! ones included, the slow device's answer is right. A range of the former only is answered from memory.
 
 use crate::config::Planted;
 use crate::index::Key;

@@ -363,7 +363,7 @@ mod tests {
         }
     }
 
-    /// What bare extents leave free between them is filled.
+    /// Space that bare extents leave free between them is filled.
     #[test]
     fn bare_extents_waste_little() {
         let mut c = Chunk::first(0, 1, false, &layout());

@@ -1,12 +1,13 @@
-//! Writing back: what only the cache has goes to the slow device, in address order, a batch at a time (NI-M15). Each partition
-//! writes back by itself: where volumes have their own parts, one doesn't wait for another.
+//! Write-back: dirty extents are written to the slow device, in address order, a batch at a time (NI-M15). Each partition writes back
+//! by itself. Where volumes have their own parts, one volume's write-back doesn't wait for another's.
 //!
 //! ```text
-//!  a batch of what is durable on the fast device (which is flushed first if that isn't enough): read, check, unpack, write to the
-//!     slow device, what adjoins as one ──► flush of the slow device ──► clean, in memory and in the journal
+//!  a batch of extents that are durable on the fast device (which is flushed first if there are few): read, check, unpack, write to the
+//!     slow device, adjoining extents as one ──► flush of the slow device ──► clean, in memory and in the journal
 //! ```
-//! A batch gets larger as long as flushes take longer than what they cover. What the slow device refuses is tried again at once, each
-//! extent alone, then every second, while the rest goes on ([`crate::refused`]).
+//! The next batch is twice as large if a batch's flush took longer than half of its writes' time. It is half as large if the flush took
+//! less than an eighth. A write that the slow device refuses is tried again at once, each extent alone, then every second, while the
+//! others go on ([`crate::refused`]).
 
 use crate::batch::{Batch, DirtyPart, Item, Piece, WriteBack, runs_of};
 use crate::config::{Mode, Planted};

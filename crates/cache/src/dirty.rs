@@ -1,5 +1,5 @@
-//! Dirty extents: their WEUs, those that can't be written back now, and those that the slow device has although the journal's record
-//! of it isn't durable yet.
+//! Dirty extents and their WEUs. Some of them can't be written back now. Others are on the slow device already, and the journal's record of
+//! that isn't durable yet.
 
 use crate::index::{Key, Loc};
 use crate::layer::Cache;
@@ -92,7 +92,7 @@ impl Dirty {
         true
     }
 
-    /// Don't try to write it back before `until`.
+    /// The extent isn't written back again before `until`.
     pub(crate) fn hold(&mut self, key: Key, until: Time) {
         let Some(weus) = self.keys.get(&key) else { return };
         if self.held.insert(key, until).is_none() {

@@ -1,13 +1,14 @@
-//! Durability: what the next start will find, and who must wait until it will.
+//! Durability: the state that the next start will find, and the requests that must wait until it will.
 //!
 //! ```text
-//!  a dirty chunk written ──► fast device flushed ──► journal: its headers are there ──► the flush ends; what it supersedes is dead
-//!  a clean WEU written   ──► both devices flushed ──► journal: which slots are dead, that the rest counts
-//!  an entry dead, a WEU evicted, an extent clean, a volume gone ──► journal ──► who waits for that goes on
+//!  a dirty chunk written ──► fast device flushed ──► journal: its headers are there ──► the flush ends; extents it supersedes are dead
+//!  a clean WEU written   ──► both devices flushed ──► journal: dead slots, and that the rest is valid
+//!  an entry dead, a WEU evicted, an extent clean, a volume gone ──► journal ──► requests that wait for that go on
 //! ```
-//! [`Durability`] owns the journal, the flushes of the fast device, the confirmation of clean WEUs and the requests that wait for any of
-//! them. It receives events, and hands back what to write, which device to flush, and which requests go on. The index, whose WEUs have
-//! the bits that the journal tells of, is lent to it. It refuses to know what a chunk holds, what a request is, and who sends I/O.
+//! [`Durability`] owns the journal, the flushes of the fast device, the confirmation of clean WEUs, and the requests that wait for
+//! any of them. It receives events. It returns what to write, which device to flush, and which requests go on. The index, whose
+//! WEUs have the bits that the journal records, is lent to it. It doesn't know what a chunk holds, what a request is, and who sends
+//! I/O.
 
 mod confirming;
 mod deaths;
@@ -531,7 +532,7 @@ mod tests {
         Undurable { weu: 0, sequence: 40, part: 0, number, slots, supersedes }
     }
 
-    /// Has request 9 flush a chunk. Returns whether it is over when the device was flushed, and when the journal is written.
+    /// Lets request 9 flush a chunk. Returns whether it has ended after the device's flush, and whether after the journal's write.
     fn flush_ends(planted: Option<Planted>) -> (bool, bool) {
         let (mut d, mut index) = part(planted);
         d.want_flush_for(9);

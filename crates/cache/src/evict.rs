@@ -1,8 +1,8 @@
-//! Making room: the WEU used longest ago goes, as a whole (NI-M17).
+//! Making room: the least recently used WEU is evicted, as a whole (NI-M17).
 //!
 //! ```text
-//!  leaving ──► what is dirty in it is written back, what relies on it is durable ──► its header is read, its entries go
-//!     ──► journal: nothing of it counts (if it did) ──► TRIM ──► free
+//!  leaving ──► its dirty extents are written back, extents that rely on it are durable ──► its header is read, its entries are removed
+//!     ──► journal: nothing in it is valid (if recovery would trust it) ──► TRIM ──► free
 //! ```
 
 use crate::chunk::Superseded;
@@ -111,7 +111,7 @@ impl Cache {
         (own.unwrap_or(VolumeKey::POOL), TenantId::default())
     }
 
-    /// Has what supersedes the extents of a leaving WEU made durable: until then they must stay.
+    /// Orders a flush of the extents that supersede those of a WEU that is being evicted. Until they are durable, the WEU must stay.
     fn want_durable_successors(&mut self, weu: u32) {
         if self.index.weu(weu).dirty > 0 {
             return;

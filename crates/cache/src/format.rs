@@ -3,13 +3,13 @@
 //! ```text
 //!  a WEU   │ header of chunk 0 │ of chunk 1 │ ...  free  ... │ extents of chunk 1 │ extents of chunk 0 │
 //! ```
-//! A chunk of dirty extents has a copy of its header before its extents: if the header is corrupt, what it names isn't lost.
+//! A chunk of dirty extents has a copy of its header before its extents. If the header is corrupt, its extents aren't lost.
 //!
-//! A WEU that is written whole is one chunk (NI-M3). Where a flush comes before it is full, what there is is written as a
-//! chunk, and the next one goes between.
+//! A WEU that is written whole is one chunk (NI-M3). If a flush comes before the WEU is full, its extents so far are written as a
+//! chunk. The next chunk goes between this chunk's header and its extents.
 //!
-//! An extent that was compressed has a head before it. One that is stored as it is is *bare*: it lies on pages of flash of its own,
-//! and its checksum is in the chunk's entry, so that reading it touches no more pages than it has.
+//! A compressed extent has a head before it. An extent that is stored uncompressed is *bare*. It lies on flash pages of its own, and
+//! its checksum is in the chunk's entry, so that reading the extent touches no further page.
 
 use crate::index::Fingerprint;
 use crate::layout::RECORD_BYTES;
@@ -285,7 +285,7 @@ pub enum Record {
         sequence: u64,
         /// Its content under this number may be torn or corrupt, whatever its headers say.
         suspect: bool,
-        /// If it's a WEU of clean extents under this number, its headers count; without this they don't.
+        /// True if the headers of the WEU's clean extents are valid under this number. If false, recovery ignores them.
         confirmed: bool,
     },
     /// Headers of dirty extents are durable, of the first `slots` slots of the WEU under this number.

@@ -1,11 +1,11 @@
-//! The gate: which extents are being changed, who waits for that, and whose fill may still go on.
+//! The gate: extents that are being changed, requests that wait for that, and fills that may still go on.
 //!
-//! An extent that is changed *in the cache* is closed for everybody else's change until that has ended. Changes that go *through* to the slow
-//! device may be under way together (what overlaps is ordered above), but nothing changes the extent in the cache meanwhile. A *fill* brings
-//! into the cache what was read or written some time ago: it holds a token, and any change of the extent takes that away. A fill that went
-//! on without its token would cache an older content than the slow device has.
+//! An extent that is changed *in the cache* is closed for all other changes until that one has ended. Changes that go *through* to
+//! the slow device may be in flight together; overlapping ones are ordered above. Nothing changes the extent in the cache
+//! meanwhile. A *fill* brings data into the cache that was read or written some time ago. It holds a token, and any change of the
+//! extent takes the token away. A fill that went on without its token would cache an older content than the slow device has.
 //!
-//! It refuses to know what a change does, and where.
+//! The gate doesn't know what a change does, and where.
 
 use crate::config::Planted;
 use crate::index::Key;

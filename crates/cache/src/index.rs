@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  file index     <volume, extent> ──► WEU, place in it, generation; base or duplicate, dirty or clean
-//!  fingerprints   128 bits         ──► the same, in LRU order where there may be fewer than extents
-//!  WEUs           generation, live and dirty extents, which slots are dead; in LRU order per partition
+//!  fingerprints   128 bits         ──► the same; in LRU order if there may be fewer fingerprints than extents
+//!  WEUs           generation, live and dirty extents, dead slots; in LRU order per partition
 //! ```
-//! A WEU that is evicted gets its next generation: whatever still points at the old one is stale from then on. Base entries
-//! go through the WEU's header; duplicates, which it doesn't list by where their bytes are, when they are met or by the cleaner
-//! (NI-M17, NI-M18).
+//! A WEU that is evicted gets its next generation. All entries with the old generation are stale from then on. Base entries are removed
+//! by the WEU's header, which lists them. A header doesn't list duplicates by the place of their bytes. They are removed when a look-up
+//! meets them, or by the cleaner (NI-M17, NI-M18).
 
 use crate::fingerprints::{Fingerprints, FpEntry};
 use crate::place::mix;
@@ -217,7 +217,7 @@ impl Index {
         Some(Loc::of_bits(e.loc))
     }
 
-    /// Points `key` at `loc`. What it pointed at before, unless that was stale.
+    /// Points `key` at `loc`. Returns the place it pointed at before, unless that was stale.
     pub fn set(&mut self, key: Key, loc: Loc) -> Option<Loc> {
         let generation = self.weus[loc.weu() as usize].generation;
         self.count_dirty(loc, 1);
@@ -235,7 +235,7 @@ impl Index {
         Some(Loc::of_bits(old.loc))
     }
 
-    /// Forgets `key`. What it pointed at, unless that was stale.
+    /// Forgets `key`. Returns the place it pointed at, unless that was stale.
     pub fn remove(&mut self, key: Key) -> Option<Loc> {
         let at = self.files.find(key.0)?;
         let old = self.files.get(at);

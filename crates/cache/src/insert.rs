@@ -201,7 +201,8 @@ impl Cache {
         u64::from(self.layout.weus) * u64::from(self.layout.slots_max())
     }
 
-    /// Has a header say that `key` is a duplicate of what is at `loc`; where it says so, if there was room.
+    /// Adds a reference to a chunk's header: `key` is a duplicate of the extent at `loc`. Returns the reference's place, or `None`
+    /// without room.
     pub(crate) fn name_duplicate(
         &mut self,
         now: Time,

@@ -1,11 +1,13 @@
-//! The journal: what the headers on the device don't say, in the order it happened (NI-M14, NI-M19).
+//! The journal: facts that the headers on the device don't have, in the order of their events (NI-M14, NI-M19).
 //!
-//! Records gather while a write is under way and go out together (a group commit), with FUA. When a half is full, the other
-//! begins with a snapshot of all that still matters. Who must not act before a record is durable waits for its number.
+//! Records gather while a write is under way and go out together (a group commit), with FUA. When a half is full, the other begins
+//! with a snapshot of all facts that are still needed. A caller that must not act before a record is durable waits for the record's
+//! number.
 //!
 //! Each block is written to two places, and is durable when both have it. So a block that is corrupt in one place is read from the
-//! other, and a block that is whole in neither was never durable, unless a later one says that it was ([`JournalBlock::since`]) or a
-//! chunk's header that its epoch was: then the journal is corrupt, and isn't taken for one that ends there.
+//! other. A block that is whole in neither place was never durable, unless later data record that it was. Such data are a later
+//! block ([`JournalBlock::since`]), or a chunk's header with the block's epoch. Then the journal is corrupt: it isn't taken for a
+//! journal that ends there.
 
 use crate::format::{JournalBlock, Record, records_per_block};
 use crate::layout::Layout;
@@ -87,7 +89,7 @@ impl Journal {
         self.durable
     }
 
-    /// Has the next write tell how many chunks are durable, though there may be nothing else to say.
+    /// Orders a block that records how many chunks are durable, even if there is no other record to write.
     pub fn want_block(&mut self) {
         self.wants_block = true;
     }

@@ -1,13 +1,13 @@
-//! The layer: what becomes of each request, and who does what next.
+//! The layer: the course of each request, and the order of the layer's own work.
 //!
 //! ```text
 //!  read ──► per extent: WEU (memory or fast device, checked and unpacked by a worker) │ read ahead │ slow device, then fill
-//!  write through ──► cached copies dead, in the journal if a start believed them ──► slow device ──► done ──► fill
+//!  write through ──► cached copies dead, in the journal if a start trusts them ──► slow device ──► done ──► fill
 //!  write back ──► fingerprint, pack (workers) ──► open WEU ──► done;  flush: chunk, journal, flush of both devices
 //!  fill ──► fingerprint ──► duplicate │ pack ──► open WEU ──► full: written whole
 //! ```
-//! Recovery, the gate and durability own their state; the rest is kept here, and changed by `read`, `write`, `insert`, `evict`, `destage`.
-//! After each event [`Cache::progress`] continues the work that it allows.
+//! Recovery, the gate and durability own their state. The rest is kept here, and is changed by `read`, `write`, `insert`, `evict` and
+//! `destage`. After each event [`Cache::progress`] continues the work that the event allows.
 
 use crate::batch::{DirtyPart, WriteBack};
 use crate::chunk::Chunk;

@@ -3,10 +3,11 @@
 //! ```text
 //!  page │ journal, even: copy, copy │ journal, odd: copy, copy │ WEU 0 │ WEU 1 │ ...
 //! ```
-//! The page says what the rest is; each of its eight sectors says all of it. Integers are little-endian; bytes not named are zero.
+//! The page describes the rest of the device. Each of its eight sectors has the whole description. Integers are little-endian; bytes
+//! that aren't named are zero.
 //!
-//! A device of version 2 has the same places, but one copy of each half of the journal, which takes all of the half, and one of what
-//! the page says, with its checksum at the end of the page. A start converts it.
+//! A device of version 2 has the same places. It has one copy of each half of the journal, which takes all of the half. It has one
+//! description, whose checksum is at the end of the page. A start converts such a device.
 
 use crate::config::Shape;
 use crate::format::records_per_block;
@@ -53,7 +54,7 @@ impl Layout {
     /// A cache on `device_bytes`.
     ///
     /// # Errors
-    /// What is wrong with its shape, or that the device is too small.
+    /// If the shape is invalid, or the device is too small.
     pub fn new(device_bytes: u64, block_bytes: u32, shape: Shape, salt: u64) -> Result<Layout, String> {
         Layout::with(device_bytes, block_bytes, shape, salt, half_bytes)
     }
@@ -302,7 +303,7 @@ mod tests {
         }
     }
 
-    /// Whatever sectors of the new page a power loss leaves, it is a page of one version or the other.
+    /// After a power loss at any sector of the new page, the page is valid in exactly one of the two versions.
     #[test]
     fn a_page_that_is_being_converted_is_one_of_both() {
         let new = Layout::new(64 << 20, 512, Shape::default(), 7).unwrap();

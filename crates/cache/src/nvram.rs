@@ -1,4 +1,4 @@
-//! NVRAM before the fast device (NI-M14): a small device that keeps what was written to it, for what must be durable at once.
+//! NVRAM before the fast device (NI-M14): a small device that survives a loss of power, for writes that must be durable at once.
 //!
 //! ```text
 //!  small write ──► record in both copies of the NVRAM's ring ──► done, and durable;  now and then: to the device, flush, the ring
@@ -7,8 +7,8 @@
 //!  flush ──► done, unless something large was written since the last one
 //!  start ──► records that are whole in either copy, in order ──► the device, flush ──► the ring is empty ──► serving
 //! ```
-//! The cache above knows nothing of it: its journal and the ends of its WEUs are small writes, and a client's flush in
-//! write-back mode waits for nothing but the NVRAM.
+//! The cache above doesn't know of the NVRAM. Its journal and the ends of its WEUs are small writes, so a client's flush in write-back
+//! mode waits for the NVRAM only.
 
 use crate::config::Planted;
 use crate::nvram_ring::{Reading, Record, Ring};

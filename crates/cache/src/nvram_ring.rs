@@ -1,14 +1,16 @@
-//! The NVRAM's ring, in two copies: records one after the other, each with where the ring began when it was written.
+//! The NVRAM's ring, in two copies: records one after the other. Each record has the number of the first record that was still needed
+//! when it was written.
 //!
 //! ```text
 //!  NVRAM   │ ring │ the same ring │
 //!  record  │ magic 4 │ bytes 4 │ salt 8 │ number 8 │ first number that counts 8 │ offset 8 │ checksum 8 │ whole below 8 │ place 8 │ data
 //! ```
-//! A record takes whole blocks and is acknowledged when both copies have it. So one that is corrupt in one copy is read from the other,
-//! and one that is whole in neither was never acknowledged, unless a later one says that it was: then the NVRAM is corrupt.
+//! A record takes whole blocks and is acknowledged when both copies have it. So a record that is corrupt in one copy is read from the
+//! other. A record that is whole in neither copy was never acknowledged, unless a later one states that it was: then the NVRAM is
+//! corrupt.
 //!
-//! NVRAM of version 1 has one ring, which takes all of it, and no numbers below which all are whole. Its records are moved on to the
-//! device under its rules, then a ring of this version begins.
+//! NVRAM of version 1 has one ring, which takes all of it, and no number below which all records are whole. Its records are moved on to
+//! the device under the rules of version 1. Then a ring of this version begins.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use xxhash_rust::xxh3::xxh3_64;

@@ -1,5 +1,5 @@
-//! Shares of the WEUs. Where space is shared, all of it is one part. Where each volume has its own, the parts together are
-//! never more than the whole: a part that may grow always finds something free, or another that must shrink.
+//! Shares of the WEUs. Where space is shared, all of it is one part. Otherwise each volume has a part of its own, and the parts together
+//! are never more than the whole. So a part that may grow always finds a free WEU, or another part that must shrink.
 
 use crate::config::Sharing;
 use crate::layer::Cache;

@@ -225,8 +225,8 @@ impl Policy {
         slots <= self.slots_max() && open.used + takes + header_bytes(slots) <= self.unit_bytes() as u32
     }
 
-    /// Has the open WEU's header name a duplicate, as the layer does: names take up to half of its slots and don't fill it, but
-    /// for a few WEUs that may be mostly names.
+    /// Adds a duplicate's name to the open WEU's header, as the layer does. Names take up to half of a WEU's slots. A few WEUs may
+    /// consist mostly of names.
     fn name(&mut self, key: Key) {
         if self.config.unit == Unit::Extent {
             return;

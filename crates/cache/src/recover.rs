@@ -1,13 +1,15 @@
-//! Starting: from what is on the fast device, and nothing else (NI-M19).
+//! Recovery: the state of the cache from the fast device alone (NI-M19).
 //!
 //! ```text
-//!  page ──► journal, both copies of both halves ──► headers of all WEUs ──► dirty chunks that may be torn: each is checked ──► [`Recovered`]
+//!  page ──► journal, both copies of both halves ──► headers of all WEUs ──► dirty chunks that may be torn: each is checked
+//!     ──► [`Recovered`]
 //! ```
-//! A WEU's header says what was written in it, the journal what of that isn't true any more; of clean extents, if it's true at all. Of two entries for one extent that
-//! of the later chunk counts; within a chunk, the later slot's. (Not the later WEU's: one for dirty extents may be open for long.)
+//! A WEU's header lists the extents that were written in it. The journal records which of them are no longer valid, and which WEUs'
+//! clean extents are valid at all. Of two entries for one extent, that of the later chunk is valid; within a chunk, that of the later
+//! slot. The number of the WEU doesn't decide, as a WEU for dirty extents may be open for long.
 //!
-//! [`Recovery`] is a state machine: it takes what was read, orders what to read next, and ends with a value. It owns all that it has read
-//! so far; the index and the volumes are lent to it. Nothing is written before it has ended: see `start`.
+//! [`Recovery`] is a state machine: it takes the bytes read, orders what to read next, and ends with a value. It owns all that it has
+//! read so far; the index and the volumes are lent to it. Nothing is written before it has ended: see `start`.
 
 mod judge;
 mod marks;
@@ -32,16 +34,16 @@ use unreadable::Unreadable;
 
 /// Headers read at once.
 const READS_MAX: u32 = 32;
-/// The journal is read in pieces of as much.
+/// Bytes of a piece in which the journal is read.
 const PIECE_BYTES: u64 = 1 << 20;
-/// A WEU's headers are looked for in as much first.
+/// Bytes at a WEU's beginning that are first searched for headers.
 const HEADERS_BYTES: u64 = 32 << 10;
 
 /// Numbers of WEUs and chunks have the number of their start above these bits.
 pub(crate) const LIFE_SHIFT: u32 = 40;
 /// Starts that a cache may have.
 const LIVES_MAX: u64 = (1 << 24) - 2;
-/// More epochs than any device lives for.
+/// More epochs than any device reaches.
 const EPOCHS_MAX: u64 = 1 << 62;
 
 /// Phases of a recovery, in order.
@@ -123,7 +125,7 @@ pub(crate) struct Recovery {
     begun_at: Time,
     device_bytes: u64,
     outstanding: u32,
-    /// What is read of the copies of the journal's halves; of a device of version 2 of the two halves, each twice as long.
+    /// Bytes read of the copies of the journal's halves. A device of version 2 has two halves, each twice as long, and no copies.
     copies: [Vec<u8>; 4],
     /// The device is of version 2.
     old: bool,
@@ -133,14 +135,14 @@ pub(crate) struct Recovery {
     durable: u64,
     /// The number of this start: above those of all WEUs and chunks that were ever begun, whether anything of them is left or not.
     life: u64,
-    /// What is clean is not believed: the device was away.
+    /// True if clean extents are ignored, because the device was away.
     stale: bool,
     /// [`crate::CacheConfig::generation`] when the journal was written.
     generation: u16,
     /// By WEU.
     marks: Vec<Marks>,
     least: Vec<u64>,
-    /// By WEU, the number under which clean extents in it count.
+    /// By WEU, the number under which its clean extents are valid.
     confirmed: Vec<u64>,
     /// By WEU, the number under which headers of dirty extents are there, and of how many slots.
     held: Vec<(u64, u32)>,
@@ -158,7 +160,7 @@ pub(crate) struct Recovery {
     found: Vec<(u64, u32, bool, Option<u16>)>,
     /// Of each WEU's chunks: the first slot, and which it was of all.
     chunks: Vec<Vec<(u32, u64)>>,
-    /// What they hold.
+    /// Content of the WEUs found.
     load: Found,
     /// WEUs that are mostly names.
     of_names: Vec<u32>,
@@ -303,7 +305,8 @@ impl Recovery {
         Ok(None)
     }
 
-    /// The device is laid out so: with as many WEUs as the program had that made it.
+    /// Takes the layout found on the device. Its number of WEUs may differ from the one computed here: another version of the
+    /// program may have made the cache.
     fn take_layout(&mut self, found: Layout) {
         let had = std::mem::replace(&mut self.layout, found).weus;
         self.orders.push(Order::Layout(found));
@@ -366,7 +369,7 @@ impl Recovery {
         self.read_headers(now, world)
     }
 
-    /// The journal doesn't say any more what it said. If nobody can miss anything the cache begins anew, with nothing in it.
+    /// Handles a journal that lost records which were durable. If no volume can miss data because of that, the cache starts empty.
     fn take_corrupt(&mut self, corrupt: journal::Corrupt, world: &World) -> Result<(), Failure> {
         if world.volumes.may_be_behind() {
             return Err(Failure::Device(corrupt.why));
@@ -469,7 +472,7 @@ impl Recovery {
         self.read_headers(now, world)
     }
 
-    /// What a WEU's headers say, unless its end may be torn: that is looked at first.
+    /// Takes what a WEU's headers list. If the WEU's end may be torn, that end is read first.
     fn take_headers(&mut self, weu: u32, found: Vec<ChunkHeader>, world: &mut World) {
         let Some(first) = found.first() else { return };
         let sequence = first.sequence;

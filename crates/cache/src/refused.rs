@@ -94,7 +94,9 @@ impl Cache {
                     (r.error, r.retry_at) = (error, now + RETRY);
                     r.halted = tally.written == 0 && (r.halted || tally.refused >= HALTING.min(least));
                 }
-                None if tally.written > 0 && self.dirty.refused_of(slot).next().is_none() => drop(self.refusals.remove(&slot)),
+                None if tally.written > 0 && self.dirty.refused_of(slot).next().is_none() => {
+                    drop(self.refusals.remove(&slot))
+                }
                 None if tally.written > 0 => {
                     if let Some(r) = self.refusals.get_mut(&slot) {
                         (r.halted, r.retry_at) = (false, now);
@@ -121,9 +123,8 @@ impl Cache {
         if self.stopping {
             return Vec::new();
         }
-        let due = |(slot, r): &(&u16, &Refusal)| {
-            self.volumes[usize::from(**slot)].partition == part && r.retry_at <= now
-        };
+        let due =
+            |(slot, r): &(&u16, &Refusal)| self.volumes[usize::from(**slot)].partition == part && r.retry_at <= now;
         let of_volume = |(slot, r): (&u16, &Refusal)| {
             let (first, end) = (Key::new(*slot, 0), Key::new(slot + 1, 0));
             let (before, after) = (self.dirty.range(first, r.next), self.dirty.range(r.next, end));

@@ -1,5 +1,6 @@
-//! Fingerprints after a start: they are read from the headers once more, while requests are served already. What is written
-//! before is stored again where it's a duplicate of what isn't known yet. Taking them in before would triple a start.
+//! Fingerprints after a start: they are read from the headers once more, while requests are already served. Until then a duplicate
+//! of an extent whose fingerprint isn't known yet is stored again. Reading fingerprints before the first request would triple the
+//! time of a start.
 
 use crate::format::{Slot, headers};
 use crate::index::{Loc, WeuState};

@@ -183,7 +183,7 @@ impl Cache {
         self.send_own(now, FAST, op, (VolumeKey::POOL, TenantId::default()), range, data, pending, out);
     }
 
-    /// Has a worker do something.
+    /// Orders a task for a worker thread.
     pub(crate) fn order_work(
         &mut self,
         what: WorkFor,

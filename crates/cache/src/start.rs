@@ -23,7 +23,7 @@ impl Cache {
         self.recover(now, |r, _| r.begin(now, fast.size_bytes, fast.block_bytes), out);
     }
 
-    /// Has the recovery take a step, does what it orders, and goes on with its result.
+    /// Runs a step of the recovery, carries out its orders, and continues with its result.
     fn recover(&mut self, now: Time, step: impl FnOnce(&mut Recovery, &mut World) -> Step, out: &mut Actions) {
         let State::Recovering(recovery) = &mut self.state else { return };
         let mut world = World { config: &self.config, index: &mut self.index, volumes: &mut self.volumes };

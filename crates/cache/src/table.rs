@@ -1,8 +1,8 @@
-//! A hash table for tens of millions of small entries: they lie densely, in the order they came, and buckets of 32 bits point
-//! at them. Nothing is spent on empty places but those four bytes, and a sweep over all entries is a walk over an array.
+//! A hash table for tens of millions of small entries. The entries lie densely in an array, and buckets of 32 bits point at them. An
+//! empty bucket costs four bytes and nothing else, and a sweep over all entries is a walk over an array.
 //!
-//! A bucket has the entry's place, and in the bits that the place leaves free a tag of its hash: a look-up that passes by
-//! other entries' buckets needn't look at those entries, which are anywhere in memory.
+//! A bucket has the entry's place. In the bits that the place leaves free it has a tag of the entry's hash. So a look-up that passes
+//! other entries' buckets needn't read those entries, which are anywhere in memory.
 
 /// An entry of a table.
 pub trait Entry: Copy {
@@ -231,7 +231,7 @@ impl<E: Entry> Table<E> {
                 break;
             }
             let home = scaled(E::hash(self.get(self.place(self.buckets[b])).key()), n);
-            // May it go to the hole? Only if its home isn't between the hole (exclusive) and where it is.
+            // The entry may move into the hole only if its home isn't between the hole (exclusive) and its present bucket.
             if from_to(home, b) >= from_to(hole, b) {
                 self.buckets[hole] = self.buckets[b];
                 hole = b;

@@ -224,7 +224,7 @@ pub struct Unpack {
     pub extent_bytes: u64,
     /// The wanted part of the extent: offset and length.
     pub wanted: (u64, u64),
-    /// Don't compare checksums (a planted mistake).
+    /// Checksums aren't compared (a planted mistake).
     pub trusting: bool,
     /// It is known to be compressed, or not; for the modelled cost.
     pub packed: bool,

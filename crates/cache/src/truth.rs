@@ -38,7 +38,7 @@ impl Cache {
         self.chunks.iter().position(has)
     }
 
-    /// Points `key` at `loc`; `own` is where a header says so. What it pointed at before is superseded.
+    /// Points `key` at `loc`; `own` is where a header says so. The extent that `key` pointed at before is superseded.
     pub(crate) fn point(&mut self, key: Key, loc: Loc, own: Option<Loc>) {
         let was_dirty = self.mark_clean(key);
         let old_ref = self.take_reference(key, was_dirty);

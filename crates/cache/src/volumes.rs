@@ -188,8 +188,8 @@ impl Volumes {
 }
 
 impl Cache {
-    /// Makes a volume known, or changes how it is cached. What only the cache has of a volume that is no longer write-back
-    /// goes to the slow device from now on.
+    /// Makes a volume known, or changes how it is cached. Dirty extents of a volume that is no longer write-back are written back
+    /// from now on.
     ///
     /// # Errors
     /// If 65,535 volumes are known.

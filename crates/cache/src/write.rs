@@ -1,8 +1,10 @@
 //! Changes: through to the slow device, or into the cache.
 //!
-//! An extent goes *through* if its volume is write-through: its cached copy is made invalid for every later start before the slow
-//! device can have anything newer. It is changed *in the cache* if its volume is write-back, or if only the cache has its latest
-//! content (the volume was write-back until now; it is being written back).
+//! An extent goes *through* if its volume is write-through. Its cached copy is made invalid for every later start before the slow device
+//! can have anything newer.
+//!
+//! An extent is changed *in the cache* by a write of a write-back volume, and by any change if the extent is dirty or being written
+//! back. The latter also happens in a volume that was write-back until now.
 
 use crate::config::{Mode, Planted};
 use crate::index::Key;

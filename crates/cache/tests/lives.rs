@@ -35,7 +35,7 @@ fn setup(seed: u64, rng: &mut Rng) -> Setup {
     otherwise(Setup { config, ..start }, rng, 0.5, &mut Tally::default())
 }
 
-/// What may be configured otherwise from one life to the next, each with this probability.
+/// Changes settings that may differ from one start to the next, each with the given probability.
 fn otherwise(before: Setup, rng: &mut Rng, chance: f64, tally: &mut Tally) -> Setup {
     let mut after = before;
     let (c, modes) = (&mut after.config, [Mode::Back, Mode::Through, Mode::Off]);
@@ -121,7 +121,7 @@ fn at_home(life: &mut Life) -> Result<(), String> {
     as_below(life)
 }
 
-/// Nothing is dirty: is what is read what the slow disk has?
+/// Checks that reads return the slow disk's content. Nothing may be dirty.
 fn as_below(life: &mut Life) -> Result<(), String> {
     let read = life.read_all()?;
     for (v, read) in (0..).zip(&read) {

@@ -1,4 +1,4 @@
-//! How fast write-back goes where the slow device's flushes are dear: a modelled device, so the figures are the model's.
+//! Pace of write-back where the slow device's flushes are dear. The device is a model, and so are the figures.
 
 use plimsoll_base::*;
 use plimsoll_cache::*;
@@ -13,7 +13,7 @@ const KEY: VolumeKey = VolumeKey { id: 1, generation: 1 };
 const WRITES: u64 = 12_000;
 const OUTSTANDING: usize = 16;
 
-/// What serves one request after the other: each takes a while, and so long for each KiB; a flush longer.
+/// A device that serves one request after the other: `each` for a request, `kib` for each KiB, `flush` for a flush.
 struct Arm {
     queue: VecDeque<Io>,
     free_at: Time,
@@ -154,8 +154,8 @@ fn write_through_over_a_fast_device_that_cannot_keep_up_costs_next_to_nothing() 
     assert!(with * 100 >= without * 95, "{with} requests a second with a cache, {without} without");
 }
 
-/// What a client waits for a write and its flush, write-back, alone, over a fast device whose writes take 50 us and whose flushes 500;
-/// the slow device's flush takes less, and isn't in the figure. The journal's record that the chunk is there is part of it.
+/// Time that a client waits for a write and its flush, with write-back and alone. A write to the fast device takes 50 us, a flush
+/// 500. The slow device's flush takes less, and isn't in the figure. The journal's record of the chunk is part of it.
 #[test]
 fn a_flush_waits_for_two_writes_more_than_its_chunk() {
     let mut p = pool(plain(), Mode::Back, Arm::new(us(50), us(0), us(50)), Arm::new(us(50), us(1), us(500)));

@@ -42,9 +42,9 @@ fn writers_that_wait_for_room_go_on() {
     }
 }
 
-/// What was written while space was shared lies in WEUs that are one volume's part from now on. Volume 0 needs them, and the
-/// other, of which there is something in them, asks for nothing: it is written back all the same. In the second turn it is
-/// volume 1 that has written its extents again, into its own part, and nobody flushes: what it had before must stay until then.
+/// Extents written while space was shared lie in WEUs that are one volume's part from now on. Volume 0 needs those WEUs. The other
+/// volume has extents in them and sends no request; its extents are written back all the same. In the second turn volume 1 has
+/// written its extents again, into its own part, and nobody flushes. Its older extents must stay until a flush.
 #[test]
 fn who_shared_space_before_is_not_stuck_in_parts_of_its_own() {
     let extents = SECTORS * common::SECTOR / EXTENT;

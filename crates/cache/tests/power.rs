@@ -8,7 +8,7 @@ use plimsoll_cache::*;
 use plimsoll_stack::sim::SimDisk;
 use std::collections::BTreeMap;
 
-/// What the cache was doing when the power went.
+/// Names the cache's activity at the power loss.
 fn phase(a: Activity) -> &'static str {
     match a {
         Activity { recovering: true, .. } => "start",

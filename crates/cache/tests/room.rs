@@ -108,7 +108,7 @@ fn an_orderly_end_ends() {
     }
 }
 
-/// What was dirty when it was asked for is written back, whatever is written meanwhile; then the asking is over.
+/// A flush of the cache writes back the extents that were dirty at its begin, whatever is written meanwhile. Then it ends.
 #[test]
 fn a_flush_of_the_cache_ends_under_load_and_not_before() {
     let mut life = begin(CacheConfig { weus_max: 20, watermark_percent: 90, ..config() });

@@ -323,7 +323,7 @@ fn said(p: &mut SimPool) -> (LayerState, String) {
     (state, if status.lost.is_empty() { why } else { format!("{why} lost: {:?}", status.lost) })
 }
 
-/// Is it any version of this sector?
+/// True if `got` is the content of any version of this sector.
 fn is_its_own(oracle: &Oracle, volume: u32, sector: u64, got: &[u8]) -> bool {
     (0..oracle.versions()).any(|version| content(volume, sector, version) == got)
 }
@@ -443,7 +443,15 @@ fn judge(disks: Vec<SimDisk>, life: &Life, done: &[String], rng: &mut Rng, tally
 /// older data may come back.
 fn heal(p: SimPool, seen: &Seen, oracle: &Oracle, life: &Life, rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
     let (setup, extents) = (life.setup, SECTORS / 8);
-    let mut second = Life { pool: p, oracle: oracle.clone(), setup, may_fail: true, failed: 0, errors: Vec::new(), slow_lost: false };
+    let mut second = Life {
+        pool: p,
+        oracle: oracle.clone(),
+        setup,
+        may_fail: true,
+        failed: 0,
+        errors: Vec::new(),
+        slow_lost: false,
+    };
     if second.cache().wants_failure_record() {
         second.setup.config.generation += 1;
         second.order(plimsoll_cache::CacheControl::FailureNoted);

@@ -1,4 +1,4 @@
-//! Whose the space is, and what of it is kept free (VF-M4, VF-M6).
+//! Tests of the owners of space, and of the part that is kept free (VF-M4, VF-M6).
 
 mod common;
 use common::{EXTENT, Life, SECTOR, SECTORS, Setup};

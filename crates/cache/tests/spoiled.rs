@@ -32,7 +32,7 @@ fn bytes(n: u64) -> Vec<u8> {
     (0..EXTENT_SECTORS).flat_map(|s| content(0, s, 10 * n + 8)).collect()
 }
 
-/// Where an extent of volume 0 lies on the fast disk.
+/// Returns the place of an extent of volume 0 on the fast disk.
 fn place(life: &mut Life, extent: u64) -> u64 {
     let l = layout();
     for weu in 0..l.weus {

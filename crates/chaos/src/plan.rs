@@ -268,7 +268,7 @@ impl Plan {
         4096
     }
 
-    /// May `mode` be how a volume is cached?
+    /// True if the pool has a cache, so that its volumes have a cache mode.
     pub fn has_cache(&self) -> bool {
         self.cache.is_some()
     }
@@ -286,12 +286,12 @@ impl Plan {
         self.cache.as_ref().map_or(0, |c| (c.part_weus() * c.weu_kib) << 10)
     }
 
-    /// Is the scheduler CFQ, and is there a policy of cores with slack?
+    /// Returns two facts of the plan: the scheduler is CFQ; the policy of cores is one with slack (QWin).
     pub fn knobs(&self) -> (bool, bool) {
         (self.sched == "cfq", self.cores.is_some_and(|c| c.1.starts_with("qwin")))
     }
 
-    /// May faults be injected? They are the live engine's, beside the layers.
+    /// True if faults may be injected. Only the live engine injects faults, beside the layers.
     pub fn injects(&self) -> bool {
         self.is_live
     }

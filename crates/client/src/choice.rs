@@ -120,13 +120,13 @@ impl PolicyKind {
         }
     }
 
-    /// Is `limit` of use to it?
+    /// True if the policy uses `limit`.
     const fn has_limit(self) -> bool {
         use PolicyKind::{Base, C3, Clone, Prequal, Snitch, Tied};
         !matches!(self, Base | Clone | Tied | Snitch | C3 | Prequal)
     }
 
-    /// Does it ask nodes to refuse what would be late?
+    /// True if the policy sends reads with a deadline, so that nodes refuse reads that would be late.
     pub const fn has_deadline(self) -> bool {
         matches!(self, PolicyKind::Mitt | PolicyKind::MittWait | PolicyKind::MittBudget)
     }

@@ -87,7 +87,7 @@ impl Course {
         self.ended
     }
 
-    /// Was a try sent to `node`?
+    /// True if a try was sent to `node`.
     pub fn was_tried(&self, node: u16) -> bool {
         self.tries.iter().any(|t| t.node == node)
     }

@@ -7,7 +7,7 @@ use plimsoll_client::{
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// What a node does with a try.
+/// A node's behaviour on a try.
 #[derive(Clone, Copy, Debug)]
 enum Does {
     Answers {

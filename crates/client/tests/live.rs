@@ -57,7 +57,7 @@ async fn a_read_goes_on_to_the_next_when_a_node_is_busy() {
     assert_eq!((counts.gets, counts.tries, counts.busy, counts.failed), (1, 3, 2, 0));
 }
 
-/// What nodes say of their sizes may be anything.
+/// A node may report any size.
 #[tokio::test]
 async fn a_set_larger_than_all_numbers_is_refused() {
     let (_dir, fakes) = nodes([Does::Serve; 3]);

@@ -87,7 +87,7 @@ async fn a_change_that_a_replica_lacks_fails_and_is_the_last() {
     until_farewells(&fakes, [1, 0]).await;
 }
 
-/// Whoever drops a write half way may have left one replica with it: no farewell to any.
+/// A write dropped half way may be on one replica only. The writer then ends without a farewell to any node.
 #[tokio::test]
 async fn a_write_that_is_given_up_ends_the_writer_without_a_farewell() {
     let (_dir, fakes) = two();

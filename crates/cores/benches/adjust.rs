@@ -1,4 +1,4 @@
-//! What looking at a queue and adjusting its cores costs on a real thread: `cargo bench -p plimsoll-cores`.
+//! Cost of examining a queue and adjusting its cores on a real thread: `cargo bench -p plimsoll-cores`.
 #![allow(missing_docs)]
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};

@@ -1,15 +1,15 @@
 //! Admission of objectives: whether one fits beside those already promised, and the number of cores that it lacks.
 //!
-//! A tenant may have `in_flight_max` requests in flight (its permits). With n cores of depth d, the last of them waits for
-//! in_flight_max · T_io / (n·d). So the objective needs
+//! A tenant may have `in_flight_max` requests in flight (its permits). With n cores of depth d, the last of those requests waits for
+//! in_flight_max · T_io / (n·d). So the objective needs, at its worst,
 //!
 //! ```text
 //! n = in_flight_max · T_io / (T_slo - Tail_io) / d
 //! ```
-//! cores at its worst, with T_io and Tail_io as measured of the tenants that there are (its own queue's if it has one, else
-//! the slowest latency-critical one's, else any). Objectives of one type share a queue: their in-flight bounds add up. The
-//! sum over all types is compared with the cores. It's a promise about the worst load that permits let in, so a tenant
-//! with an objective should have permits to match.
+//! cores. T_io and Tail_io are measured values of the objective's own queue, if it has one. Otherwise they are those of the slowest
+//! latency-critical queue, or else of the slowest queue of any kind. Objectives of one type share a queue: their in-flight bounds
+//! add up. The sum over all types is compared with the cores. It holds for the worst load that permits admit, so a tenant with an
+//! objective should have permits to match.
 
 use crate::demand::Bound;
 use crate::queue::{Queue, Queues};
@@ -34,7 +34,7 @@ pub struct Fit {
     pub verdict: Verdict,
 }
 
-/// Does it fit?
+/// Result of the admission check of one tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// It does.
@@ -53,7 +53,7 @@ pub enum Verdict {
 }
 
 impl Fit {
-    /// May the tenant be accepted?
+    /// True if the tenant may be accepted: it fits, or nothing was measured yet.
     pub fn is_accepted(&self) -> bool {
         matches!(self.verdict, Verdict::Fits | Verdict::Unmeasured)
     }
@@ -115,7 +115,7 @@ fn tail_at(q: &Queue, percentile_bp: u16) -> Span {
     at(q.service.tails()).min(alone)
 }
 
-/// Would a tenant with these terms fit? `except` is one whose terms they would replace.
+/// Computes whether a tenant with these terms would fit. `except` is a tenant whose terms these would replace.
 pub fn fit(queues: &Queues, terms: &Terms, except: Option<TenantId>) -> Fit {
     let cores = u64::from(queues.cores);
     let mut promised = 0;

@@ -1,18 +1,21 @@
 //! The bound on best effort's changes of the device (ours, beyond QWin).
 //!
 //! QWin gives best effort every core that the objectives don't need at the moment. The device may suffer from that load all the
-//! same: its queue, its flushes and its garbage collection serve all tenants. So the writes, zeroes, trims and flushes of best
-//! effort are held to a *level*: their mean number in flight, a write of 64 KiB being one unit. A level of 4 keeps four such
-//! writes in flight; a level of 1/4 keeps one a quarter of the time. A flush, a trim or zeroes are one unit, however long: they
-//! cost the device their time, not their range.
+//! same: its queue, its flushes and its garbage collection serve all tenants. So best effort's writes, zeroes, trims and flushes
+//! are held to a *level*: their mean number in flight, in units. A write of 64 KiB is one unit, other writes are in proportion. A
+//! level of 4 keeps four such writes in flight; a level of 1/4 keeps one in flight a quarter of the time. A flush, a trim or zeroes
+//! are one unit, however long: they cost the device their time, not their range.
 //!
-//! * Each objective of each queue has a level of its own; the lowest holds. A late request lowers it by a sixteenth. One in
-//!   time raises it by a smaller step: the two balance where 60 % of what the objective allows is late.
-//! * A late request lowers nothing if best effort had nothing in flight shortly before. No level is more than halved in
-//!   [`ROUND`], nor by requests that had arrived before: a stall of the device is one event.
+//! * Each objective of each queue has a level of its own; the lowest one holds. A late request lowers its level by a sixteenth. A
+//!   request in time raises it by a smaller step, if best effort uses the level. Both steps balance where the late requests are
+//!   60 % of those that the objective allows.
+//! * A late request lowers nothing if best effort had nothing in flight shortly before. The late requests that arrived within one
+//!   [`ROUND`] halve a level at most: a stall of the device is one event.
 //! * A new level begins at a quarter of a unit and grows quickly until a request is late.
-//! * While no request with an objective is in flight, the levels are weighted more and more until nothing is held. The next
-//!   such request finds the learned levels. Levels also grow with time while none is late, and fade slowly while there is none.
+//! * If no request with an objective was in flight for a second, the levels in force are doubled again and again until nothing is
+//!   held. The next such request finds the learned levels.
+//! * Learned levels also double with time. They double every 4 s while best effort uses its level and no request was late for 10 s.
+//!   They double every minute while there is no request with an objective.
 //! * Best effort always has a least pace ([`HOLD_UNIT`]): no request at the front of a queue is held longer than [`HOLD_MAX`].
 
 use crate::status::BoundStatus;
@@ -22,7 +25,7 @@ use plimsoll_base::{IoHead, Objective, Op, Span, Time};
 pub const UNIT: u64 = 1 << 32;
 /// Bytes of a write that is one unit.
 pub const UNIT_BYTES: u64 = 64 << 10;
-/// The lowest level. What is passed at it is held no longer than [`HOLD_UNIT`] allows.
+/// The lowest level. At this level a request is held no longer than [`HOLD_UNIT`] allows.
 pub const FLOOR: u64 = UNIT / 1024;
 /// From this level on nothing is held.
 pub const OPEN: u64 = 256 * UNIT;
@@ -70,7 +73,7 @@ const RANGE_PIECE_MAX: u64 = 1 << 30;
 const PIECE_SHORT: Span = Span::from_millis(1);
 const PIECE_LONG: Span = Span::from_millis(4);
 
-/// Is this request bounded, if it's of best effort?
+/// True if a best-effort request of this kind is bounded: a change or a flush.
 pub fn is_bounded(head: &IoHead) -> bool {
     head.op.is_change() || head.op == Op::Flush
 }
@@ -182,7 +185,7 @@ impl WriteBound {
         }
     }
 
-    /// Do the objectives of queue `at` decide the level?
+    /// True if the objectives of queue `at` decide the level: they have the lowest level, and it holds something back.
     pub fn is_decided_by(&self, at: usize) -> bool {
         let learned = |levels: &Vec<Level>| levels.iter().map(|l| l.value).min().unwrap_or(OPEN);
         let lowest = self.levels.iter().map(learned).min().unwrap_or(OPEN);
@@ -196,12 +199,12 @@ impl WriteBound {
         }
     }
 
-    /// Can't best effort be to blame for a request that arrived at `arrived`? It did nothing, or was at its least.
+    /// True if best effort can't have made a request late that arrived at `arrived`: it had nothing in flight, or its level was the lowest.
     pub fn is_blameless(&self, arrived: Time) -> bool {
         self.was_quiet(arrived) || self.level() <= FLOOR
     }
 
-    /// Was nothing of best effort in flight that could have delayed a request that arrived at `arrived`?
+    /// True if no best-effort request was in flight that could have delayed a request that arrived at `arrived`.
     fn was_quiet(&self, arrived: Time) -> bool {
         self.in_flight == 0 && self.left_at.is_none_or(|left| left + AFTER < arrived)
     }
@@ -345,7 +348,7 @@ impl WriteBound {
         self.peaks[0].max(self.peaks[1]).max(self.in_flight)
     }
 
-    /// Does best effort use up its level?
+    /// True if best effort uses its level: at least half of it, or its credit is spent.
     fn is_used(&self) -> bool {
         self.credit < 0 || self.used() >= self.level() / 2
     }
@@ -549,7 +552,7 @@ mod tests {
         assert_eq!(b.piece_bytes(Op::Trim), RANGE_PIECE, "each kind by itself");
     }
 
-    /// Whatever happened before.
+    /// Returns a bound after random events of `steps` steps: a property must hold after any history.
     fn any_history(seed: u64, steps: u64) -> (WriteBound, Writer, Time) {
         let (mut b, mut writer, mut rng) = (WriteBound::default(), Writer::default(), Rng::new(seed, "history"));
         let mut now = Time::ZERO;

@@ -35,10 +35,10 @@ impl CoresConfig {
         }
     }
 
-    /// Is it within its ranges?
+    /// Checks that each setting is within its range.
     ///
     /// # Errors
-    /// What is out of range, and what to write.
+    /// The setting that is out of range, and a value to write instead.
     pub fn check(&self) -> Result<(), String> {
         if !(1..=CORES_MAX).contains(&self.cores) {
             return Err(format!("cores = {} is not between 1 and {CORES_MAX}", self.cores));

@@ -1,26 +1,26 @@
-//! The SLO-to-core calculation (QWin §3.2.2, QW-M3): how many requests must be in service at once so that all that wait
-//! begin in time.
+//! The SLO-to-core calculation (QWin §3.2.2, QW-M3): the number of requests that must be in service at once so that all waiting
+//! requests begin in time.
 //!
-//! A request that waits `w` and is then served ends within the objective at its percentile if `w <= T_slo - Tail_io`. So
-//! with mean service time `T_io`, a window of QL requests whose first has waited TW needs
+//! A request that waits `w` and is then served ends within the objective at its percentile if `w <= T_slo - Tail_io`. So with mean
+//! service time `T_io`, a window of QL requests whose first has waited TW needs
 //!
 //! ```text
 //! N = QL / (T_slo - Tail_io - TW) * T_io                                        [Deadlines::Window, the paper's]
 //! ```
-//! That holds the youngest request to the oldest one's deadline. With steady arrivals it asks for up to twice the cores that
-//! are needed: in balance the first request of a window has waited for the window's whole length, so the wait settles at half
-//! of the permitted one. The other way takes each request's own age:
+//! That formula holds the youngest request to the oldest one's deadline. With steady arrivals it asks for up to twice the cores that
+//! are needed. In balance the first request of a window has waited for the window's whole length, so the wait settles at half of the
+//! permitted one. The other formula takes each request's own age:
 //!
 //! ```text
 //! N = max over k of  k / (T_slo - Tail_io - age of the k-th) * T_io             [Deadlines::Each, ours]
 //! ```
-//! which is the least that lets the k-th begin in time, for every k (first in, first out is earliest deadline first here).
-//! Sixteen points of the queue are looked at, each group by its oldest, so it never asks for less.
+//! This N is the least that lets the k-th request begin in time, for every k (first in, first out is earliest deadline first here).
+//! Sixteen points of the queue are examined. Each group of requests is judged by its oldest one, so N is never too small.
 //!
-//! Two points that the paper leaves open. A deadline that has passed (QW-A1) is taken as one mean service time from now. All
-//! due requests begin at once then, which no number of cores beats. And an objective below the service time's own tail can't be
-//! met by any number of cores. Then an eighth of it is left for waiting, and the queue is marked (`hopeless`). Rounded up
-//! (QW-A2).
+//! The paper leaves two points open. First, a deadline may have passed (QW-A1). It is then taken as one mean service time from now:
+//! N is the number of due requests, which more cores would not help. Second, the service time's tail may leave less than an eighth
+//! of the objective for waiting. No number of cores meets such an objective. An eighth is then taken, and the queue is marked
+//! (`hopeless`). N is rounded up (QW-A2).
 
 use crate::config::Deadlines;
 use plimsoll_base::{Span, Time};

@@ -43,8 +43,8 @@ struct Split {
 
 /// See the module's documentation.
 ///
-/// What waits here is not declared below: a request that passes this layer by reaches the device before all that waits, and
-/// what is in front of it there is there already. So each request counts once: here while it waits, below when it's there.
+/// Requests that wait here are not declared below. A request that passes this layer by reaches the device before all that wait;
+/// those in front of it are there already. So each request counts once: here while it waits, below once it is there.
 pub struct Cores {
     config: CoresConfig,
     queues: Queues,

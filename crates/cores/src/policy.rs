@@ -32,7 +32,7 @@ pub trait Policy: Send {
         let _ = (now, at, queues);
     }
 
-    /// A request can be served: from which queue? It's taken from there at once. `None`: the cores that are free stay free.
+    /// Returns the queue to serve next, when a core is free. Its request is taken at once. `None`: the free cores stay free.
     fn next(&mut self, now: Time, queues: &mut Queues) -> Option<usize>;
 
     /// A request of queue `at` has ended, `response` after its arrival.

@@ -1,4 +1,4 @@
-//! The tenants' queues: what waits, in order of arrival, and what is in service (QW-M1).
+//! The tenants' queues: waiting requests, in order of arrival, and those in service (QW-M1).
 //!
 //! Tenants with the same objectives share a queue: a latency-critical *type* (§2.1). Each best-effort tenant has its own.
 
@@ -111,7 +111,7 @@ impl Queue {
         self.tenants.is_empty() && self.waiting.is_empty() && self.in_service == 0
     }
 
-    /// Is a request of it inside?
+    /// True if a request of the queue waits or is being served.
     pub fn is_busy(&self) -> bool {
         self.in_service > 0 || !self.waiting.is_empty()
     }
@@ -265,7 +265,7 @@ impl Queues {
         self.list.len()
     }
 
-    /// None yet?
+    /// True if there is no queue yet.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -312,7 +312,7 @@ impl Queues {
         self.by_tenant.get(usize::from(tenant.0)).filter(|&&at| at != NOWHERE).map(|&at| usize::from(at))
     }
 
-    /// Declares a tenant, changes its terms, or forgets it. What waits stays where it is. Returns true if queues were
+    /// Declares a tenant, changes its terms, or forgets it. Waiting requests stay in their queue. Returns true if queues were
     /// added, or their tenants changed.
     pub fn set_tenant(&mut self, tenant: TenantId, terms: Option<&Terms>) -> bool {
         let before = self.known(tenant);

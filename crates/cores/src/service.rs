@@ -1,10 +1,10 @@
 //! Service times of a queue's requests at the device: mean and tail, measured as they end (QW-M4, QW-A3).
 //!
-//! The mean is an exponential average over about 128 requests, which would lag a change of the device's pace for too long. So
-//! it begins anew from the last eight's median when nine of the last twelve requests took more than one and a half times (or
-//! less than two thirds of) the mean. A few slow requests don't do that; a slow device does.
+//! The mean is an exponential average over about 128 requests, which would follow a change of the device's pace too slowly. So the
+//! mean begins anew, from the last eight requests' median, when nine of the last twelve are far off. Far off is more than one and a
+//! half times, or less than two thirds of, the mean. A few slow requests don't do that; a slow device does.
 //!
-//! The tail is that of the last 8,192 to 16,384 requests at the objective's own percentile, 6 % coarse, rounded up.
+//! The tail is that of the last 8,192 to 16,384 requests at the objective's own percentile, with steps of 6 %, rounded up.
 
 use plimsoll_base::Span;
 

@@ -32,7 +32,7 @@ pub struct CoresStatus {
 pub struct BoundStatus {
     /// Bytes of writes that best effort may have in flight on average; `None` while nothing is held.
     pub in_flight_bytes: Option<u64>,
-    /// Is that the least that it ever is?
+    /// True if the bound is at its lowest level; it is never lowered further.
     pub is_least: bool,
     /// Late requests that lowered it.
     pub cuts: u64,

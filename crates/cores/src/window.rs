@@ -14,7 +14,7 @@ pub enum CorePolicy {
     Conservative,
     /// Whenever a budget of requests has been served.
     SloAware,
-    /// After each request. What a new queue begins with (QW-M8).
+    /// After each request. A new queue begins with this (QW-M8).
     #[default]
     Aggressive,
 }
@@ -73,7 +73,7 @@ impl Windows {
         Windows { policy, budget, margin: config.slack_high, ..Windows::default() }
     }
 
-    /// Is the present window used up, so that the next request begins a new one?
+    /// True if the present window is used up, so that the next request begins a new one.
     pub fn is_over(&self) -> bool {
         self.left == 0
     }

@@ -1,5 +1,5 @@
-//! What holds under every policy, whatever comes: each request ends once, no core is lost or served twice, and the same run
-//! twice is the same.
+//! Properties under every policy and any load: each request ends once, no core is lost or used twice, and equal runs have equal
+//! results.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What becomes of those for whom there is no core, and of cores that nobody needs any more.
+//! Tests of tenants without a core, and of cores that nobody needs any more.
 
 mod common;
 
@@ -24,8 +24,8 @@ fn two(config: CoresConfig, bound_us: u64) -> Machine {
     m
 }
 
-/// Who has no core isn't kept waiting for ever by who has them all: one is lent every second, the forecast says so, and a deadline that passes
-/// meanwhile ends its read.
+/// A tenant without a core isn't starved by the tenant that has them all. A core is lent every second, and the forecast includes
+/// that wait. A deadline that passes meanwhile ends its read.
 #[test]
 fn an_overload_neither_starves_nor_deceives_who_has_no_core() {
     let mut m = two(qwin(1), 2000);

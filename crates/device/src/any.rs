@@ -237,7 +237,7 @@ impl DeviceSpec {
         }
     }
 
-    /// Does an arm have to move?
+    /// True if the device has an arm that must move: every kind but flash, and sets or caches of such.
     pub fn is_rotational(&self) -> bool {
         match self {
             DeviceSpec::Disk(_) | DeviceSpec::Shingled(_) | DeviceSpec::Zoned(..) => true,
@@ -400,7 +400,7 @@ mod tests {
         }
     }
 
-    /// What predicts from the inside (MittSSD) must find it, however the drive was asked for.
+    /// A predictor that looks inside a drive (MittSSD) must find the flash under every name that a drive has.
     #[test]
     fn flash_shows_its_inside_by_name_and_nothing_else_does() {
         for (name, shows) in [

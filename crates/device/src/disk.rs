@@ -54,7 +54,7 @@ struct Waiting {
     sectors: u64,
     arrived_ns: u64,
     arm: u32,
-    /// May complete from the buffer.
+    /// True if the request may complete from the buffer.
     cacheable: bool,
 }
 

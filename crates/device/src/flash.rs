@@ -39,7 +39,7 @@ pub use engine::Outstanding;
 pub use ftl::{FtlStats, Wear};
 pub use spec::{FlashGeometry, FlashSpec, FlashTiming, FtlSpec, HybridFtlSpec, Interface, PageFtlSpec, WriteBuffer};
 
-/// What a drive has been through before time zero.
+/// Use of a drive before time zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum History {
@@ -50,7 +50,7 @@ pub enum History {
     Filled,
     /// The first pages were, the others never.
     Part {
-        /// How many, in thousandths of the logical capacity.
+        /// Written pages, in thousandths of the logical capacity.
         permille: u32,
     },
     /// Filled, then overwritten at random, page by page.
@@ -60,20 +60,20 @@ pub enum History {
     },
 }
 
-/// What differs between two drives of one kind.
+/// Options in which two drives of one kind differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FlashOptions {
     /// Draws the overwrites of an aged drive.
     pub seed: u64,
     /// Makes this drive differ from its specification, as a real one would.
     pub mismatch: Option<Mismatch>,
-    /// What it has been through.
+    /// Use of the drive before time zero.
     pub history: History,
     /// Shrinks it to about this logical capacity ([`FlashSpec::scaled_to`]).
     pub bytes_max: Option<u64>,
 }
 
-/// Where a page is.
+/// Place of a page on the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The channel.
@@ -195,12 +195,12 @@ impl Flash {
         &self.spec
     }
 
-    /// What the translation layer has done, aging included.
+    /// Counters of the translation layer, aging included.
     pub fn stats(&self) -> FtlStats {
         *self.ftl.stats()
     }
 
-    /// How often blocks were erased, aging included.
+    /// Numbers of erases of blocks, aging included.
     pub fn wear(&self) -> Wear {
         Wear::of(&self.ftl.erases())
     }
@@ -210,7 +210,7 @@ impl Flash {
         self.ftl.erases()
     }
 
-    /// Where the page at `offset` is or will be: fixed, as logical pages go round the units.
+    /// Returns the place of the page at `offset`, written or not. The place is fixed, as logical pages go round the units.
     ///
     /// # Panics
     /// If `offset` lies beyond the end.
@@ -221,12 +221,12 @@ impl Flash {
         Place { channel: unit % g.channels, chip: unit / g.channels % g.chips_per_channel, unit }
     }
 
-    /// What `unit` has to do, collection included.
+    /// Returns the outstanding operations of `unit`, collection included.
     pub fn unit_queue(&self, unit: u32) -> Outstanding {
         *self.engine.outstanding(unit)
     }
 
-    /// What a chip has to do: all its units together.
+    /// Returns the outstanding operations of all units of a chip together.
     pub fn chip_queue(&self, channel: u32, chip: u32) -> Outstanding {
         let g = &self.spec.geometry;
         let per_chip = g.channels * g.chips_per_channel;

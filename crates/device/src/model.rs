@@ -67,13 +67,13 @@ pub trait Model {
     /// models have work of their own.
     fn next_event(&self) -> Time;
 
-    /// No completion is due before this: at least [`Model::next_event`]. Who doesn't look at the model's inside may pass over what
-    /// lies between; the model catches up when it's next called, to the same completions.
+    /// No completion is due before this: at least [`Model::next_event`]. A caller that doesn't look at the model's inside may skip
+    /// the events before it. The model catches up at the next call, with the same completions.
     fn next_completion(&self) -> Time {
         self.next_event()
     }
 
-    /// Does everything that is due until `now`, in order of time, and appends the completions to `done`.
+    /// Advances the model to `now`: performs what is due, in order of time, and appends the completions to `done`.
     fn advance(&mut self, now: Time, done: &mut Vec<Done>);
 
     /// Number of requests handed in and not yet given back.

@@ -18,9 +18,9 @@ pub use layer::{CacheCounts, PageCacheLayer, Planted};
 pub enum Residency {
     /// In memory.
     Resident,
-    /// Was in memory, was evicted or dropped.
+    /// Not in memory any more: evicted or dropped.
     SwappedOut,
-    /// Was never read.
+    /// Never read, and so never in memory.
     NeverRead,
 }
 

@@ -1,4 +1,4 @@
-//! What every user of the disk model relies on.
+//! Properties that every user of the disk model relies on.
 
 use plimsoll_base::{Rng, Span, Time};
 use plimsoll_device::disk::Discipline;
@@ -135,7 +135,7 @@ proptest! {
 
 proptest! {
     #![proptest_config(config())]
-    /// Whatever number stands in a profile, it is refused by name or makes a disk that serves.
+    /// Any number in a profile is either refused, with the key's name, or makes a disk that serves.
     #[test]
     fn any_figure_is_refused_or_serves(
         name in prop::sample::select(profile::names().collect::<Vec<_>>()),

@@ -99,7 +99,7 @@ fn published_sets_load() {
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
-    /// Whatever is done to a file, it is a disk or an error, never a panic.
+    /// A damaged file is a disk or an error, never a panic.
     #[test]
     fn damaged_files_are_errors_or_disks(
         which in 0usize..3, at in any::<prop::sample::Index>(), cut in 0usize..40, put in "[ -~\n]{0,12}",

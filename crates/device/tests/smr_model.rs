@@ -27,7 +27,7 @@ fn one(disk: &mut impl Model, now: Time, op: Op, offset: u64, len: u64) -> Time 
     done[0].at
 }
 
-/// What synchronous random 4 KiB writes over `span` come to.
+/// Progress of synchronous random 4 KiB writes over a span.
 struct Progress {
     /// Seconds at every 50,000 writes.
     at_s: Vec<f64>,

@@ -52,8 +52,8 @@ pub struct FenceConfig {
     /// A disk's first batch of a turn is predicted as if a neighbour had had the arm, so that the same is sent whether there are
     /// neighbours or not. `false` is as published: by where the arm is.
     pub arm_away: bool,
-    /// With `arm_away`: it also takes as long. What the arm's way back would have cost is waited for where it was spared, so that a
-    /// volume is as fast alone as beside others. `false` is as published.
+    /// With `arm_away`: it also takes as long. If the arm's way back was spared, its time is waited for, so that a volume is as
+    /// fast alone as beside others. `false` is as published.
     pub steady: bool,
     /// Volumes without slots share the slots without an owner, and idle time of the others (§4.7's hybrid). Without it
     /// their requests aren't held at all.
@@ -80,15 +80,15 @@ impl FenceConfig {
         }
     }
 
-    /// Is time lent that owners leave?
+    /// True if volumes without slots may use time that a slot's owner doesn't need.
     pub fn lends(&self) -> bool {
         self.hybrid && self.lend_permille > 0
     }
 
-    /// Is it within its ranges?
+    /// Checks that each setting is within its range.
     ///
     /// # Errors
-    /// What is wrong, and what to write.
+    /// The setting that is wrong, and a value to write instead.
     pub fn check(&self) -> Result<(), String> {
         if !(1..=2).contains(&self.devices.len()) {
             return Err(format!("a fence stands before one or two devices, not {}", self.devices.len()));

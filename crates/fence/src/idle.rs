@@ -1,11 +1,11 @@
-//! Lending idle slot time to volumes without a promise (§4.7's hybrid, which nobody built).
+//! Lending idle slot time to volumes without a promise (the hybrid of §4.7, which its author didn't build).
 //!
-//! A disk can't be called back. If a slot's idle time were lent while its owner may still send requests, the owner's next
-//! request would find the disk busy, and its arm elsewhere. So an owner that has been idle for a moment gives the rest of its
-//! turn away, *whether another volume borrows it or not*. Its later requests wait for the next turn in either case. A borrower
+//! A disk can't be called back. Suppose a slot's idle time were lent while its owner may still send requests. The owner's next
+//! request would find the disk busy, and its arm elsewhere. So an owner that has been idle for a moment gives the rest of its turn
+//! away, *whether another volume borrows it or not*. The owner's later requests wait for the next turn in either case. A borrower
 //! then affects the owner only by requests that take longer than predicted and delay the owner's next turn. That delay is known
-//! exactly, and is the price of lending. While it stays below a few thousandths of the owner's response times, time is lent up
-//! to the end of a stretch. Otherwise a reserve is kept.
+//! exactly, and is the price of lending. The sum of these delays is compared with `lend_permille` of the sum of the owner's
+//! response times. While it is smaller, time is lent up to the next owner's turn. Otherwise a quarter of a slot is kept in reserve.
 
 use plimsoll_base::{Span, Time};
 

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// See the module's documentation.
 ///
-/// What waits here is not declared below: whoever is forecast below this layer comes when it has gone.
+/// Requests that wait here are not declared below. A request that is forecast below this layer arrives there after they have gone.
 pub struct Fence {
     pub(crate) config: FenceConfig,
     pub(crate) table: Timetable,
@@ -162,7 +162,7 @@ impl Fence {
         self.promised.contains_key(&volume) && (self.slots.count(volume) > 0 || self.change.is_some())
     }
 
-    /// Has the owner of the slot that `table` says runs nothing to do? No if nobody has it.
+    /// True if the running slot of `table` has an owner without requests, waiting or at a device. False if the slot has no owner.
     pub(crate) fn owner_is_idle(&self, table: &Timetable) -> bool {
         let Some(v) = self.slots.owner(table.running()) else { return false };
         let waits = self.volumes.get(&v).is_some_and(|v| v.waiting() > 0);
@@ -221,7 +221,8 @@ impl Fence {
         }
     }
 
-    /// Has a flush nothing to do? Where writes are durable when they end, there is nothing buffered; so it needs no turn either.
+    /// True if this is a flush that has nothing to do, and so needs no turn: each write is durable when it ends, and the device has
+    /// buffered nothing since its last flush.
     pub(crate) fn is_durable_already(&self, head: &IoHead) -> bool {
         let d = usize::from(head.face);
         let device = &self.devices[d];

@@ -1,9 +1,9 @@
-//! Time fences (VirtualFence): a volume's performance doesn't depend on who else is there.
+//! Time fences (VirtualFence): a volume's performance doesn't depend on other volumes.
 //!
-//! Time is cut into slots, dealt out round robin. A slot belongs to one volume or to none, and only its owner's requests are
-//! served in it. The promise: a fenced volume gets the time of its slots, whatever other volumes ask for, and no time of
-//! theirs. It doesn't promise speed. An idle slot stays idle. In the hybrid service it is lent to volumes without a promise, as
-//! long as that costs its owner next to nothing.
+//! Time is cut into slots, dealt out round robin. A slot belongs to one volume or to none, and only its owner's requests are served
+//! in it. The promise: a fenced volume gets the time of its own slots, whatever other volumes ask for, and no time of others'
+//! slots. The fence doesn't promise speed: an idle slot stays idle. In the hybrid service idle time is lent to volumes without a
+//! promise, as long as that costs the slot's owner next to nothing.
 //!
 //! ```text
 //!            slot 0: a      slot 1: b      slot 2: -      slot 3: a      slot 0: a
@@ -12,12 +12,12 @@
 //!                   ▲ ends early:      ▲ overruns: flash is sent
 //!                     credit             one at a time; debit
 //! ```
-//! The path of a request: [`Fence`] stands before the pool's devices, below the cache, with a face for each device. So it sees
-//! the requests that a client's request became on each. It puts the request into its volume's queue for that device
-//! ([`queue`]). When the [`timetable`] reaches the volume's slot, the largest batch that is [`predict`]ed to end within it goes
-//! out, then the next. [`slots`] has the owners of slots, [`mod@plan`] suggests their number and length.
+//! The path of a request: [`Fence`] stands before the pool's devices, below the cache, with a face for each device. So it sees the
+//! requests that a client's request became on each device. It puts each of them into its volume's queue for that device
+//! ([`queue`]). When the [`timetable`] reaches the volume's slot, the largest batch goes out that is [`predict`]ed to end within
+//! the slot. The next batch follows. The module [`slots`] has the owners of slots; [`mod@plan`] suggests their number and length.
 //!
-//! It knows no clock, thread or engine. VirtualFence (Li, dissertation, chapter 4); decisions in
+//! The crate has no clock, thread or engine. VirtualFence is by Li (dissertation, chapter 4); decisions are in
 //! `docs/papers/virtualfence.md`.
 #![forbid(unsafe_code)]
 

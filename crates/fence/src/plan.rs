@@ -1,15 +1,17 @@
-//! Choice of slots to configure (VF-M14, §4.6.3, §4.7): as few as the tenants need, as short as predictability allows.
+//! Choice of slots to configure (VF-M14, §4.6.3, §4.7): one for each tenant, and as short as predictability allows.
 //!
-//! A request that arrives at a random time finds its volume's only slot running with probability `1/n`; else it waits for half
-//! of the other slots' time on average. In its slot it is served as well as if it were alone. One effect of neighbours remains:
+//! A request that arrives at a random time finds its volume's only slot of `n` running with probability `1/n`. Otherwise it waits for
+//! half of the other slots' time on average. In its slot it is served as well as if it were alone. One effect of neighbours remains:
 //! the arm has to come back once a turn. The longer the slot, the more requests share that cost.
 //!
 //! ```text
-//!  response  = held · (n-1)²·L / 2n  +  best  +  best·(n-1)/n      (the last: what no longer fits its slot's end)
-//!  deviation = min(1, requests a turn)·far / (requests a turn · response)      far: what the arm's way back adds
+//!  response  = held · (n-1)²·L / 2n  +  best  +  best·(n-1)/n
+//!  deviation = held · miss · far / (max(1, held·L/best) · response)
 //! ```
-//! `held` is the share of requests that wait for a slot: all, but for writes that are done when a cache's memory has them. `best` is a mean
-//! over all of them, as measured.
+//! `L` is the length of a slot. `held` is the share of requests that wait for a slot: all but writes that end in a cache's memory.
+//! `best` is the measured mean over all requests. `best·(n-1)/n` is for requests that don't fit before their slot's end. `miss` is
+//! the share of requests that need the disk. `far` is the additional cost of the arm's way back. `held·L/best` is the number of
+//! requests in a turn.
 
 use crate::predict::DiskPredictor;
 use plimsoll_base::Span;

@@ -1,11 +1,12 @@
 //! Prediction of a batch's time (VirtualFence §4.5.3).
 //!
-//! * A disk: each request costs a piecewise-linear function of its distance from the one before, and its transfer. Requests are
-//!   in the order of addresses, as the drive is assumed to sort them (VF-M12).
+//! * A disk: each request costs a piecewise-linear function of its distance from the one before, and its transfer. The first request
+//!   of a batch has a function of its own. Requests are in the order of addresses, as the drive is assumed to sort them (VF-M12).
 //! * Flash: a line over the number of requests handed in together (VF-M13); here one line over reads and their bytes, and another
-//!   one over writes.
+//!   one over writes. A batch of both kinds takes the time of the longer kind, and a share of the shorter kind's.
 //!
-//! Differs from §4.5.3: the paper's requests are all of one block, so it has no term for length, and one line for both kinds.
+//! The paper differs: all of its requests are of one block. So it has no term for a request's length, and one line for reads and
+//! writes.
 
 use plimsoll_base::{IoHead, Op, Span};
 use serde::{Deserialize, Serialize};
@@ -48,7 +49,7 @@ impl DiskPredictor {
     /// The function through `knots` (bytes, nanoseconds), and a transfer's cost.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// If the knots aren't valid; the error names the mistake.
     pub fn new(knots: Vec<(u64, u64)>, ns_per_kib: u64) -> Result<DiskPredictor, String> {
         check_knots(&knots)?;
         if ns_per_kib > COST_MAX_NS {
@@ -61,7 +62,7 @@ impl DiskPredictor {
     /// meets first.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// If the knots aren't valid; the error names the mistake.
     pub fn with_first(self, first: Vec<(u64, u64)>) -> Result<DiskPredictor, String> {
         check_knots(&first)?;
         Ok(DiskPredictor { first, ..self })
@@ -147,11 +148,11 @@ pub struct FlashPredictor {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
-    /// If there are any, ns.
+    /// Time if there is at least one request, ns.
     pub fixed_ns: u64,
-    /// Each, ns.
+    /// Time of each request, ns.
     pub each_ns: u64,
-    /// Each KiB beyond a request's first 4, ns.
+    /// Time of each KiB beyond a request's first 4, ns.
     pub ns_per_kib: u64,
 }
 

@@ -37,7 +37,7 @@ struct Waiting {
 /// A request that leaves a lane, and since when it had waited.
 pub type Leaving = (Io, Time);
 
-/// Does nobody wait for it?
+/// True for a background request: no client waits for its end.
 fn is_background(io: &Io) -> bool {
     use OwnKind::{Checkpoint, Fill, Recovery, WriteBack, Zeroing};
     // A header that is read before what it lists is evicted.
@@ -59,7 +59,7 @@ impl Lane {
         self.wanted.len() + self.later.len()
     }
 
-    /// Does none?
+    /// True if no request waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -116,14 +116,15 @@ impl Lane {
             .collect()
     }
 
-    /// Does somebody wait for one of them?
+    /// True if a client waits for one of the lane's requests.
     pub fn is_wanted(&self) -> bool {
         !self.wanted.is_empty()
     }
 
-    /// Removes the largest batch, in order of arrival, that is predicted to take no longer than `rest` (VF-M9), at most `most`
-    /// requests; and what it is predicted to take. Empty if not even the first fits, unless it takes no longer than `anyway`:
-    /// then that one. What nobody waits for goes by itself, a few at a time, so that who comes meanwhile doesn't wait long.
+    /// Removes and returns the largest batch, in order of arrival, that is predicted to take no longer than `rest` (VF-M9), with
+    /// its predicted time. A batch has at most `most` requests. It is empty if not even the first request fits, unless that one
+    /// takes no longer than `anyway`: then the batch is that request. Background requests form batches of their own, of up to four,
+    /// so that a newcomer doesn't wait long.
     pub fn take_batch(
         &mut self,
         predictor: &Predictor,
@@ -191,7 +192,7 @@ impl Lane {
         (self.leave(chosen, later), predicted)
     }
 
-    /// Does what nobody waits for go now?
+    /// True if a background request goes next: nothing else waits, or background was passed over `PASSED_OVER_MAX` times.
     fn is_laters_turn(&self) -> bool {
         self.wanted.is_empty() || (self.passed_over >= PASSED_OVER_MAX && !self.later.is_empty())
     }
@@ -259,7 +260,8 @@ mod tests {
         assert_eq!((ids(&batch), predicted.as_nanos()), (vec![1], 5000));
     }
 
-    /// Who has no promise is served nearest first, so that little of a stretch is lost; but the oldest isn't passed by for ever.
+    /// Volumes without slots are served nearest request first, so that little of a stretch is lost. The oldest request isn't passed
+    /// over for ever.
     #[test]
     fn the_nearest_that_fits_goes_first_and_the_oldest_is_not_forgotten() {
         let p = Predictor::Disk(DiskPredictor::new(vec![(0, 100), (1 << 20, 1100)], 0).unwrap());

@@ -20,7 +20,7 @@ impl Slots {
         self.owners.len()
     }
 
-    /// Are there none?
+    /// True if there are no slots.
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }

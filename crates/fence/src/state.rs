@@ -65,8 +65,8 @@ pub(crate) struct Device {
     /// Since when the owner has waited for a request that was lent time.
     pub blocked_since: Time,
     pub counters: BatchCounters,
-    /// Writes that ended without being durable, and those of them that a flush has covered since. What was written before the start
-    /// isn't known: there may be some.
+    /// Writes that ended without being durable, and those of them that a flush has covered since. Writes from before the start
+    /// count as one, as there may be some.
     pub buffered: u64,
     pub flushed: u64,
     /// Ratio of the predicted time of requests together, in a batch by address, to the sum of their own times; in 65536ths.

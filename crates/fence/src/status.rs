@@ -90,7 +90,7 @@ pub struct FenceStatus {
     pub volumes: Vec<VolumeStatus>,
     /// Every device, by port.
     pub devices: Vec<BatchCounters>,
-    /// Do volumes without slots share what is left?
+    /// True if volumes without slots share the time that owners leave.
     pub hybrid: bool,
     /// Requests of volumes without slots that wait.
     pub waiting_without: u64,
@@ -99,10 +99,10 @@ pub struct FenceStatus {
 }
 
 impl FenceStatus {
-    /// May this volume be removed now?
+    /// Checks that this volume may be removed now.
     ///
     /// # Errors
-    /// If it owns the slot that runs, with when that ends. Who owns every slot may go at any time.
+    /// If the volume owns the running slot; the error is the time until that slot ends. An owner of all slots may be removed at any time.
     pub fn may_remove(&self, volume: VolumeKey) -> Result<(), Span> {
         let is_its = |s: &SlotStatus| s.owner == Some(volume);
         match self.slots.get(self.running as usize).is_some_and(is_its) && !self.slots.iter().all(is_its) {

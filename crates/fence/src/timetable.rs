@@ -71,12 +71,13 @@ impl Timetable {
         self.balance[slot]
     }
 
-    /// Is the running turn no shorter than a slot?
+    /// True if the running turn is at least as long as a slot.
     pub fn is_whole(&self) -> bool {
         self.credited >= 0
     }
 
-    /// Has the running turn all the credit that it may have? Then it can't become longer by waiting.
+    /// True if the running turn has all the credit that a turn may have: one slot. Its slot's next turn isn't longer if this one
+    /// ends early.
     pub fn is_longest(&self) -> bool {
         self.credited >= self.slot_ns
     }
@@ -197,7 +198,7 @@ mod tests {
         assert_eq!(t.balance_ns(0), -80_000_000);
     }
 
-    /// What somebody else made of it is neither debited nor credited.
+    /// Time that other volumes overran is neither debited nor credited.
     #[test]
     fn only_its_own_overrun_is_debited() {
         let mut t = Timetable::new(at(0), 3, Span::from_millis(20));

@@ -11,7 +11,7 @@ use plimsoll_stack::{Actions, Port};
 
 /// Requests that are lent an owner's time for together.
 const LENT_MAX: usize = 4;
-/// A slot's owner who has wanted nothing for this part of a slot gives the rest of the turn away. Whose next request follows
+/// A slot's owner that has been idle for this part of a slot gives the rest of the turn away. A client whose next request follows
 /// the answer at once isn't too late.
 const GRACE_PART: u64 = 50;
 /// This part of a slot is kept in reserve where predictions that were wrong have cost owners enough.
@@ -116,7 +116,7 @@ impl Fence {
         quiet_since.max(table.began_at()) + table.slot().scale(1, GRACE_PART)
     }
 
-    /// Is the rest of the turn that `table` says runs given away, or would be if its owner came at `at`?
+    /// True if the rest of the running turn of `table` is lent, or would be lent at `at` because its owner is idle.
     pub(crate) fn is_lendable(&self, table: &Timetable, at: Time) -> bool {
         let given = self.given && table.began_at() == self.table.began_at();
         self.config.lends() && (given || (self.owner_is_idle(table) && at > self.lendable_from(table)))
@@ -254,7 +254,7 @@ impl Fence {
         }
     }
 
-    /// Is this the first part of a turn?
+    /// True in the first part of a turn: before 1/`FRESH_PART` of a slot has passed.
     fn is_fresh(&self, now: Time) -> bool {
         now.since(self.table.began_at()).as_nanos() * FRESH_PART < self.table.slot().as_nanos()
     }
@@ -310,7 +310,7 @@ impl Fence {
         }
     }
 
-    /// Sends the largest batch that fits; was there one?
+    /// Sends the largest batch that fits. Returns whether there was one.
     fn send_batch(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! Who is served when, and what is forecast.
+//! Tests of the order of service, and of forecasts.
 
 mod common;
 use common::{A, B, Bench, C, FLASH, at, by_distance, by_distance_of, config, ms, terms};
@@ -84,8 +84,8 @@ fn both_devices_work_at_once_and_no_answer_is_waited_for() {
     assert_eq!(ends, [42.0, 44.0, 45.0, 46.0, 50.0, 55.0]);
 }
 
-/// What a device buffered would be written in somebody else's slot: all writes are durable when they end. A flush has nothing to do
-/// then, and needs no slot, once a first one has covered what was there before the start.
+/// All writes are durable when they end, as a device would write buffered data in another volume's slot. A flush then has nothing
+/// to do and needs no slot, once a first flush has covered the data from before the start.
 #[test]
 fn writes_are_durable_and_a_flush_needs_no_slot() {
     let mut b = Bench::new(config(4, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1)]);
@@ -109,7 +109,7 @@ fn writes_are_durable_and_a_flush_needs_no_slot() {
     assert_eq!((writes(0), writes(1)), (vec![true; 2], vec![false]), "flash isn't asked for that");
 }
 
-/// Where a device isn't asked for that, what was written is flushed, in its volume's slot.
+/// If a device's writes aren't durable at their end, they are flushed in their volume's slot.
 #[test]
 fn what_is_buffered_is_flushed() {
     let mut c = config(4, ms(20), ms(5), ms(1));
@@ -144,8 +144,8 @@ fn two_slots_wait_half_as_long() {
     assert!(two.1 * 2.0 <= one.1 && two.1 > 5.0, "{one:?} {two:?}");
 }
 
-/// What neighbours do on either device changes nothing for a volume, as long as predictions hold and no slot ends early (VF-M7): the
-/// very same times.
+/// Neighbours' requests on either device change nothing for a volume, as long as predictions hold and no slot ends early (VF-M7).
+/// Its times are exactly the same.
 #[test]
 fn neighbours_change_nothing_where_predictions_hold() {
     let run = |neighbours: bool| {
@@ -243,7 +243,7 @@ fn slots_that_are_about_to_come_are_waited_for() {
     assert_eq!(b.ends(C), [20.0 + 20.0 * turn as f64 + 5.0]);
 }
 
-/// Who owns the running slot isn't removed; when it has ended, it may be.
+/// The owner of the running slot isn't removed until the slot has ended.
 #[test]
 fn the_running_slots_owner_is_not_removed() {
     let mut b = Bench::new(config(2, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1)]);
@@ -296,8 +296,8 @@ fn a_first_request_that_overruns_goes_at_once_unless_as_published() {
     assert_eq!((run(true), run(false)), (vec![104.0], vec![164.0]));
 }
 
-/// What is sent in a turn doesn't depend on whether a neighbour had the arm before: a turn's first request is taken to be a long
-/// way off although nobody else is there.
+/// The requests sent in a turn don't depend on whether a neighbour had the arm before. A turn's first request is predicted as a
+/// long way off even without neighbours.
 #[test]
 fn the_first_request_of_a_turn_is_predicted_as_if_there_were_neighbours() {
     let run = |arm_away| {

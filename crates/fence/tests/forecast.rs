@@ -1,4 +1,4 @@
-//! What is forecast, and how sure that is.
+//! Tests of forecasts and of their confidence.
 
 mod common;
 use common::{A, B, Bench, C, FLASH, at, by_distance, config, ms};

@@ -29,8 +29,8 @@ fn the_hybrid_gives_idle_time_away() {
     assert!(first_second >= 120, "of 200 that a disk of its own would do: {first_second}");
 }
 
-/// When A's requests end, and what they waited for borrowers over what they took: with C, if it borrows, who always wants something; the
-/// disk takes `really` where 5 ms are predicted.
+/// Returns the times at which A's requests end, and the ratio of their wait for borrowers to their own time. If `borrows`, C always
+/// has a request waiting. The disk takes `really` where 5 ms are predicted.
 fn beside_a_borrower(lend_permille: u64, borrows: bool, really: Span) -> (Vec<f64>, f64) {
     let c = FenceConfig { hybrid: true, lend_permille, ..config(2, ms(20), ms(5), ms(1)) };
     let mut b = Bench::new(c, (really, ms(1)), &[(A, 1), (B, 1), (C, 0)]);
@@ -65,7 +65,7 @@ fn who_borrows_changes_nothing_where_predictions_hold() {
     assert_eq!((alone, none), (beside, imposed));
 }
 
-/// Where they don't hold, what owners wait for is bounded: time is kept in reserve once it has cost enough.
+/// If predictions don't hold, the owners' waits for borrowers are bounded. Time is kept in reserve once lending has cost its share.
 #[test]
 fn lending_costs_no_more_than_allowed() {
     let really = ms(8);
@@ -98,7 +98,7 @@ fn without_lending_an_owner_has_its_whole_turn() {
     assert_eq!(b.ends(A), [5.0, 10.0, 15.3]);
 }
 
-/// What is lent goes on from a slot that nobody has into the next such, which isn't the later for it.
+/// Lent time continues from a slot without an owner into the next such slot, which isn't later because of it.
 #[test]
 fn a_stretch_of_nobodys_slots_is_one() {
     let mut b = hybrid(10, &[(A, 1), (B, 1), (C, 0)]);

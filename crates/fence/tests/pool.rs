@@ -1,4 +1,4 @@
-//! Who has no slots gets on, too, and doesn't disturb who has: the pool's zeroing, and requests longer than what is left.
+//! Tests of work without slots: the pool's zeroing, and requests longer than the time left. It progresses and doesn't disturb owners.
 
 mod common;
 use common::{A, B, Bench, C, D, at, config, ms, terms};
@@ -47,7 +47,7 @@ fn zeroing_goes_in_nobodys_slots() {
     assert!(is_zeroed(&mut b));
 }
 
-/// Where every slot is somebody's, at the beginning of turns whose owners want nothing.
+/// If every slot has an owner, zeroing runs at the beginning of turns whose owners are idle.
 #[test]
 fn without_such_slots_zeroing_goes_where_owners_want_nothing() {
     // A has the first slot, B the second: who comes after them is dealt what is left from the end on.
@@ -76,7 +76,7 @@ fn saturated(b: &mut Bench, volumes: &[VolumeKey], span: Range<u64>, of: VolumeK
     b.ends(of)
 }
 
-/// Who has no slots where every slot is somebody's, owners are never idle and nothing is lent, is served once in a while.
+/// A volume without slots is served once in a while even if every slot has an owner, owners are never idle, and nothing is lent.
 #[test]
 fn nobody_waits_for_ever() {
     for lend_permille in [0, 10] {
@@ -94,7 +94,7 @@ fn nobody_waits_for_ever() {
     }
 }
 
-/// What is longer than a slot goes, too: a borrower's, and what nobody waits for.
+/// A request longer than a slot is served, too: a borrower's, and one of the background.
 #[test]
 fn what_is_longer_than_a_slot_goes_in_nobodys() {
     let disk = DiskPredictor::new(vec![(0, 1_000_000)], 100_000).unwrap(); // 0.1 ms a KiB

@@ -159,7 +159,7 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// Does the writes, in the order that the mode asks for.
+    /// Performs the writes, in the order that the mode requires.
     ///
     /// # Errors
     /// If the device fails; pass it on to [`Fs::finish`].
@@ -208,13 +208,13 @@ impl Fs {
         self.journal.durable_seq
     }
 
-    /// Must a sync come before the next change, so that a transaction stays small enough for the logs and the memory?
+    /// True if a sync must precede the next change, so that the transaction stays small enough for the logs and the memory.
     pub fn must_commit(&self) -> bool {
         let capacity: u64 = self.journal.logs.iter().map(|l| l.len).sum();
         self.dirty_blocks.len() as u64 > capacity / 8 || self.dirty_pages * BLOCK as u64 > self.options.dirty_bytes_max
     }
 
-    /// Is anything in memory that isn't in a record?
+    /// True if memory has changes that aren't in a record.
     pub fn is_dirty(&self) -> bool {
         !self.dirty_blocks.is_empty() || self.dirty_pages > 0 || self.nodes.values().any(|n| n.dirty || n.extents.dirty)
     }

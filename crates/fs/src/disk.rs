@@ -27,7 +27,7 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// If the device fails or the range is beyond its end.
     fn read(&self, block: u64, into: &mut [u8]) -> io::Result<()>;
-    /// Does all writes, in any order, and returns when each is acknowledged.
+    /// Performs all writes, in any order. Returns when each is acknowledged.
     ///
     /// # Errors
     /// If one fails. Some of the others may have been done.

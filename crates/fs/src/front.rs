@@ -149,7 +149,8 @@ impl Shared {
         }
     }
 
-    /// Does a change. Before it, a large transaction becomes durable; without space, what waits to be freed is freed.
+    /// Performs a change. A transaction that is large enough is made durable first. Without space, freed blocks are reclaimed and
+    /// the change is tried again.
     fn change<T>(&self, mut f: impl FnMut(&mut Fs) -> Result<T>) -> Result<T> {
         let full = self.lock().must_commit();
         if full {
@@ -165,7 +166,7 @@ impl Shared {
         }
     }
 
-    /// Does the periodic work: write back, checkpoint.
+    /// Performs the periodic work: write-back and checkpoint.
     fn tend(&self) -> Result<()> {
         if self.lock().is_dirty() {
             self.sync(None)?;

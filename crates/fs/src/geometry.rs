@@ -95,7 +95,7 @@ impl Geometry {
         self.inodes_per_group / INODES_PER_BLOCK
     }
 
-    /// Does the group have data blocks and inodes?
+    /// True if the group has data blocks and inodes.
     pub fn is_usable(&self, group: u64) -> bool {
         self.first(group) + 2 + self.table_blocks() + self.log_blocks + 8 <= self.end(group)
     }
@@ -113,7 +113,7 @@ impl Geometry {
         self.first(group) + 2 + self.table_blocks()..self.end(group) - self.log_blocks
     }
 
-    /// Is the block one of a group's data blocks?
+    /// True if all `len` blocks from `start` on are data blocks of one group.
     pub fn is_data(&self, start: u64, len: u64) -> bool {
         let Some(end) = start.checked_add(len) else { return false };
         if start < self.base || end > self.blocks || len == 0 {

@@ -29,7 +29,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.contains(&b'/') || name.contains(&0) { Err(Errno::INVAL.into()) } else { Ok(()) }
 }
 
-/// Does a pattern with `*` match the text?
+/// True if a pattern with `*` matches the text.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     match pattern.split_first() {
         None => text.is_empty(),
@@ -404,7 +404,7 @@ impl Fs {
         self.touch_dir(to.0)
     }
 
-    /// Is a directory another one, or below it?
+    /// True if directory `dir` is `other`, or below `other`.
     fn is_inside(&mut self, mut dir: u64, other: u64) -> Result<bool> {
         for _ in 0..1_000_000 {
             if dir == other {

@@ -82,7 +82,7 @@ impl Calibration {
         &self.costs
     }
 
-    /// Is enough known for forecasts?
+    /// True if enough is known for forecasts: the costs were given, or `ENOUGH` reads were timed.
     pub fn knows(&self) -> bool {
         self.given || self.seen >= ENOUGH
     }

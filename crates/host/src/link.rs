@@ -66,7 +66,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Is the agent alive at `now_ns`?
+    /// True if the agent's last heartbeat is recent at `now_ns`.
     pub fn is_fresh(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.notice.heartbeat_ns.load(Relaxed)) < STALE_NS
     }

@@ -6,7 +6,8 @@
 //!  late, not resident, never read before ───────────────────► read
 //!  late, not resident, read before ─► Busy; pages come in in the background
 //! ```
-//! Whatever can't be asked (no agent, a file system without a disk, residency that isn't ours to know) is a plain read, and is reported once.
+//! A read that can't be forecast is a plain read, and the reason is reported once. Reasons are a missing agent, a file system
+//! without a disk, and residency that the process may not know.
 
 use crate::disk;
 use crate::fetch::{Fetcher, Order};
@@ -346,7 +347,7 @@ impl Reader {
         Ok(Some(Answer::Busy(busy)))
     }
 
-    /// Has the agent looked for, if that is due.
+    /// Orders a search for the agent, if one is due. Returns `why`.
     fn look(&self, now: u64, why: Plain) -> Plain {
         let tried = self.tried_ns.load(Relaxed);
         if now.saturating_sub(tried) >= RETRY_NS && self.tried_ns.compare_exchange(tried, now, Relaxed, Relaxed).is_ok()

@@ -48,7 +48,8 @@ pub fn to_offset(offset: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Are all pages of mapped memory resident? The kernel says yes of mappings of which it may not tell. Fails where nothing is mapped.
+/// True if all pages of mapped memory are resident. The kernel also reports pages as resident whose state it may not reveal. Fails
+/// where nothing is mapped.
 pub fn is_mapped_resident(addr: usize, len: usize) -> io::Result<bool> {
     const MOST: usize = 512;
     let page = PAGE as usize;
@@ -68,7 +69,7 @@ pub fn is_mapped_resident(addr: usize, len: usize) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Has mapped memory brought in. Returns when that is ordered.
+/// Asks the kernel to read mapped memory in. Returns without waiting for the reads.
 pub fn will_need(addr: usize, len: usize) {
     let start = addr & !(PAGE as usize - 1);
     // SAFETY: advice changes no memory, wherever it points; where nothing is mapped any more the call fails.

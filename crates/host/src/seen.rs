@@ -91,7 +91,7 @@ impl Seen {
         }
     }
 
-    /// Were all of these read?
+    /// True if all of these pages were read.
     pub fn has(&self, of: Of, mut pages: std::ops::Range<u64>) -> bool {
         pages.all(|page| self.sets.iter().any(|set| set.has(of.key(page))))
     }

@@ -55,7 +55,7 @@ pub fn seal(file: &File) -> io::Result<()> {
     Ok(fcntl_add_seals(file.as_fd(), all)?)
 }
 
-/// Is this file sealed against becoming shorter? Otherwise its mapping may vanish.
+/// True if this file is sealed against becoming shorter. A mapping of an unsealed file may vanish.
 pub fn is_sealed(fd: BorrowedFd) -> bool {
     use rustix::fs::{SealFlags, fcntl_get_seals};
     fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK))

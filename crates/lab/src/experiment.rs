@@ -151,7 +151,7 @@ pub trait Experiment: Sync {
     fn is_timed(&self) -> bool {
         false
     }
-    /// Can traces be named for it to use instead of its own?
+    /// True if the experiment can use named traces instead of its own.
     fn takes_traces(&self) -> bool {
         false
     }

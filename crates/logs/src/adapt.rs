@@ -1,9 +1,9 @@
 //! The largest write that is logged, set by how fast the logs fill (Manylogs §VI and §VIII; ML-M17).
 //!
-//! Once a minute of arrivals: at the rate of that minute, how long until all logs are full? If sooner than they will be
-//! emptied, LoggedWriteSize is halved; if much later, doubled again, up to what is configured. A load that would fill them
-//! within [`LogsConfig::off_below`] even at the smallest size is not logged at all until it has calmed down: every byte
-//! would be written twice, and the checkpoint would fall into the same busy hours.
+//! Once a minute of arrivals, the time is computed until all logs are full at that minute's rate. If that is sooner than their next
+//! checkpoint, LoggedWriteSize is halved. If it is much later, LoggedWriteSize is doubled again, up to the configured size. A load
+//! that would fill the logs within [`LogsConfig::off_below`] even at the smallest size is not logged until it has calmed down.
+//! Every byte of it would be written twice, and the checkpoint would fall into the same busy hours.
 
 use crate::config::{LogsConfig, OffHours};
 use crate::layout::Layout;
@@ -52,8 +52,7 @@ impl Adapt {
         if self.off { 0 } else { self.now_bytes }
     }
 
-    /// Another LoggedWriteSize from now on. What was counted by size no longer says what would be logged: the window
-    /// begins anew.
+    /// Another LoggedWriteSize from now on. Counts by size no longer show what would be logged, so the window begins anew.
     pub fn configure(&mut self, bytes: u64) {
         (self.configured, self.now_bytes) = (bytes, bytes);
         self.by_size = [0; 20];

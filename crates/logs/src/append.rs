@@ -1,8 +1,8 @@
 //! Small writes on their way into a log.
 //!
-//! What waits goes out as one record: a header that says what it holds, and the bytes. A record goes to the log that is
-//! nearest when it is built. Records of one log are acknowledged in their order there: recovery follows the chain and
-//! must not find a hole before something acknowledged.
+//! Waiting writes go out as one record: a header that lists them, and their bytes. A record goes to the log that is nearest when it
+//! is built. Records of one log are acknowledged in their order there: recovery follows the chain and must not find a hole before
+//! something acknowledged.
 
 use crate::clean::CROWDED_PERCENT;
 use crate::config::Planted;

@@ -8,9 +8,9 @@
 //! Data that isn't durable yet is flushed first. A device that has lost it may not have reported that: the bytes read then would
 //! be written over the last good copy.
 //!
-//! Only valid bytes move, in ascending order, neighbours merged. A checkpoint writes them home, a swap to the free end of
-//! the coldest log. What was superseded meanwhile is dropped when it would be written; what a client is writing home at
-//! that moment is looked at again afterwards.
+//! Only valid bytes move, in ascending order, neighbours merged. A checkpoint writes them home, a swap to the free end of the
+//! coldest log. Data that was superseded meanwhile is dropped when it would be written. A range that a client is writing in place
+//! at that moment is examined again afterwards.
 //!
 //! A swap moves one way (ML-A3): exchanging what the cold log holds would need a third place for it, or a crash between
 //! the two writes would lose one; and being cold and nearly empty is why it was chosen.
@@ -280,7 +280,7 @@ impl Logs {
         Some((full, cold))
     }
 
-    /// Whatever there is to do beside clients' requests.
+    /// Performs the layer's work beside clients' requests: checkpoints, witnesses, images of the table.
     pub(crate) fn work(&mut self, now: Time, out: &mut Actions) {
         self.choose_clean(now, out);
         self.step_clean(now, out);
@@ -528,8 +528,8 @@ impl Logs {
         corrupt.iter().for_each(|p| self.lose(p));
     }
 
-    /// A piece isn't what was written there. What is still valid of it is lost: reads of it fail from now on, and it doesn't keep
-    /// its log from being emptied.
+    /// A piece isn't what was written there. Its still valid bytes are lost. Reads of them fail from now on, and they don't keep
+    /// their log from being emptied.
     fn lose(&mut self, p: &Piece) {
         for v in still_valid(&self.mtl, p) {
             self.mtl.put(v.home, Mapped::lost(v.home, v.len as u32, p.key));

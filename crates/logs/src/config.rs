@@ -64,7 +64,7 @@ impl Default for LogsConfig {
     }
 }
 
-/// Rules of checkpointing (§III-F). Whatever is set, logs are also emptied when none has room, and when the operator asks.
+/// Rules of checkpointing (§III-F). Under any setting, logs are also emptied when none has room, and when the operator asks.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CleanConfig {

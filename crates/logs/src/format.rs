@@ -315,7 +315,7 @@ impl DataSum {
         DataSum(Xxh3::with_seed(layout.salt))
     }
 
-    /// Adds `len` bytes. What carries no bytes counts as zeroes, which is what it reads as.
+    /// Adds `len` bytes. Data without bytes count as zeroes, as they read as zeroes.
     pub fn add(&mut self, len: u64, data: &Data) {
         const ZEROES: [u8; 4096] = [0; 4096];
         match data {

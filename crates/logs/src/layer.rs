@@ -48,8 +48,8 @@ pub struct Logs {
     pub(crate) config: LogsConfig,
     pub(crate) layout: Layout,
     pub(crate) life: Life,
-    /// A flush or a durable write failed: nothing is promised durable any more. What was written of records since the last good
-    /// flush may be gone, and a recovery from the device is the only way to know.
+    /// A flush or a durable write failed: nothing is promised durable any more. Records written since the last good flush may be
+    /// gone, and only a recovery from the device shows which.
     pub(crate) durability_lost: bool,
     /// Data that the start could not find, if any.
     pub(crate) lost: Option<String>,

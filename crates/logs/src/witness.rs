@@ -156,7 +156,7 @@ impl Claims {
         }
     }
 
-    /// When an empty record is due.
+    /// Returns the time at which an empty record is due, or [`Time::NEVER`].
     pub fn due_at(&self, after: Span) -> Time {
         self.aging.first().map_or(Time::NEVER, |(since, _)| *since + after)
     }

@@ -1,4 +1,4 @@
-//! When logged data go home by themselves: in the off-hours, every so often, in idle time; and what swaps do.
+//! Tests of checkpoints that begin by themselves: in the off-hours, at intervals, in idle time. Tests of swaps.
 
 mod common;
 use common::*;
@@ -29,7 +29,7 @@ fn started(config: LogsConfig) -> SimPool {
     p
 }
 
-/// Why the last job ran, how many there were, and how much is still in logs.
+/// Returns the reason of the last job, the number of checkpoints, and the bytes that are still in logs.
 fn state(p: &mut SimPool) -> (Option<Why>, u64, u64) {
     let s = logs(p);
     (s.counters.last_clean.map(|c| c.why), s.counters.checkpoints, s.valid_bytes)
@@ -158,7 +158,7 @@ fn when_all_logs_are_full_everything_goes_home() {
     assert_eq!(bytes(&ask(&mut p, Op::Read, 0, 1024, 0)), [7; 1024]);
 }
 
-/// Where every byte would be written twice within minutes, small writes go home (Manylogs §VIII), until the load calms.
+/// A load whose every byte would be written twice within minutes is written in place (Manylogs §VIII), until it calms.
 #[test]
 fn a_load_that_fills_all_logs_in_no_time_is_not_logged_until_it_calms() {
     let mut p = started(LogsConfig { off_below: Span::from_secs(600), ..with(never()) });

@@ -197,7 +197,7 @@ fn what_a_deleted_volume_logged_does_not_come_back() {
     assert_eq!(of_new(Op::Read, 1024, 0).0, [[5; 512], [0; 512]].concat());
 }
 
-/// Has no space for changes of a range until a time.
+/// A layer without space for changes of a range until a time.
 struct NoSpace {
     range: (u64, u64),
     until: Time,

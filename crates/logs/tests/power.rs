@@ -8,7 +8,7 @@ use plimsoll_logs::*;
 use plimsoll_stack::sim::{DiskFaults, SimDisk};
 use std::collections::BTreeMap;
 
-/// What the layer was doing when the power went.
+/// Names the layer's activity at the power loss.
 fn phase(a: Activity) -> &'static str {
     match a {
         Activity { image: true, cleaning: Some(Why::Swap), .. } => "swap, table",
@@ -57,7 +57,7 @@ fn cut(life: &mut Life, rng: &mut Rng, tally: &mut Tally) -> SimDisk {
     disk
 }
 
-/// Which faults a seed's device has: none for three of four, else a flush or a durable write that fails.
+/// Returns the faults of a seed's device: none for three of four seeds, else a flush or a durable write that fails.
 fn faults(seed: u64) -> DiskFaults {
     let at = 1 + Rng::new(seed, "when it fails").below(30);
     match seed % 8 {

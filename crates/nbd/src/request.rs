@@ -147,7 +147,7 @@ pub struct Rules {
     pub structured_replies: bool,
     /// If true, at least one metadata context was chosen.
     pub block_status: bool,
-    /// If true, `x-plimsoll:promise` is one of them.
+    /// If true, `x-plimsoll:promise` is one of the chosen metadata contexts.
     pub promises: bool,
 }
 
@@ -191,7 +191,7 @@ impl Rules {
         self.check_range(request)
     }
 
-    /// Was the command offered to this client?
+    /// Checks that the command was offered to this client.
     fn check_offered(&self, command: Command) -> Result<(), Reason> {
         use TransmissionFlags as F;
         let writes = matches!(command, Command::Write | Command::Trim | Command::WriteZeroes);
@@ -210,7 +210,7 @@ impl Rules {
         if offered { Ok(()) } else { Err((ErrorCode::Invalid, "the command was not negotiated")) }
     }
 
-    /// Are all its flags known, meant for the command, and negotiated?
+    /// Checks that each flag of the request is known, allowed with the command, and negotiated.
     fn check_flags(&self, request: &Request) -> Result<(), Reason> {
         use TransmissionFlags as F;
         let mut allowed = match request.command {
@@ -233,7 +233,7 @@ impl Rules {
         }
     }
 
-    /// Is its range not empty, aligned, inside the export, and not too long?
+    /// Checks that the request's range isn't empty, is aligned, lies in the export, and isn't too long.
     fn check_range(&self, request: &Request) -> Result<(), Reason> {
         match request.command {
             Command::Write if request.length > self.payload_bytes_max => {

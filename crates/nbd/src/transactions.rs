@@ -349,7 +349,7 @@ impl Transactions {
         Ok(None)
     }
 
-    /// Judges a chunk by its header: how much of its payload must be held to understand it?
+    /// Judges a chunk by its header, and sets the bytes of its payload that must be held to understand it.
     fn handle_chunk(&mut self, cookie: u64, flags: u16, kind: u16, length: u32) -> Result<(), ReplyError> {
         if !self.structured {
             return Err(ReplyError::WrongKind(cookie));

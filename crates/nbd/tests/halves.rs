@@ -187,8 +187,7 @@ proptest! {
     }
 }
 
-/// How the server of the next test answers a READ: each piece's length, whether it is a hole, and an error at the
-/// end.
+/// Answer of the next test's server to a READ: each piece's length, whether it is a hole, and whether an error ends it.
 type Script = (Vec<(u16, bool)>, bool);
 
 /// Answers READs over a pattern as scripted, several of them interleaved; the payload is copied by the test, which

@@ -1,7 +1,7 @@
-//! The configuration: what the operator wrote, checked, with every default filled in.
+//! The configuration: the operator's file, checked, with every default filled in.
 //!
-//! One TOML file. Unknown keys are refused. An error says which file, line and key. `plimsoll.example.toml` explains
-//! every key and is parsed by a test.
+//! It is one TOML file. Unknown keys are refused. An error names file, line and key. `plimsoll.example.toml` explains every key and is
+//! parsed by a test.
 
 mod limits;
 mod nvme_host;

@@ -1,9 +1,10 @@
 //! Bounded sets of connections before their service: clients in their handshake, and clients of the control API.
 //!
-//! When a crowd is full, or a peer has its share of it, a newcomer takes the place of a member. A member that has sent nothing, or
-//! nothing since its last answer, gives way first. Of several such members, or if there is none, the member that has been silent
-//! longest gives way. A peer above its share replaces only its own members; in a full crowd, the peer with the most members gives
-//! way. So a flood of silent connections keeps out neither other peers nor the active ones of its own.
+//! When a crowd is full, or a peer has its share of it, a newcomer takes the place of a member. A peer at its share replaces only its own
+//! members; otherwise the peer with the most members gives way. Of that peer's members, one that has sent nothing, or nothing since
+//! its last answer, gives way first. Of several, the one that has been silent longest gives way. So a flood of silent connections keeps
+//! out neither other peers nor the active ones of its own.
+//!
 //! A member is safe while the server works for it, for [`LEAST_AGE`] after it came, and for [`LEAST_AGE`] after each message. If no
 //! member may be replaced, the newcomer waits for up to 50 ms, and is then refused.
 

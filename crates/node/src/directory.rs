@@ -1,6 +1,6 @@
-//! The directory: which volumes and tenants there are, and who may use which.
+//! The directory: the volumes and tenants of the node, and the peers that may use each.
 //!
-//! An export's name only chooses among what the peer was granted; it never grants anything.
+//! An export's name only chooses among the volumes and tenants that the peer was granted; it never grants anything.
 
 use crate::config::{Config, Grant, Peer, SubsystemConfig, TenantConfig, VolumeConfig, check_deadline};
 use crate::engine::{AutoTerms, DeadlineFrom, ExportParams, Health, PermitLimits, Wire};
@@ -221,8 +221,8 @@ impl Promises {
         self.tenants.get(name).copied().unwrap_or(Promise::NONE)
     }
 
-    /// The deadline of reads on an export with its source, and what becomes of reads that would miss it. Whoever sets the deadline
-    /// also decides that: the export's name, its volume, or its tenant; only the name may overrule the other two.
+    /// The deadline of reads on an export with its source, and what becomes of reads that would miss it. The source of the deadline
+    /// also decides that: the export's name, its volume, or its tenant. Only the name may overrule the other two.
     fn of_export(&self, tenant: &str, asked: &Asked<'_>) -> (Option<(Span, DeadlineFrom)>, OnBusy) {
         let own = asked.deadline.map(|deadline| (deadline, DeadlineFrom::Connection, OnBusy::Wait));
         let of_volume = || self.volumes.get(asked.volume).map(|p| (p.deadline, DeadlineFrom::Volume, p.busy));

@@ -145,7 +145,8 @@ pub struct Seen {
     pub sparse: Vec<(PathBuf, u64)>,
 }
 
-/// Looks at a pool's own device and at its cache's. What only an open device shows, such as its metadata and its logs, isn't looked at.
+/// Looks at a pool's own device and at its cache's. Parts that only an open device shows, such as its metadata and its logs, aren't
+/// examined.
 pub fn look(config: &PoolConfig) -> Seen {
     let mut seen = Seen::default();
     let pool_uuid = pool_uuid(config);

@@ -1,8 +1,8 @@
 //! Settings of the allocator. The only `unsafe` of the crate beside the ring.
 
-/// Has every allocation of at least 128 KiB be a mapping of its own, as at the start of the process. Otherwise glibc raises
-/// that bound with each mapping that is freed, up to 32 MiB: connections' buffers would come from its heap, where one that
-/// is used keeps all that was freed below it.
+/// Sets glibc's allocator to give every allocation of at least 128 KiB a mapping of its own, as at the start of the process. By
+/// default glibc raises that bound with each mapping that is freed, up to 32 MiB. Connections' buffers would then come from its
+/// heap. There, one used buffer keeps all memory that was freed below it.
 pub fn keep_large_allocations_apart() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `mallopt` takes two integers and changes a setting of glibc's allocator, under that one's own lock. Nothing

@@ -18,6 +18,7 @@ pub use error::NodeError;
 pub use pool::RunningPool;
 pub use tenants::DeadlineChange;
 pub use volumes::Deletion;
+pub use watch::Clients;
 
 use crate::config::{Config, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, NvmeName, Promises, Volume};
@@ -315,7 +316,7 @@ impl Node {
         }
         self.check_parts(found.pool, name, v.tenant.get_ref())?;
         if (&found.tenant, found.read_only) != (v.tenant.get_ref(), v.read_only) {
-            self.set_volume_owner(&found, v.tenant.get_ref(), v.read_only).await.map_err(in_volume)?;
+            self.set_volume_owner(name, v.tenant.get_ref(), v.read_only).await.map_err(in_volume)?;
         }
         match found.size_bytes {
             size if size < v.size.0 => self.grow_volume(name, v.size.0).await.map_err(in_volume),
@@ -329,9 +330,14 @@ impl Node {
     }
 
     /// Sets a volume's owner and whether it may be changed, as now configured.
-    async fn set_volume_owner(&self, volume: &Volume, tenant: &str, read_only: bool) -> Result<()> {
+    ///
+    /// # Errors
+    /// If the volume was deleted meanwhile, among others: what is deleted must not be published again, as its space is another's soon.
+    async fn set_volume_owner(&self, name: &str, tenant: &str, read_only: bool) -> Result<()> {
+        let _one = self.changing.lock().await;
+        let volume = self.volume_named(name)?;
         let Some(store) = self.pools[volume.pool].store.clone() else { return Ok(()) };
-        let (name, tenant) = (volume.name.clone(), tenant.to_string());
+        let (name, tenant) = (name.to_string(), tenant.to_string());
         let ruled = move || store.change().set_volume_owner(&name, tenant, read_only);
         self.publish(volume.pool, &blocking(ruled).await?).await
     }

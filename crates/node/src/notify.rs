@@ -1,4 +1,4 @@
-//! Tells a service manager how the node is (systemd's sd_notify): ready, reloading, ending, and a line of status.
+//! Reports the node's state to a service manager (systemd's sd_notify): ready, reloading, ending, and a line of status.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;

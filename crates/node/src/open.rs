@@ -105,7 +105,7 @@ fn pool_options(config: &PoolConfig, precise_timers: bool, trace_every: u32) -> 
 /// Opens a pool's devices, makes them at the first use, and stacks its layers over them.
 ///
 /// # Errors
-/// What is wrong with them or with the configuration.
+/// If a device or the configuration is wrong; the error names the mistake.
 pub(crate) fn open_pool(
     config: &PoolConfig,
     mut facts: Facts,
@@ -471,7 +471,7 @@ fn note_behind(mode: CacheMode, store: &mut MetaStore, is_new: bool) -> std::res
 /// Gives up what only a pool's cache has of a volume, while no node serves the pool.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a text.
 pub fn give_up(config: &PoolConfig, volume: &str) -> std::result::Result<(), String> {
     let (_held, mut store) = match (&config.device.file, &config.device.rbd) {
         (None, None) => return Err("a pool without a device has no cache".into()),
@@ -532,7 +532,7 @@ fn device_bytes(path: &Path) -> u64 {
 /// A pool's plan and stack, as configured, over devices that offer `offers`.
 ///
 /// # Errors
-/// What is wrong with the configuration.
+/// If the configuration is wrong; the error names the mistake.
 pub fn build_stack(
     config: &PoolConfig,
     facts: &Facts,

@@ -1,10 +1,10 @@
 //! A panic in any thread ends the process.
 //!
 //! Threads hold parts of one state. Without one of them the node would accept clients and answer none, or serve without its
-//! tape, its metrics, its handshakes. A panic also means that an invariant is broken, so the state in memory is not to be
-//! trusted. The process aborts, without a flush. Its supervisor starts it anew, and recovery, which the crash tests exercise
-//! thousands of times, restores all that was acknowledged as durable. Rejected: opening the one pool anew inside the process, a
-//! second way to start that nothing else would exercise.
+//! tape, its metrics, its handshakes. A panic also means that an invariant is broken, so the state in memory isn't trusted. The process
+//! aborts, without a flush. Its supervisor starts it again. Recovery, which the crash tests exercise thousands of times, restores all
+//! that was acknowledged as durable. Rejected: opening the one pool again inside the process, a second way to start that nothing else
+//! would exercise.
 
 use std::io::Write;
 

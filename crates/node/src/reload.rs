@@ -1,14 +1,14 @@
-//! Reading the configuration anew while the node serves: which differences take effect at once, and which need a restart.
+//! Reading the configuration again while the node serves: differences that take effect at once, and those that need a restart.
 //!
 //! | at once | after a restart |
 //! |---|---|
-//! | `[[grant]]`, for new connections | `[listen]` without `tls`, `[control]`, `[limits]` |
+//! | `[[grant]]`, for new connections | `[listen]` without `tls`, `[control]` without `drain`, `[limits]` |
 //! | `[listen.tls]`, `[[nvme_host]]` and their files, for new connections | `[[pool]]` |
 //! | `[[tenant]]`: all keys; new ones | tenants that are no longer there, `[[subsystem]]` |
 //! | `[[volume]]`: new ones, `size` (growth), `tenant`, `read_only`, `deadline`, `busy`, `throttle` | its other keys |
-//! | `[log]` | |
+//! | `[log]`, `control.drain` | |
 //!
-//! A live change (`plimsoll tenant set`) still goes before the configuration.
+//! A live change (`plimsoll tenant set`) keeps precedence over the configuration.
 
 use crate::config::{Config, Control, Listen, VolumeConfig};
 

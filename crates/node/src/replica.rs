@@ -1,20 +1,21 @@
-//! A volume as one of several replicas: how many changes it has acknowledged, where, and whether it may lack some.
+//! A volume as one of several replicas: the changes that it has acknowledged, their places, and whether it may lack some.
 //!
 //! Plimsoll replicates nothing: a writer writes to all replicas. A replica that has missed a write must not be read before it
-//! was caught up, and the writer may not know. QEMU's quorum takes a write for done when one replica has it, and reads from the
-//! first again at once, whatever it then holds. So the node watches for writes that may have been missed:
+//! was caught up, and the writer may not know that. QEMU's quorum takes a write for done when one replica has it. It reads from the
+//! first replica again at once, whatever that replica then holds. So the node watches for writes that may have been missed:
 //!
-//! * **unclean**: the node ended without a word while the volume could be changed. The mark is durable before the first
-//!   connection that can change it is served, and taken back when the node ends in order.
-//! * **writer lost**: a connection opened with `replica=write` ended without NBD's DISC (a cut link, a killed client, our own
-//!   end), a second one came while it lasted, or a change of it failed. Changes in flight may be in one replica and not in
-//!   another, and the client may go on without this one.
+//! * **unclean**: the node ended without a record of it while the volume could be changed. The mark is durable before the first
+//!   connection that can change the volume is served. An orderly end of the node removes the mark.
+//! * **writer lost**: a connection opened with `replica=write` ended without NBD's DISC (a cut link, a killed client, the node's
+//!   own end). Or a second such connection came while it lasted. Or one of its changes failed. Changes in flight may be in one
+//!   replica and not in another, and the client may go on without this one. The same holds if the pool lost acknowledged changes: a
+//!   flush failed, or dirty extents were given up.
 //!
-//! While either holds, connections with `replica=…` in their export's name are refused their reads; others never are. Only
-//! an operator's word ends it (`plimsoll volume resync`).
+//! While either holds, and during a resync, connections with `replica=read` or `replica=write` in their export's name have their reads
+//! refused. Other connections never have. Only an operator ends that state (`plimsoll volume resync`).
 //!
 //! The generation is exact while the node runs and after an orderly end. After any other end it is the value at the node's
-//! start. Places of changes are kept for 4,096 ranges and forgotten at the node's end: they only decide which ranges are copied
+//! start. Places of changes are kept for up to 4,096 ranges and forgotten at the node's end: they only decide which ranges are copied
 //! first.
 
 use crate::store::PoolStore;

@@ -49,7 +49,7 @@ struct Leaving {
 }
 
 impl Seats {
-    /// As many as `limits` allow, and `descriptors_max` allows.
+    /// Seats bounded by `limits` and by `descriptors_max`.
     pub fn new(limits: Limits, descriptors_max: usize) -> Arc<Seats> {
         Arc::new(Seats { limits, descriptors_max, taken: Mutex::default() })
     }
@@ -114,7 +114,7 @@ impl Seat {
         Ok(())
     }
 
-    /// When the connection ends, that is an event.
+    /// Records an event when the connection ends.
     pub fn notes_its_end(&mut self, events: Arc<Events>, who: Option<String>, export: &str) {
         self.leaving = Some(Leaving { events, who, export: export.to_string(), since: Instant::now() });
     }

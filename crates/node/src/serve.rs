@@ -265,7 +265,7 @@ impl Threads {
 }
 
 impl Drop for Threads {
-    /// Whoever drops it may be an async thread, which must not wait.
+    /// Shuts the runtime down without waiting: an async thread, which must not wait, may drop it.
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();

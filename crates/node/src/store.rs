@@ -1,4 +1,4 @@
-//! A pool's metadata as the node's threads share it: changed by one at a time, which may block on the device, and read by all
+//! A pool's metadata as the node's threads share it. One thread at a time changes it, and may wait for the device. All threads read it
 //! without waiting for that.
 
 use plimsoll_store::{MetaReader, MetaStore, MetaView};
@@ -18,7 +18,7 @@ impl PoolStore {
         PoolStore { reader: store.reader(), store: Mutex::new(store), turns: Arc::default() }
     }
 
-    /// For changes. Whoever has it may wait for the device, so no async task may wait for it: it belongs on a blocking thread.
+    /// For changes. The holder of the guard may wait for the device, so no async task may wait for the guard: take it on a blocking thread.
     pub fn change(&self) -> MutexGuard<'_, MetaStore> {
         self.store.lock().expect("no panic while held")
     }

@@ -4,7 +4,7 @@
 //! hold them all at once; of each only the buckets that hold something are kept.
 
 use crate::engine::lateness::Deviations;
-use crate::engine::metrics::{ExportMetrics, TAILS};
+use crate::engine::metrics::ExportMetrics;
 use crate::engine::recent::{Counts, Recent, Tally, Window, Within};
 use plimsoll_base::{IoError, LatencyHistogram, Objective, Span, TenantId, Time, VolumeKey};
 
@@ -143,13 +143,15 @@ impl ExportPromise {
     }
 }
 
-/// The last minute by seconds and the last hour by minutes, the running ones last.
+/// The last minute by seconds, the last hour by minutes, and the last day by ten minutes, the running ones last.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Counters, and the 99th percentile of response times.
     pub seconds: Vec<(Tally, Span)>,
     /// The same.
     pub minutes: Vec<(Tally, Span)>,
+    /// Counters, and the 99th percentile of the worst minute.
+    pub ten_minutes: Vec<(Tally, Span)>,
 }
 
 impl History {
@@ -158,13 +160,17 @@ impl History {
         History {
             seconds: m.recent.seconds().zip(m.seconds.tails()).collect(),
             minutes: m.recent.minutes().zip(m.minutes.tails()).collect(),
+            ten_minutes: m.recent.ten_minutes().zip(m.day_tails()).collect(),
         }
     }
 
     /// Adds another export's. The percentile becomes the larger one.
     pub fn add(&mut self, other: &History) {
-        for (mine, theirs) in [(&mut self.seconds, &other.seconds), (&mut self.minutes, &other.minutes)] {
-            mine.resize(TAILS, Default::default());
+        let History { seconds, minutes, ten_minutes } = self;
+        for (mine, theirs) in [(seconds, &other.seconds), (minutes, &other.minutes), (ten_minutes, &other.ten_minutes)]
+        {
+            // A pool without requests of theirs has none.
+            mine.resize(mine.len().max(theirs.len()), Default::default());
             for ((tally, tail), (t, p99)) in mine.iter_mut().zip(theirs) {
                 tally.add(t);
                 *tail = (*tail).max(*p99);

@@ -173,7 +173,7 @@ fn a_client_that_takes_no_answers_does_not_keep_the_pool_from_ending() {
     assert!(rest.len() < 8 * (4 << 20), "the deaf one was let go");
 }
 
-/// What a client has read of the volume by a connection of its own.
+/// Returns the bytes that a client reads of the volume, by a connection of its own.
 fn read_at(pool: &Running, offset: u64, length: u32) -> Vec<u8> {
     let mut client = pool.connect();
     client.write_all(&header(READ, 1, offset, length)).unwrap();

@@ -144,7 +144,7 @@ impl Proof {
         Proof { parties, random, state: State::Negotiate, transaction: 0, hash, group, response: None }
     }
 
-    /// Has the host proved itself?
+    /// True if the host has proved itself.
     pub fn is_proved(&self) -> bool {
         self.state == State::Proved
     }
@@ -158,7 +158,7 @@ impl Proof {
         }
     }
 
-    /// Will nothing more be answered?
+    /// True if no further message is answered.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over(_))
     }

@@ -136,7 +136,7 @@ impl<'a> Raw<'a> {
         u64_at(self.0, 40)
     }
 
-    /// Are its flags those of a command by itself whose data an SGL describes?
+    /// Checks that the flags are those of a command that isn't fused and whose data an SGL describes.
     pub(crate) fn check_flags(self) -> Result<(), Status> {
         match (self.0[1] & 3, self.0[1] >> 6) {
             (0, 1) => Ok(()),

@@ -109,7 +109,7 @@ impl Controller {
         &mut self.output
     }
 
-    /// May I/O queues be connected?
+    /// True if I/O queues may be connected: the host has enabled the controller, which isn't a discovery controller.
     pub fn is_ready(&self) -> bool {
         self.configuration & 1 != 0 && matches!(self.role, Role::Io(_))
     }

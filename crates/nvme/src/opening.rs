@@ -312,7 +312,7 @@ impl Opening {
         self.state = State::Over;
     }
 
-    /// Is nothing more to be taken, and nobody to be answered? Then the connection closes when the output has been sent,
+    /// True if no more bytes are taken and no request is unanswered. The connection then closes when the output has been sent,
     /// unless its host was accepted.
     pub fn is_over(&self) -> bool {
         self.state == State::Over
@@ -382,7 +382,7 @@ fn name(field: &[u8]) -> Option<String> {
     is_nqn(text).then(|| text.to_string())
 }
 
-/// Has a text the form of an NQN?
+/// True if a text has the form of an NQN.
 pub fn is_nqn(text: &str) -> bool {
     let is_name = text.starts_with("nqn.") && text.len() > 4 && text.len() <= NQN_BYTES_MAX;
     is_name && !text.contains(|c: char| c.is_control() || c == ' ')

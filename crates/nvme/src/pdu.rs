@@ -113,7 +113,7 @@ impl Shape {
         self.head..self.head + self.data_bytes
     }
 
-    /// Is the digest of a whole PDU's data right, if it has one?
+    /// True if the digest of a whole PDU's data is right, or the data have none.
     pub(crate) fn data_are_right(&self, pdu: &[u8]) -> bool {
         let data = self.data();
         let has_digest = self.flags & FLAG_DATA_DIGEST != 0 && !data.is_empty();

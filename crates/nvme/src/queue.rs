@@ -364,7 +364,7 @@ impl Replies {
         });
     }
 
-    /// Do data have a digest?
+    /// True if data have a digest.
     pub fn has_data_digest(&self) -> bool {
         self.terms.digests.data
     }

@@ -65,14 +65,14 @@ impl Scene {
         (asked, self.heard())
     }
 
-    /// Sends a message; is the queue proved?
+    /// Sends a message. Returns whether the queue is proved.
     fn send(&mut self, message: &[u8]) -> bool {
         let (asked, heard) = self.command(|id| Command::authentication_send(id, message.len() as u32), message);
         assert!(matches!(heard[..], [Heard::Done { status: Status::OK, .. }]), "{heard:?}");
         asked == Some(Asked::Proved)
     }
 
-    /// Fetches a message; is the queue proved?
+    /// Fetches a message. Returns it, and whether the queue is proved.
     fn receive(&mut self) -> (Vec<u8>, bool) {
         let (asked, heard) = self.command(|id| Command::authentication_receive(id, 4096), &[]);
         let Some(Heard::Data { data, .. }) = heard.into_iter().next() else { panic!("no message") };

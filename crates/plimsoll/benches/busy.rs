@@ -1,4 +1,4 @@
-//! How soon a node says busy while its modelled disk's queue is seconds long: `make busy`.
+//! Time until a node answers Busy while its modelled disk's queue is seconds long: `make busy`.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -88,6 +88,12 @@ impl Client {
         self.runtime.block_on(self.call(method, path, Some(body))).map(drop)
     }
 
+    /// Asks for a change without a body, and reads the answer.
+    pub fn order_for<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T> {
+        let answer = self.runtime.block_on(self.call(method, path, None))?;
+        self.understand(path, &answer)
+    }
+
     /// Asks for a change that has no answer.
     pub fn order(&self, method: Method, path: &str) -> Result<()> {
         self.runtime.block_on(self.call(method, path, None)).map(drop)

@@ -7,7 +7,7 @@
 //!                 └───────── node 2: modelled drive ─┤   which have a deadline on one side
 //!  neighbour ── bursts, now on one, now on the other ┘
 //! ```
-//! The nodes are processes of this program. What is shown is measured by the clients.
+//! The nodes are processes of this program. The figures shown are measured by the clients.
 
 mod load;
 mod nodes;

@@ -45,7 +45,7 @@ fn level(level: LogLevel) -> LevelFilter {
     }
 }
 
-/// Is standard error the stream that the environment says the journal reads?
+/// True if standard error is the stream that the journal reads, by the environment's `JOURNAL_STREAM`.
 fn goes_to_journal() -> bool {
     let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
     let stat = rustix::fs::fstat(std::io::stderr());

@@ -160,7 +160,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Has the reader of what the command prints gone?
+/// True if the error is a broken pipe: the reader of the command's output has gone.
 fn is_broken_pipe(e: &anyhow::Error) -> bool {
     e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }

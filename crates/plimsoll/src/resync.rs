@@ -25,7 +25,7 @@ const STILL: Duration = Duration::from_millis(200);
 const SURE: Duration = Duration::from_secs(5);
 /// ... which is waited for this long.
 const STILL_MAX: Duration = Duration::from_secs(60);
-/// Whatever is asked of a node must be answered within this.
+/// Time within which a node must answer each request.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// [`Health::behind`] of a replica that is being caught up.
 const BEING_CAUGHT_UP: u32 = 3;

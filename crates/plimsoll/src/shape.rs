@@ -89,7 +89,7 @@ fn tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
-/// The gate. Whoever has its lock may be stopped: the error says who, and what became of the server.
+/// The gate. If the holder of its lock was stopped, the error names the holder and the state of the server.
 fn lock(segment: &Segment) -> Result<Guard<'_>> {
     if let Some(guard) = segment.lock_in_time(tid(), monotonic()) {
         return Ok(guard);

@@ -108,9 +108,10 @@ enum Command {
     },
     /// Copy what another replica has newer, so that clients read this one again
     ///
-    /// Copies differing ranges from the peer over NBD until none is left: ranges that the peer changed lately first. Writers may
-    /// continue; they must be connected to both replicas. With --trust nothing is copied: the volume's present content is declared
-    /// complete, and the other replicas are resynced from it.
+    /// Copies differing ranges from the peer over NBD until none is left: ranges that the peer changed lately first. Writers must be
+    /// connected to both replicas. They may go on meanwhile, but must pause for 0.2 s at the beginning and at the end; each pause is
+    /// waited for up to a minute. With --trust nothing is copied: the volume's present content is declared complete, and the other
+    /// replicas are resynced from it.
     #[command(
         after_help = "Example, with the peer's socket forwarded to this host:\n  plimsoll volume resync web \\\n    --replica 'nbd+unix:///web?socket=/run/plimsoll/nbd.sock' \\\n    --from 'nbd+unix:///web?socket=/run/peers/node-2.sock'\n  plimsoll volume resync web --trust"
     )]
@@ -234,7 +235,7 @@ fn delete(name: &str, yes: bool, how: &[(&str, bool)], control: &Control) -> Res
     Ok(())
 }
 
-/// Has a volume caught up, or taken as it is where nothing is to be copied.
+/// Catches a volume up. Without `resync` nothing is copied, and the volume is taken as it is.
 fn caught_up(client: &Client, name: &str, resync: Option<Resync>) -> Result<VolumeStatus> {
     let say = |change| -> Result<VolumeStatus> {
         let wanted = VolumeChange { replica: Some(change), ..VolumeChange::default() };

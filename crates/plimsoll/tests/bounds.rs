@@ -54,7 +54,7 @@ fn asks(export: &str) -> Vec<u8> {
     said
 }
 
-/// Has the server closed the connection? Waits for its end, or for an answer to a read.
+/// True if the server answers a read on this connection; false if it closes the connection. Waits for either.
 fn is_served(mut stream: impl Read + Write, export: &str) -> bool {
     if stream.write_all(&asks(export)).is_err() || stream.write_all(&read_at(0)).is_err() {
         return false;
@@ -94,7 +94,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Does the event log have a refusal with these words?
+/// True if the event log has an event with these words.
 fn is_noted(server: &Server, words: &str) -> bool {
     server.control("GET", "/v1/events").expect(200).to_string().contains(words)
 }

@@ -274,7 +274,7 @@ fn a_cache_may_go_when_nothing_is_only_there_and_is_out_of_date_when_it_comes_ba
     check_all(&mut Client::once_served(&server.socket(), "vol"), 2);
 }
 
-/// How much of its device is used is kept over a restart, and less than it can work with is refused.
+/// The cache's size is kept over a restart. A size that is too small to work with is refused.
 #[test]
 fn a_cache_that_was_resized_stays_so_and_is_never_too_small() {
     let dir = tempfile::tempdir().unwrap();

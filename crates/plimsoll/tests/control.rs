@@ -1,4 +1,4 @@
-//! What an operator sees and steers, over HTTP and the command line, against the built binary.
+//! Tests of the operator's views and controls, over HTTP and the command line, against the built binary.
 
 mod common;
 use common::client::Client;
@@ -237,10 +237,8 @@ fn every_answer_is_as_described_and_nothing_else_is_there() {
         answer.json()
     };
     let of_volume = history("volumes", "vol", 200);
-    assert_eq!(
-        (of_volume["seconds"].as_array().unwrap().len(), of_volume["minutes"].as_array().unwrap().len()),
-        (60, 60)
-    );
+    assert_eq!(["seconds", "minutes", "ten_minutes"].map(|of| of_volume[of].as_array().unwrap().len()), [60, 60, 144]);
+    assert_eq!(of_volume["ten_minutes"][143]["done"], 2);
     assert_eq!(
         (of_volume["minutes"][59]["done"].as_u64(), of_volume["minutes"][59]["kept"].as_u64()),
         (Some(2), Some(1))
@@ -248,6 +246,12 @@ fn every_answer_is_as_described_and_nothing_else_is_there() {
     assert_eq!(history("tenants", "t", 200)["minutes"][59]["done"], 2);
     history("tenants", "none", 404);
     history("volumes", "none", 404);
+    described(&node, &doc, "DELETE", "/v1/connections", "/v1/connections", None).error(400);
+    described(&node, &doc, "DELETE", "/v1/connections?volume=none", "/v1/connections", None).error(404);
+    assert_eq!(
+        described(&node, &doc, "DELETE", "/v1/connections?peer=nobody", "/v1/connections", None).json()["closed"],
+        0
+    );
     assert!(node.call("GET", "/v1/connections?colour=red", None).error(400).contains("colour"));
     assert!(node.call("GET", "/v1/connections?volume=none", None).error(404).contains("no volume `none`"));
     assert_eq!(node.get("/v1/connections?volume=vol")["connections"][0]["tenant"], "t");

@@ -118,7 +118,7 @@ fn cores_are_given_told_of_and_promised_only_once() {
     assert!(replayed["replayed"]["accepted"].as_u64() > Some(800), "{replayed}");
 }
 
-/// What QWin is compared with can be chosen live, too: fixed numbers of cores, and mClock's rates.
+/// The policies that QWin is compared with can be chosen live, too: fixed numbers of cores, and mClock's rates.
 #[test]
 fn a_static_partition_and_mclock_go_by_what_tenants_are_allotted() {
     for (policy, keys) in [("static", "cores = 3"), ("mclock", "limit_iops = 200\nweight = 50")] {

@@ -98,7 +98,7 @@ fn load(server: Server, seed: u64, requests: u64) -> BTreeMap<u64, Known> {
     known
 }
 
-/// What is wrong with the volume after a restart; the versions found.
+/// Checks the volume after a restart: each sector must have a version that it may have.
 fn verify(dir: &Path, config: &str, known: &BTreeMap<u64, Known>) -> Result<(), String> {
     let server = Server::start(dir, config);
     let mut client = Client::connect(&server.socket(), "vol").unwrap();

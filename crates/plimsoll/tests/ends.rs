@@ -1,4 +1,4 @@
-//! How a node ends, and how it doesn't: a panic in each of its threads, SIGHUP, nobody who reads what it says.
+//! Tests of a node's end: a panic in each of its threads, SIGHUP, and output that nobody reads.
 
 mod common;
 use common::client::Client;

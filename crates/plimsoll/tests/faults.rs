@@ -136,9 +136,8 @@ fn failing(server: &Server, volume: &str) -> Option<String> {
 fn full_under_a_cache(sharing: &str) {
     let dir = tempfile::tempdir().unwrap();
     let small = Tmpfs::at(dir.path().join("small"), "48m");
-    let cache = format!(
-        "[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"back\"\nsharing = \"{sharing}\""
-    );
+    let cache =
+        format!("[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"back\"\nsharing = \"{sharing}\"");
     let device = format!("{{ file = \"small/p.img\", size = \"256MiB\" }}\n{cache}");
     let config = config(&device, "160MiB")
         + "[[tenant]]\nname = \"other\"\nclass = \"best-effort\"\n"
@@ -231,7 +230,7 @@ fn a_full_disk_under_a_cache_of_parts_is_only_its_tenants() {
     }
 }
 
-/// Who connects and says nothing keeps nobody out, however many there are.
+/// Clients that connect and send nothing keep nobody out, even 600 of them.
 #[test]
 fn silent_clients_shut_nobody_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -470,8 +469,7 @@ fn vanishing_and_deaf_clients_hurt_nobody() {
     assert!(server.stop());
 }
 
-/// What a vanishing client had asked for and hadn't begun is withdrawn: that a FLUSH of it ends undone says nothing of the
-/// device.
+/// Requests of a vanished client that haven't begun are withdrawn. A FLUSH withdrawn in this way isn't a failure of the device.
 #[test]
 fn a_client_that_vanishes_before_its_flush_takes_nobodys_durability() {
     let dir = tempfile::tempdir().unwrap();

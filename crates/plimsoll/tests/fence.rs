@@ -111,8 +111,8 @@ fn what_cannot_be_fenced_is_refused_with_the_reason() {
     plimsoll_node::config::Config::parse(&hybrid, std::path::Path::new("node.toml")).expect("it shares what is left");
 }
 
-/// Where the configuration can't tell, as the cache's device is there already, the start does; and who asks live for slots that
-/// there aren't is refused, too.
+/// A part that the cache's existing device can't hold is refused at the start, as the configuration alone doesn't show it. A live
+/// request for slots that don't exist is refused, too.
 #[test]
 fn what_only_the_node_can_tell_is_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
@@ -224,7 +224,7 @@ fn the_owner_of_the_running_slot_is_not_removed() {
     assert!(server.stop());
 }
 
-/// What a volume got alone is measured at the clients' side of the pool, whatever answers them, and compared with the same slots only.
+/// A volume's baseline is measured at the clients' side of the pool, even if memory answers. It is compared with the same slots only.
 #[test]
 fn a_baseline_is_of_clients_requests_and_of_its_slots() {
     let dir = tempfile::tempdir().unwrap();

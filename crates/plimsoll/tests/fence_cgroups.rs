@@ -19,10 +19,10 @@ const READS_A_THREAD: u64 = 40;
 const VOLUMES: [&str; 3] = ["a", "b", "c"];
 /// One of them is nobody's.
 const SLOTS: u64 = 4;
-/// What the process that is a tenant is told: socket, volume, and its cgroup's folder if it has one.
+/// Variables of the process that is a tenant: socket, volume, and its cgroup's folder if it has one.
 const TOLD: [&str; 3] = ["PLIMSOLL_TEST_SOCKET", "PLIMSOLL_TEST_VOLUME", "PLIMSOLL_TEST_CGROUP"];
 
-/// What a volume holds at block `n`.
+/// Returns a volume's content at block `n`.
 fn content(volume: &str, n: u64) -> Vec<u8> {
     match n % STEP {
         0 => format!("{volume} {n:06}").bytes().cycle().take(BLOCK as usize).collect(),

@@ -3,6 +3,7 @@
 mod common;
 use common::client::Client;
 use common::{Server, config};
+use plimsoll_nbd::wire::{Command as Request, CommandFlags};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
@@ -93,6 +94,46 @@ fn a_deletion_asks_and_spares_what_is_used_or_declared() {
     assert!(server.stop());
     let server = Server::start(dir.path(), &without);
     assert!(volumes(&server).is_empty());
+    assert!(server.stop());
+}
+
+/// Connections that an operator closes: what they have inside is answered, others go on, and the order is in the log.
+#[test]
+fn connections_are_closed_by_volume_tenant_and_peer() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config(FILE, "4MiB"));
+    create(&server, "other");
+    let (socket, me) = (server.socket(), format!("uid:{}", rustix::process::geteuid().as_raw()));
+    let connections = |query: &str| server.control("GET", &format!("/v1/connections?{query}")).json();
+    let mut client = Client::connect(&socket, "vol").unwrap();
+    let mut other = Client::connect(&socket, "other").unwrap();
+    client.write(0, &[7; 512]).unwrap().unwrap();
+    server.cli(&["inject", "vol", "--stall", "--for", "10m"]);
+    let read = client.send(Request::Read, CommandFlags::EMPTY, 0, 512, &[]).unwrap();
+    until("the read is inside", || connections("volume=vol")["connections"][0]["in_flight"] == 1);
+    let why = server.cli_fails(&["connections", "close"]);
+    assert!(why.contains("would disconnect every client") && why.contains("name at least one"), "{why}");
+    assert_eq!(
+        server.cli(&["connections", "close", "--volume", "vol", "--peer", "uid:4000000"]),
+        "no such client is connected\n"
+    );
+    let closed = server.cli(&["connections", "close", "--volume", "vol", "--peer", &me, "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&closed).unwrap(), json!({"closed": 1}));
+    // A held answer goes out at once: its client sends nothing more.
+    let (answered, ended) = client.receive().unwrap();
+    assert_eq!((answered, ended.unwrap()), (read, vec![7; 512]));
+    assert!(client.receive().is_err(), "the connection closes");
+    assert!(other.read(0, 512).unwrap().is_ok(), "it isn't meant");
+    until("it is gone", || connections("volume=vol")["total"] == 0);
+    // It may come again, as it is still granted the volume.
+    let _again = Client::connect(&socket, "vol").unwrap();
+    assert_eq!(connections("tenant=t&peer=uid:4000000")["total"], 0);
+    assert_eq!(connections(&format!("tenant=t&peer={me}"))["total"], 2);
+    assert_eq!(server.cli(&["connections", "close", "--tenant", "t"]), "2 connections close\n");
+    assert!(other.read(0, 512).is_err());
+    until("all are gone", || connections("")["total"] == 0);
+    let events = server.cli(&["events"]);
+    assert!(events.contains("DELETE /v1/connections?volume=vol"), "{events}");
     assert!(server.stop());
 }
 

@@ -1,5 +1,5 @@
-//! What clients can take of a node: memory, its threads' time, connections. Beside each attack, a well-behaved tenant reads
-//! and connects, and the node's resident memory is looked at.
+//! Tests of clients that exhaust a node: memory, its threads' time, connections. Beside each attack, a well-behaved tenant reads
+//! and connects, and the node's resident memory is checked.
 //!
 //! Sizes are steered by `PLIMSOLL_RESOURCES`, in percent of the usual ones: 500 abandons 100,000 writes. The
 //! ignored test plants mistakes in the node, and each test must find its own.
@@ -503,7 +503,7 @@ fn health_at(socket: &Path) -> std::io::Result<bool> {
     health(stream)
 }
 
-/// Does the node say that it's healthy?
+/// Returns whether the node reports that it is healthy.
 fn health(mut stream: impl Read + Write) -> std::io::Result<bool> {
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();

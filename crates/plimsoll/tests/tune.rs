@@ -16,7 +16,7 @@ fn profile_solve_and_run() {
     let out = plimsoll(&["tune", "profile", &file, "--out", &profile]);
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("800 observations under 2 of 2 settings"), "{}", text(&out.stdout));
-    // Half quick is enough for a median of 5 ms? At least half must be done by then: 19 of 20 quick ones are.
+    // A median of 5 ms needs at least half of the requests done by then: of the quick ones 19 of 20 are.
     let svg = dir.path().join("cdf.svg").display().to_string();
     let out = plimsoll(&["tune", "solve", &file, "--profile", &profile, "--json", "--plot", &svg]);
     assert!(out.status.success(), "{}", text(&out.stderr));

@@ -200,7 +200,7 @@ fn a_nodes_settings_change_while_it_serves() {
     assert!(node.stop(), "it ends well");
 }
 
-/// What is set live holds after a crash and after an orderly end, each setting until something else is configured for it.
+/// Live settings persist after a crash and after an orderly end, each until the configuration sets another value.
 #[test]
 fn a_nodes_settings_survive_its_restart() {
     let dir = tempfile::tempdir().unwrap();

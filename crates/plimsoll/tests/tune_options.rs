@@ -1,5 +1,5 @@
-//! What `plimsoll tune` can be asked for besides: screens, confirmation, other methods, plots, load levels, warm-ups, other
-//! sources, and being told to end.
+//! Tests of further options of `plimsoll tune`: screens, confirmation, other methods, plots, load levels, warm-ups, other sources,
+//! and signals to end.
 #![cfg(feature = "tools")]
 
 #[path = "common/tuned.rs"]

@@ -183,7 +183,7 @@ mod tests {
     use plimsoll_base::{IoHead, Op as PoolOp, TenantId, VolumeKey};
     use plimsoll_device::profile;
 
-    /// What was measured predicts what the drive then takes, on average, near and far; and a second measurement agrees.
+    /// A measured profile predicts the drive's times on average, near and far. A second measurement agrees with it.
     #[test]
     fn a_measured_profile_predicts_the_drive() {
         let spec = profile::by_name("hdd-160g-7200").expect("embedded");

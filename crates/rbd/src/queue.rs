@@ -79,7 +79,7 @@ impl Queue {
         self.in_flight.len()
     }
 
-    /// Nothing in flight?
+    /// True if no request is in flight.
     pub fn is_empty(&self) -> bool {
         self.in_flight.is_empty()
     }

@@ -59,7 +59,7 @@ impl Gdsf {
         (self.clock + hits as f64 / (bytes.max(1) as f64).powf(self.exponent.0)).to_bits()
     }
 
-    /// Asks for a file: is it cached? If so its priority rises.
+    /// Looks a file up. Returns true if it is cached; its priority then rises.
     pub fn hit(&mut self, file: u32) -> bool {
         let Some(e) = self.entries.get(&file) else { return false };
         let priority = self.priority(e.hits + 1, e.bytes);
@@ -99,7 +99,7 @@ impl Gdsf {
         self.entries.len()
     }
 
-    /// Is nothing cached?
+    /// True if nothing is cached.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

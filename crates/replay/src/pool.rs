@@ -160,7 +160,7 @@ pub fn composed_over(plan: &PoolPlan, fast: [Offer; 2], models: &mut Models<'_>)
     Ok(wiring)
 }
 
-/// Has the front and the map, if there are any, take requests of a volume that lies in one extent.
+/// Adds a volume that lies in one extent to the front and the map, if the stack has them.
 pub fn add_volume(stack: &mut Stack, now: Time, key: VolumeKey, extent: Extent) {
     let volume = FrontVolume { size_bytes: extent.len, read_only: false };
     stack.with_layer(now, |front: &mut Front, _| front.set_volume(key, volume));
@@ -272,7 +272,7 @@ impl Pool {
         self.now
     }
 
-    /// Do requests need bytes?
+    /// True if the pool has disks that hold data, so that requests need bytes.
     pub fn is_backed(&self) -> bool {
         !self.disks.is_empty()
     }
@@ -298,7 +298,7 @@ impl Pool {
         self.collect(now);
     }
 
-    /// Has disks and workers begin what layers ordered.
+    /// Starts the disks' requests and the workers' tasks that layers ordered.
     pub fn collect(&mut self, now: Time) {
         while let Some((node, work)) = self.stack.next_work() {
             self.workers.begin(now, node, work);

@@ -56,7 +56,7 @@ pub enum Step {
         /// Operation that it belongs to.
         label: u16,
     },
-    /// Does nothing for this long. What the thread has sent may complete meanwhile.
+    /// Idles for this time. Requests that the thread has sent may complete meanwhile.
     Think(Span),
     /// Sync point: goes on once everything this thread has sent is complete.
     Wait,

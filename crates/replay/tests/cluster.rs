@@ -77,7 +77,7 @@ fn config(seed: u64, loss: f64) -> ClusterConfig {
     }
 }
 
-/// What came of 4,000 gets, and each one's response.
+/// Returns the figures of 4,000 gets, and each get's response time.
 fn run<P: ReplicaPolicy>(seed: u64, loss: f64, policy: impl Fn() -> P) -> (ClusterMeasured, Vec<Option<Span>>) {
     let policies = (0..3).map(|_| policy()).collect();
     let mut each = vec![None; 4000];

@@ -1,4 +1,4 @@
-//! What a decision costs on a real thread (MT-E20): `cargo bench -p plimsoll-sched`.
+//! Cost of a decision on a real thread (MT-E20): `cargo bench -p plimsoll-sched`.
 #![allow(missing_docs)]
 
 use criterion::{Criterion, criterion_group, criterion_main};

@@ -1,9 +1,12 @@
 //! Admission: which reads with a deadline are accepted, beyond the forecast's own verdict. The topmost layer of a pool.
 //!
-//! The stack refuses a read whose forecast is late. This layer changes the forecast in three cases. A read that is forecast in
-//! time and yet too likely late gets the [`Room`] on top. While nothing is known of the device, a read is accepted only if no
-//! other read is under way: the sum of unknown times is no forecast. A tenant whose deadline is of a percentile has late reads
-//! accepted while its [`SlowBudget`] lasts.
+//! The stack refuses a read whose forecast is late. This layer changes the forecast in three cases:
+//!
+//! * A read that is forecast in time and yet is too likely late gets the [`Room`] on top, if the pool has one. Now and then such a read
+//!   is accepted all the same, as the room could otherwise refuse every read and never learn better.
+//! * While nothing is known of the device, a pool with room accepts a read only if no other read is in flight. The sum of unknown times
+//!   is no forecast.
+//! * A tenant whose deadline is of a percentile has late reads accepted while its [`SlowBudget`] lasts.
 
 use crate::budgets::SlowBudget;
 use crate::room::{Room, RoomConfig, RoomView, Tolerance};
@@ -114,7 +117,7 @@ impl InTime {
         }
     }
 
-    /// Has the room refused three quarters of them?
+    /// True if the room has refused more than three quarters of them.
     fn are_most_refused(&self) -> bool {
         4 * self.refused > 3 * self.all
     }

@@ -1,4 +1,4 @@
-//! The predictor that chooses itself: first in, first out, over a device of which no more need be known than what it shows.
+//! The predictor that chooses itself: first in, first out, over a device of which only its outside is known.
 //!
 //! ```text
 //!         ┌─ costs of requests and the queue (from a profile, or learned) ─┐
@@ -6,11 +6,17 @@
 //!         ├─ how long reads take that look so ─────────────────────────────┤                                        │
 //!         └─ how likely reads are late that look so ───────────────────────┘       quantile of the best: the forecast
 //! ```
-//! Each read has a row in each of some small tables. They are indexed by the forecasts of the others, the part of the drive
-//! that it needs, the outstanding requests and their age, the times of the last reads and writes, bytes written lately, flushes
-//! and the time since. Every candidate gives every read a probability of being late. The judge keeps, over recent reads, the
-//! late reads that each candidate would have found within the budget of needless refusals, and the best candidate forecasts.
-//! Until there are enough samples, a profile's costs forecast by themselves; without a profile nothing is forecast.
+//! Each read has a row in each of some small tables. These features choose the rows:
+//!
+//! * the forecasts of the other candidates;
+//! * the part of the drive that the read needs;
+//! * the outstanding requests and their age;
+//! * the times of the last reads and writes;
+//! * bytes written lately, flushes, and the time since.
+//!
+//! Every candidate gives every read a probability of being late. The judge looks at recent reads. For each candidate it counts the late
+//! reads that the candidate would have found within the budget of needless refusals. The best candidate forecasts. Until there are
+//! enough samples, a profile's costs forecast by themselves; without a profile nothing is forecast.
 
 mod judge;
 mod predictor;

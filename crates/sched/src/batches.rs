@@ -49,16 +49,16 @@ pub struct DiskBatches {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlashBatches {
-    /// If something is read.
+    /// Fixed part of a batch that reads.
     pub fixed_us: f64,
-    /// Each read.
+    /// Cost of each read.
     pub read_us: f64,
-    /// A KiB beyond a read's first four.
+    /// Cost of each KiB beyond a read's first four.
     pub transfer_ns_per_kib: u32,
     /// Fixed part of a batch that writes; the reads' where the two weren't separated.
     #[serde(default)]
     pub write_fixed_us: Option<f64>,
-    /// Each write.
+    /// Cost of each write.
     pub write_us: f64,
     /// Cost of each KiB beyond a write's first four; the reads' where the two weren't separated.
     #[serde(default)]

@@ -7,9 +7,9 @@
 //! ```
 //! A read's score is a sum over small tables. The times of reads with one score form a histogram, and a forecast is its
 //! quantile. The quantile follows from a budget: the number of reads, per thousand that would be in time, that may be refused.
-//! The number to expect comes from the same histograms, so it is known even of reads that never ran. All tables fade and follow
-//! drift. Arithmetic is in integers, and a decision walks one histogram. The queue in front of the device is part of the hidden
-//! inside: times are measured from a request's arrival.
+//! The expected number of such refusals comes from the same histograms. So it is known even of refused reads, which never ran. All
+//! tables fade and follow drift. Arithmetic is in integers, and a decision walks one histogram. The queue in front of the device is part
+//! of the hidden inside: times are measured from a request's arrival.
 
 mod levels;
 pub(crate) mod log;
@@ -197,8 +197,8 @@ impl BlackBoxPredictor {
         (Span::from_nanos(self.levels.quantile_ns(score, self.budget.permille)), self.confidence())
     }
 
-    /// Has no read been seen for so long that one goes whatever was learned? Or what was learned would refuse every read, and so
-    /// never be corrected.
+    /// True if no read was seen for `probe_after`. The next read is then sent whatever its forecast: a wrong forecast could refuse
+    /// every read, and would never be corrected.
     pub fn is_forgotten(&self, at: Time) -> bool {
         self.reads_in_flight.is_empty() && at.since(self.last_read) > self.probe_after
     }
@@ -485,7 +485,7 @@ mod tests {
         assert!(p.in_flight.is_empty() && p.reads_in_flight.is_empty() && p.pieces == 0);
     }
 
-    /// What a read waits in the queue in front of the device is part of what it takes; what is withdrawn isn't waited for.
+    /// The time that a read waits in the queue in front of the device is part of its time. A withdrawn request isn't waited for.
     #[test]
     fn the_queue_in_front_is_learned() {
         let offer =

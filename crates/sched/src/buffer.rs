@@ -1,8 +1,8 @@
 //! Content of a drive's own buffer, guessed from outside: the runs that were read last, and the progress of read-ahead.
 //!
-//! A read that the buffer answers takes a tenth of a millisecond instead of a turn, and nothing about its distance tells the
-//! two apart. The guess keeps a few runs, oldest replaced first, and lets the last one grow at the media's rate until
-//! the arm is wanted elsewhere or the drive's read-ahead ends.
+//! A read that the buffer answers takes a tenth of a millisecond instead of a turn of the platter. Its distance doesn't show which of the
+//! two it takes. The guess keeps a few runs, oldest replaced first. The last run grows at the media's rate until the arm is wanted
+//! elsewhere or the drive's read-ahead ends.
 
 use plimsoll_base::Time;
 
@@ -78,7 +78,7 @@ impl DriveBuffer {
         run.end.saturating_add(grown).min(self.limit).max(run.end)
     }
 
-    /// Does the buffer hold all of `start..end` at `at`?
+    /// True if the buffer holds all of `start..end` at `at`.
     pub(crate) fn holds(&self, at: Time, start: u64, end: u64) -> bool {
         if self.ahead_bytes == 0 || !self.reaches.may_hold(start) {
             return false;

@@ -1,19 +1,23 @@
-//! Completely fair queueing, and what a request would wait in it (MittOS §4.2: MittCFQ; MT-M10 to M13).
+//! Completely fair queueing, and a request's wait in it (MittOS §4.2: MittCFQ; MT-M10 to M13).
 //!
 //! ```text
 //!  group (tenant, weight) ─┬─ real time    ─┐
 //!                          ├─ best effort  ─┼─ process nodes, in turn ── offsets in order ─► dispatch queue ─► device
 //!                          └─ idle         ─┘
 //! ```
-//! The group that has had least for its weight goes next. In it the best class goes next, and in that the node whose turn it
-//! is, for a slice of time that its level (0 to 7) sets. A node whose queue runs empty within its slice keeps the device for
-//! `slice_idle` more if its habits predict that its next request is near (the `idle_time` that OpTune tunes, OT-M11).
+//! The group that has had least for its weight goes next. In it the best class goes next. In that class the node goes next whose
+//! turn it is, for a slice of time that its level (0 to 7) sets. A node whose queue runs empty within its slice keeps the device
+//! for `slice_idle` more, if its habits predict that its next request is near. This is the `idle_time` that OpTune tunes (OT-M11).
 //!
-//! **Prediction.** Every node knows the sum of its pending requests' costs, so a new request's wait is computed from the nodes
-//! in front of it, not from their requests. It is the sum of the work at the device and in the dispatch queue (`sstfTime`), of
-//! better classes and of nodes with an earlier turn (each bounded by its slices), of other groups' claims by then, and of the
-//! requests in front in its own node (`cfqTime`). If later requests in front of an accepted one break its promise, it is given
-//! back Busy where it waits ([`Late`]).
+//! **Prediction.** Every node knows the sum of its pending requests' costs. So a new request's wait is computed from the nodes in front
+//! of it, not from their requests. The wait is the sum of
+//!
+//! * the work at the device and in the dispatch queue (`sstfTime`);
+//! * the work of better classes and of nodes with an earlier turn, each bounded by its slices;
+//! * other groups' claims by then;
+//! * the requests in front in the request's own node (`cfqTime`).
+//!
+//! If later requests in front of an accepted one break its promise, it is given back Busy where it waits ([`Late`]).
 
 mod late;
 mod node;
@@ -330,7 +334,7 @@ impl Cfq {
         }
     }
 
-    /// Is the device kept for whoever seeks next?
+    /// True if the device is kept idle for the next seeking process: none waits, and a request is expected before `seekers_until`.
     fn keeps_for_seekers(&self, now: Time) -> bool {
         let Some(turn) = self.turn.as_ref().filter(|_| self.config.seekers_together) else { return false };
         let node = &self.nodes[turn.node];

@@ -3,10 +3,10 @@
 //!
 //! Reads and writes are kept apart. Reads go first; after `writes_starved` read batches a write batch goes. A batch goes on
 //! upwards from the end of the last one of its direction. If the oldest request of the direction has expired, the batch starts
-//! there. (Linux, Documentation/block/deadline-iosched.rst; the defaults are its.)
+//! there. (Linux, Documentation/block/deadline-iosched.rst, which also has the defaults.)
 //!
-//! A new request waits for the device's present requests, for those in front of it in the order of its direction, and for the
-//! batches of the other direction that go in between.
+//! A new request waits for the device's present requests and for those in front of it in the order of its direction. It also waits
+//! for the batches of the other direction that go in between.
 
 use crate::device::{DeviceQueue, Discipline};
 use crate::disk::DiskModel;

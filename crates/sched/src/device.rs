@@ -109,7 +109,7 @@ impl DeviceQueue {
         &self.model
     }
 
-    /// May another request go to the device?
+    /// True if another request may go to the device.
     pub fn has_room(&self) -> bool {
         self.at_device.len() < self.depth
     }
@@ -119,7 +119,7 @@ impl DeviceQueue {
         self.at_device.len()
     }
 
-    /// None at the device?
+    /// True if no request is at the device.
     pub fn is_empty(&self) -> bool {
         self.at_device.is_empty()
     }
@@ -277,7 +277,7 @@ impl DeviceQueue {
         all_cost.saturating_sub(next_cost) + left
     }
 
-    /// Has no read been seen of it for so long that it must be asked again?
+    /// True if no read was seen of the device for `PROBE_AFTER`, and none is at it. A read must then be sent to learn its state.
     fn is_forgotten(&self, at: Time) -> bool {
         at.since(self.last_read) > PROBE_AFTER && self.at_device.iter().all(|d| d.head.op != Op::Read)
     }

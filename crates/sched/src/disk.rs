@@ -1,10 +1,10 @@
-//! Costs of requests on a disk, for a predictor: a table over distances, a transfer rate per region, and corrections learned
-//! from every completion (MittOS §4.1 and Appendix A; MT-M5 to M8).
+//! Costs of requests on a disk, for a predictor (MittOS §4.1 and Appendix A; MT-M5 to M8). They are a table over distances, a
+//! transfer rate per region, and corrections learned from every completion.
 //!
-//! Appendix A gives `seekCost(X, Y) = seekCostPerGB · distance + transferCostPerKB · size` with a matrix per pair of
-//! gigabytes. Here the cost is a piecewise linear function of the signed distance, with two knots per octave from 4 KiB
-//! on, for each direction of the arm and each operation. Near distances hold sequential work and the drive's read-ahead. They
-//! are resolved a million times finer than by gigabytes, and a profile takes minutes. All arithmetic is in integers, so that a
+//! Appendix A gives `seekCost(X, Y) = seekCostPerGB · distance + transferCostPerKB · size` with a matrix per pair of gigabytes.
+//! Here the cost is a piecewise linear function of the distance, with two knots per octave from 4 KiB on. Each direction of the arm
+//! and each operation has a function of its own. Near distances hold sequential work and the drive's read-ahead. The table resolves
+//! them a quarter of a million times finer than by gigabytes, and a profile takes minutes. All arithmetic is in integers, so that a
 //! replay decides the same.
 
 use crate::buffer::DriveBuffer;
@@ -285,12 +285,12 @@ impl DiskModel {
         self
     }
 
-    /// Does it rest on a profile?
+    /// True if the predictor's model was measured (a profile).
     pub fn is_profiled(&self) -> bool {
         self.profiled
     }
 
-    /// Does it learn from completions?
+    /// True if the predictor learns from completions.
     pub(crate) fn calibrates(&self) -> bool {
         self.precision.calibrate
     }
@@ -316,7 +316,7 @@ impl DiskModel {
         Span::from_nanos(self.cost_by(measured, from, head, hit) as u64)
     }
 
-    /// Will the drive's buffer answer it?
+    /// True for a read that the drive's buffer is expected to answer.
     fn hits(&self, at: Time, head: &IoHead) -> bool {
         self.precision.distances && head.op == Op::Read && self.buffer.holds(at, head.offset, head.end())
     }

@@ -3,7 +3,7 @@
 use plimsoll_base::{Confidence, Io, IoHead, Span, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 
-/// The topmost layer of a pool that answers wrongly at set rates. Which reads is drawn from the request, so that it's
+/// The topmost layer of a pool that answers wrongly at set rates. The affected reads are drawn from the request, so that they are
 /// the same in every run.
 pub struct Inject {
     /// Of reads that would be refused, this share is accepted.
@@ -67,7 +67,7 @@ mod tests {
     use plimsoll_base::{Data, Op, TenantId, VolumeKey};
     use plimsoll_stack::{Offered, Stack, StackConfig, Target};
 
-    /// What every request waits below.
+    /// Wait of every request below.
     const WAIT: Span = Span::from_millis(10);
 
     struct Waits;
@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// Is the request at `offset` refused, with a deadline `deadline_ms` from now?
+    /// True if the request at `offset` is refused, with a deadline `deadline_ms` from now.
     fn is_refused(wrong: Inject, op: Op, deadline_ms: Option<u64>, offset: u64) -> bool {
         let offer =
             Offer { size_bytes: 1 << 40, block_bytes: 512, io_bytes_max: 1 << 26, atomic_bytes: 512, queue_max: 64 };
@@ -104,7 +104,7 @@ mod tests {
         !matches!(stack.offer(ms(0), Io::new(head, Data::Absent)), Offered::Accepted(_))
     }
 
-    /// How many of a thousand.
+    /// Returns the number of refused requests among a thousand.
     fn refused(op: Op, deadline_ms: Option<u64>, negative: u64, positive: u64) -> usize {
         let wrong = || Inject {
             false_negative_percent: negative,

@@ -1,4 +1,4 @@
-//! Schedulers, each with the predictor of what a request would wait in it.
+//! Schedulers, each with the predictor of a request's wait in it.
 //!
 //! A scheduler is the last layer above a device. It decides the order of requests and the number that the device has at once,
 //! and a forecast ends in it. It knows `plimsoll-stack` and no device: a profile holds the device's costs, or the scheduler

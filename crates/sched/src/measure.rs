@@ -1,5 +1,5 @@
-//! Measures a device from outside (MT-M7, MT-M9): what its requests cost by distance, size and region, how far it reads
-//! ahead, how it orders its queue.
+//! Measures a device from outside (MT-M7, MT-M9): the cost of its requests by distance, size and region, its read-ahead, and its
+//! order of service.
 //!
 //! The paper fills a matrix of a million pairs in eleven hours. Costs depend on the distance first. So here some dozens of
 //! distances are tried a few times each at random places. The rotational part averages out over the tries, and a line through
@@ -17,7 +17,7 @@ pub trait Target {
     /// Its size.
     fn size_bytes(&self) -> u64;
 
-    /// Does one request with nothing else at the device; what it took.
+    /// Sends one request with nothing else at the device. Returns its time.
     ///
     /// # Errors
     /// If the device fails.
@@ -30,8 +30,8 @@ pub trait Target {
     /// If the device fails.
     fn together(&mut self, offsets: &[u64]) -> Result<Vec<usize>, Self::Error>;
 
-    /// Does all requests (write?, offset, length), handed in at once; what they took together. Where `durable`, writes end on
-    /// the media.
+    /// Sends all requests at once, each as (is it a write, offset, length). Returns the time of all together. If `durable`, a write
+    /// ends when it is on the media.
     ///
     /// # Errors
     /// If the device fails.

@@ -1,4 +1,4 @@
-//! First in, first out, and what a request would wait in it (MittOS §4.1: MittNoop; MT-M4 to M6).
+//! First in, first out, and a request's wait in it (MittOS §4.1: MittNoop; MT-M4 to M6).
 //!
 //! The device is free when all accepted work is done (`T_nextFree`). So a new request waits for the device's present work and
 //! for the sum of the queued work; a decision takes constant time. Each completion takes exactly its own predicted cost out of

@@ -13,7 +13,7 @@ pub trait Order: Send + 'static {
     /// Returns the number of waiting requests.
     fn len(&self) -> usize;
 
-    /// Does none?
+    /// True if no request waits.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -160,7 +160,7 @@ mod tests {
         Io::new(IoHead::new(Op::Read, VolumeKey::POOL, TenantId(0), 0, 4096, now), Data::Absent)
     }
 
-    /// What is there now is worked off by the time a request comes that another layer holds meanwhile.
+    /// Waiting requests are served by the time a request arrives that another layer holds meanwhile.
     #[test]
     fn a_request_that_comes_later_finds_less() {
         for (held_ms, wait_ms) in [(0, 40), (25, 40), (100, 100)] {

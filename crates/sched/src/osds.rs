@@ -1,4 +1,4 @@
-//! Reads of a Ceph RBD image by the OSDs that have them: a forecast for each, and a replica where the primary would be late.
+//! Reads of a Ceph RBD image by the OSDs that have them. Each OSD has a forecast. A replica serves a read if the primary would be late.
 //!
 //! ```text
 //!  read ─► object ─► placement group ─► primary ─┬─ in time ─► port 0: librbd's own choice, the primary
@@ -6,11 +6,11 @@
 //!  read under way, stalled ─► once more at a replica: the first answer counts
 //!  change, flush ─► port 0
 //! ```
-//! An OSD stands out when a read stalls there: it takes several times as long as reads take. It is then avoided for a while, and asked again.
-//! So one slow OSD costs its own objects' reads the time until it is noticed, and nobody else anything.
+//! An OSD stands out when a read stalls there: the read takes several times as long as reads take. The OSD is then avoided for a while,
+//! and tried again. So one slow OSD costs its own objects' reads the time until it is noticed, and costs other reads nothing.
 //!
-//! A replica sends a read back if the object's last write isn't known to it as stable: it learns that with a later write of the placement
-//! group. Such objects are read at their primary, and counted.
+//! A replica sends a read back if it doesn't know that the object's last write is stable. It learns that with a later write of the
+//! placement group. Such objects are read at their primary, and counted.
 //!
 //! The layer has no queue: a depth would let one slow OSD hold up the requests of all.
 
@@ -165,7 +165,7 @@ impl Osds {
         usize::from(self.acting(head).2[0])
     }
 
-    /// Is all of a read in one object?
+    /// True if all bytes of a read are in one object.
     fn is_in_one_object(&self, head: &IoHead) -> bool {
         head.len > 0 && self.map.object(head.offset) == self.map.object(head.end() - 1)
     }

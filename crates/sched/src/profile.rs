@@ -1,6 +1,6 @@
 //! Measured profile of a device, as a file that predictors load (MT-M7, MT-M9, MT-M17).
 //!
-//! TOML, every figure with its unit in its key, unknown keys refused. `plimsoll profile` writes it.
+//! The file is TOML. Every figure has its unit in its key, and unknown keys are refused. `plimsoll profile` writes the file.
 
 use crate::batches::BatchProfile;
 #[cfg(test)]
@@ -20,19 +20,19 @@ pub const VERSION: u32 = 1;
 pub struct Profile {
     /// Of the format: [`VERSION`].
     pub version: u32,
-    /// Which device.
+    /// The measured device.
     pub device: DeviceId,
-    /// How it was measured.
+    /// Circumstances of the measurement.
     pub measured: Measured,
     /// Costs, if it has an arm (or anything else whose costs depend on distance).
     pub disk: Option<DiskProfile>,
     /// Delays, if it's flash whose inside is seen.
     pub flash: Option<FlashProfile>,
-    /// What batches take, for fences.
+    /// Times of batches, for fences.
     pub batches: Option<BatchProfile>,
 }
 
-/// Which device a profile is of.
+/// Identity of the device of a profile.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceId {
@@ -42,7 +42,7 @@ pub struct DeviceId {
     pub size_bytes: u64,
 }
 
-/// How a profile came about.
+/// Circumstances of a profile's measurement.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
@@ -60,9 +60,9 @@ pub struct Measured {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskProfile {
-    /// How the drive orders its queue: `fifo` or `sstf`.
+    /// Order in which the drive serves its queue: `fifo` or `sstf`.
     pub discipline: String,
-    /// How far it reads ahead; 0: not at all.
+    /// Bytes that the drive reads ahead; 0 for none.
     pub read_ahead_bytes: u64,
     /// Distances that were measured, rising, from 4096.
     pub distance_bytes: Vec<u64>,
@@ -94,17 +94,17 @@ pub struct FlashProfile {
     pub page_bytes: u32,
     /// A lone page read, from submission to completion.
     pub read_us: f64,
-    /// What each further read of the same chip adds.
+    /// Time that each further read of the same chip adds.
     pub chip_us: f64,
-    /// What each further read of other chips on the channel adds.
+    /// Time that each further read of other chips on the channel adds.
     pub channel_us: f64,
     /// A lone page write, by class of page.
     pub program_us: Vec<f64>,
-    /// An erase: the vendor's figure, as it can't be told from outside.
+    /// An erase: the vendor's figure, as it can't be measured from outside.
     pub erase_us: f64,
 }
 
-/// What is wrong with a profile, and what to do.
+/// Mistake in a profile, with its remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadProfile(String);
 
@@ -190,7 +190,8 @@ impl Profile {
         Ok(())
     }
 
-    /// Is it of a device of this size? A pool's device may be a little smaller than what was measured (its labels).
+    /// Checks that the profile is of a device of this size. A pool's device may be up to a sixteenth smaller than the measured one:
+    /// its labels take space.
     ///
     /// # Errors
     /// If it isn't.
@@ -205,7 +206,7 @@ impl Profile {
         )))
     }
 
-    /// Is it of the model of this name, wherever its description lies and whatever is put before it (`raid0:`)?
+    /// Checks that the profile is of this model. The folder of the model's description and prefixes (`raid0:`) don't matter.
     ///
     /// # Errors
     /// If it isn't: two models may have one size.
@@ -219,8 +220,8 @@ impl Profile {
         )))
     }
 
-    /// How far `now` has drifted from this, in percent, signed, and what of it has most: the medians of each kind of cost that both
-    /// measured. `None` if they are of different kinds of devices.
+    /// Returns the largest drift of `now` from this profile, in percent and signed. Compared are the medians of each kind of cost
+    /// that both measured. `None` if the profiles are of different kinds of devices.
     pub fn drift(&self, now: &Profile) -> Option<Drift> {
         let writes = self.measured.writes && now.measured.writes;
         let groups = match (&self.disk, &now.disk, &self.flash, &now.flash) {
@@ -238,7 +239,7 @@ impl Profile {
         Some(DiskModel::from_costs(self.device.size_bytes, &costs, d.read_ahead_bytes))
     }
 
-    /// How the drive orders its queue.
+    /// Returns the order in which the drive serves its queue.
     pub fn discipline(&self) -> Discipline {
         match &self.disk {
             Some(d) if d.discipline == "fifo" => Discipline::Fifo,
@@ -247,12 +248,12 @@ impl Profile {
     }
 }
 
-/// How far a kind of cost has drifted.
+/// Drift of a kind of cost.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Drift {
-    /// What takes longer or shorter, in the plural.
+    /// The kind of cost that has become larger or smaller, in the plural.
     pub what: &'static str,
-    /// By how much, signed.
+    /// Change in percent, signed.
     pub percent: f64,
 }
 
@@ -266,7 +267,8 @@ impl Drift {
         Drift { what, percent: 100.0 * (median - 1.0) }
     }
 
-    /// What the sum of all has drifted but the two that have most, each way: a slope of one region is known to a sixth.
+    /// Returns the drift of the sum, without the two figures that have drifted most up and most down. The slope of one region is
+    /// known to a sixth only.
     fn of_sum(what: &'static str, then: &[u32], now: &[u32]) -> Drift {
         let ns = |ns: &u32| f64::from(*ns).max(1.0);
         let mut pairs: Vec<(f64, f64)> = then.iter().map(ns).zip(now.iter().map(ns)).collect();

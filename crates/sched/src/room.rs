@@ -1,10 +1,10 @@
 //! The room that admission leaves between a forecast and a deadline, learned from the errors of earlier forecasts.
 //!
 //! A forecast is a mean: of the reads that are forecast to end just in time, half end late. So the errors are kept as a
-//! distribution (took / forecast, by the size of the forecast), and a read is accepted only if its chance to be late is
-//! tolerable. The tolerable chance follows the misses of the tenant's accepted reads. Most of them have a small chance, so a
-//! few may have a large one. It settles where the promised share is missed. Before errors were seen, a prior takes their place:
-//! a promise that rests on nothing is a guess. MittOS §4.1 accepts by the mean alone: this goes beyond the paper.
+//! distribution (took / forecast, by the size of the forecast). A read is accepted only if its chance to be late is tolerable. The
+//! tolerable chance follows the misses of the tenant's accepted reads. Most of these reads have a small chance, so a few may have a large
+//! one. The tolerable chance settles at a value with which the promised share is missed. Before errors were seen, a prior takes their
+//! place, as a promise without it would be a guess. MittOS §4.1 accepts by the mean alone: this goes beyond the paper.
 
 use plimsoll_base::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ impl RoomConfig {
 
 /// Bins in an octave of took / forecast, as bits.
 const BIN_BITS: u32 = 4;
-/// Bins below a ratio of 1: two octaves. What took less is in the first.
+/// Bins below a ratio of 1: two octaves. Reads that took less are in the first.
 const BINS_BELOW: u32 = 2 << BIN_BITS;
 /// Number of bins: from a quarter of the forecast to 16 times the forecast.
 const BINS: usize = 6 << BIN_BITS;
@@ -173,12 +173,12 @@ impl Room {
         }
     }
 
-    /// Has the predictor below seen enough for its errors to mean something?
+    /// True if the predictor below has seen `FIRST_READS` reads, so that its errors are used.
     pub fn is_learning(&self) -> bool {
         self.skipped == FIRST_READS
     }
 
-    /// Does the prior still count?
+    /// True if the prior is still used.
     pub fn is_guessing(&self) -> bool {
         self.unlearned > 0
     }

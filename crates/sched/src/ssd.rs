@@ -1,9 +1,9 @@
 //! Flash whose channels and chips are seen: MittSSD (MittOS §4.3; MT-M14 to M18).
 //!
-//! A chip is free when all its waiting work is done. So a read waits for the sum of its chip's operations (page reads, programs
-//! by class of page, erases, those of garbage collection among them), and for the transfers of other chips on its channel. A
-//! request over several pages waits for the slowest page, behind its own pages on that chip and channel. If that page is late,
-//! all of the request is refused and no page is sent. The costs come from a profile and follow the actual times of reads.
+//! A chip is free when all its waiting work is done. So a read waits for the sum of its chip's operations, garbage collection's
+//! among them: page reads, programs by class of page, and erases. It also waits for the transfers of other chips on its channel. A
+//! request over several pages waits for the slowest page, behind its own pages on that chip and channel. If that page is late, all
+//! of the request is refused and no page is sent. The costs come from a profile and follow the actual times of reads.
 
 use crate::device::PROBE_AFTER;
 use crate::fifo::Fifo;
@@ -195,8 +195,8 @@ impl MittSsd {
         Predicted { wait, service: Span::from_nanos(service as u64), confidence: self.confidence() }
     }
 
-    /// Has no read been seen for so long that one goes whatever was learned? Or what was learned would refuse every read, and so
-    /// never be corrected.
+    /// True if no read was seen for `PROBE_AFTER`. The next read is then sent whatever its forecast: a wrong forecast could refuse
+    /// every read, and would never be corrected.
     fn is_forgotten(&self, at: Time) -> bool {
         self.seen.is_empty() && at.since(self.last_read) > PROBE_AFTER
     }
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(wait(&chips, &read(0, 4 * 16_384), alone), 400, "chopped: its own pages follow each other");
     }
 
-    /// What a large read brings to its channel itself is in front of its last page.
+    /// A large read's own pages on a channel are in front of its last page.
     #[test]
     fn its_own_pages_share_the_channel() {
         let idle = Chips([UnitWork::default(); 2]);

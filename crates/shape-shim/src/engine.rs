@@ -149,7 +149,7 @@ impl Wakes {
     }
 }
 
-/// Does something to the gate under its lock, then wakes who was let in.
+/// Calls `f` with the gate under its lock. Then wakes the connections that were let in.
 pub fn change<T>(shim: &Shim, wakes: &mut Wakes, f: impl FnOnce(&mut Gate<'_>, Time) -> T) -> T {
     let now = monotonic();
     let mut guard = lock(shim, now);

@@ -352,7 +352,8 @@ fn turn_event(shim: &Shim, fd: i32, link: &mut Link, mask: u32) -> u32 {
     mask
 }
 
-/// PostgreSQL is about to read: may it? What was looked at is all that it reads: a request that came since has no place yet.
+/// Decides on a read that PostgreSQL is about to make. It may read no more bytes than were examined here, as a request that came
+/// since has no place yet.
 pub fn may_read(shim: &Shim, fd: i32, link: &mut Link) -> Before {
     const ALL: Before = Before::Read(usize::MAX);
     if !link.walker.at_rest() || link.inside || link.granted {

@@ -111,7 +111,7 @@ impl Drop for Held {
     }
 }
 
-/// Its connection's event is to come again. Who has the link just now sees to it when it gives it back.
+/// Orders the connection's event to come again. If a thread has the link, that thread delivers the event when it gives the link back.
 pub fn want_event(fd: i32, conn: ConnId) {
     if let Some(e) = entry(fd) {
         e.entry.want(conn.0 + 1);
@@ -119,7 +119,7 @@ pub fn want_event(fd: i32, conn: ConnId) {
 }
 
 impl Held {
-    /// Was this connection's event wanted again? From now on it isn't.
+    /// Returns whether this connection's event was wanted again, and clears that wish.
     pub fn take_wanted(&mut self) -> bool {
         let wanted = self.0.entry.take_wanted();
         // A grant may come after its connection was closed: the descriptor is another's by then.

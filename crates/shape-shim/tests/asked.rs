@@ -196,7 +196,7 @@ fn a_mongo_transaction_keeps_its_place_until_it_is_committed() {
     s.assert_empty();
 }
 
-/// Whatever is asked, by each protocol.
+/// Returns a request in the profile's protocol.
 fn question(profile: Profile, request: u32, seconds: &str) -> Vec<u8> {
     if profile == Profile::Mongo { message(request, "find", b"") } else { format!("{seconds}\n").into_bytes() }
 }
@@ -265,7 +265,7 @@ fn without_its_controller_the_gate_opens() {
     }
 }
 
-/// Who has said all that it has to say still waits for the answer.
+/// A client that has closed its sending side still gets its answer.
 #[test]
 fn through_the_proxy_a_client_that_hangs_up_gets_its_answer() {
     needs("/usr/bin/python3");

@@ -1,4 +1,4 @@
-//! What takes a place and what doesn't: halves of requests, locks of a session, transactions that are busy for long.
+//! Tests of what takes a place: halves of requests, locks of a session, transactions that are busy for long.
 
 mod common;
 

@@ -4,12 +4,12 @@
 //! * [`gate`] is the scheduler, a pure state machine in memory that processes can share.
 //! * [`walk`] follows protocols; [`profile`] describes how a server reads; [`users`] finds a connection's user.
 //! * [`tune`] and [`control`] turn the knobs.
-//! * [`segment`] is the memory that the shim in the server and the controller share; [`proxy`] is the other face, for servers
-//!   that nothing can be preloaded into.
+//! * [`segment`] is the memory that the shim in the server and the controller share.
+//! * [`proxy`] is the other face of the gate, for servers that nothing can be preloaded into.
 //! * [`drive`] puts load on real servers.
 //!
-//! One request through the shim: the server reads it, and `walk` sees a request begin. `gate` lets it go or wait, and the
-//! thread waits. An answer goes out. `walk` sees it end, and whether a transaction stays open. `gate` hands the place on.
+//! One request through the shim: the server reads it, and `walk` sees a request begin. `gate` lets it go, or the thread waits. An
+//! answer goes out. `walk` sees the answer end, and whether a transaction stays open. `gate` hands the place on.
 #![deny(unsafe_code)]
 
 pub mod control;

@@ -60,7 +60,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Does something to the gate and tells who was let in. `None` once the proxy goes on without the gate.
+    /// Calls `f` with the gate under its lock, and notifies the connections that were let in. Returns `None` once the proxy goes on
+    /// without the gate.
     fn change<T>(&self, f: impl FnOnce(&mut Gate<'_>, Time) -> T) -> Option<T> {
         let now = monotonic();
         let mut guard = self.lock(now)?;

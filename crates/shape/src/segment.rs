@@ -3,14 +3,14 @@
 //! ```text
 //! Control (magic, version, sizes, lock, heartbeat) | Head | rules | users | connections
 //! ```
-//! A change of the gate needs the lock: a futex word with its owner's thread id. It is taken over from an owner that died or
-//! failed, and the gate is then repaired. It can't be taken from an owner that was stopped, as that may go on at any time. A
+//! A change of the gate needs the lock: a futex word with its owner's thread id. The lock is taken over from an owner that died or
+//! failed, and the gate is then repaired. It can't be taken from an owner that was stopped, as that thread may go on at any time. A
 //! server under the shim and the proxy then go on without the gate ([`Segment::lock_in_time`]). Across pid namespaces a thread
 //! id has no meaning, and no owner is taken for dead. A process of another namespace that only looks takes the lock under a
 //! name that no thread has.
 //!
-//! Whoever may write to the file, which is its owner and root, can stop the server with a bus error by cutting it. The only unsafe code of
-//! this crate is here: mapping the file, and views into the mapping.
+//! The file's owner and root, who may write to it, can stop the server with a bus error by cutting the file. The only unsafe code
+//! of this crate is here: mapping the file, and views into the mapping.
 #![allow(unsafe_code)]
 
 use crate::gate::{Conn, ConnId, Gate, Head, Knobs, USERS_MAX, User};
@@ -409,7 +409,7 @@ impl Guard<'_> {
         &all[..n.min(RULES_MAX)]
     }
 
-    /// Replaces the rules; they hold for connections to come. What is beyond [`RULES_MAX`] is dropped.
+    /// Replaces the rules; they hold for connections to come. Rules beyond [`RULES_MAX`] are dropped.
     pub fn set_rules(&mut self, rules: &[Rule]) {
         let n = rules.len().min(RULES_MAX);
         // SAFETY: as above.

@@ -1,5 +1,6 @@
-//! Hand-overs between threads, apart from the memory they happen in: a lock over a futex word, a connection whose event is wanted while
-//! another thread has it, and an entry of a table, which is one connection's after another. The atomics are parameters, so that `tests/model.rs` runs every order of their steps.
+//! Hand-overs between threads, apart from the memory they happen in. There are three: a lock over a futex word, a connection's
+//! event that a thread wants while another has the connection, and a table's entry that successive connections use. The atomics are
+//! parameters, so that `tests/model.rs` runs every order of their steps.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -253,8 +254,9 @@ impl Wish for AtomicU32 {
     }
 }
 
-/// Something that one thread has at a time, and what others want of it meanwhile. Whoever wants something notes it and then tries
-/// to take it; whoever gives it back looks for a note afterwards. In one order over both words, one of the two sees the other.
+/// Something that one thread has at a time, and what others want of it meanwhile. A thread that wants something notes it and then
+/// tries to take the thing; the owner looks for a note after giving the thing back. In one order over both words, one of the two
+/// sees the other.
 #[derive(Debug)]
 pub struct Handover<B, W> {
     busy: B,
@@ -392,7 +394,7 @@ impl<M: Mark, B: Flag, W: Wish> Entry<M, B, W> {
         self.handover.give_back()
     }
 
-    /// Notes what is wanted of it; not 0. Then try to take it. What its owner wants isn't replaced by what comes late for one before.
+    /// Notes what is wanted of it; not 0. Then try to take it. A late wish for an earlier owner doesn't replace the present owner's.
     pub fn want(&self, what: u32) {
         let before = self.handover.wanted.swap(what);
         if before != 0 && before != what && before == self.mark.load() {

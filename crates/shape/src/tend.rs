@@ -1,5 +1,5 @@
-//! Looking after the gate in a control segment, whichever face is before the server: beats, turns the knobs, follows what an operator wrote,
-//! takes places back from processes that died.
+//! Care of the gate in a control segment, for the shim and for the proxy. The tender beats, turns the knobs, follows an operator's
+//! changes, and takes places back from processes that died.
 
 use crate::control::{Controller, PMode, ZetaMode};
 use crate::gate::{ConnId, Knobs};

@@ -1,5 +1,5 @@
-//! Users of requests: rules assign account, database and address to a user (AP-M2, with the account as the default instead of
-//! the peer's port: each connection would be a user of its own).
+//! Users of requests: rules assign account, database and address to a user (AP-M2). The default is the account. The paper's peer port would
+//! make each connection a user of its own.
 
 use crate::gate::{NAME_BYTES, User, UserClass};
 use crate::walk::Name;

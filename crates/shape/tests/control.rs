@@ -1,4 +1,4 @@
-//! What the controller does with a gate, and in which order: P first, ζ and weights after it; and what ζ is in the gate.
+//! Tests of the controller on a gate: its order (P first, then ζ and weights), and the effect of ζ in the gate.
 
 use plimsoll_base::{Rng, Span, Time};
 use plimsoll_shape::control::{ControlConfig, Controller, PMode, ZetaMode};
@@ -121,7 +121,7 @@ fn p_is_found_among_clients_that_think() {
     }
 }
 
-/// What is seen while nothing is held says nothing of P.
+/// Nothing is learned of P while the gate holds nothing.
 #[test]
 fn nothing_is_learned_while_the_gate_is_off() {
     let mut load = Loop::new(24, Knobs::default());

@@ -1,4 +1,4 @@
-//! Who goes in though no place is free, and when.
+//! Tests of requests that are let in although no place is free.
 
 use plimsoll_base::Time;
 use plimsoll_shape::gate::{Answered, ConnId, Knobs, OwnGate, Verdict};
@@ -99,8 +99,8 @@ fn slow_statements_are_no_stall_after_the_first_few() {
     assert_eq!(g.head.counters.hold_escapes, 0);
 }
 
-/// Why `hold_max` is no second: where more wait than are served in that time, which is what a cap is for, places would go by age instead of by
-/// turns, and who has most connections would have most of the oldest.
+/// `hold_max` isn't as short as a second. With a cap, more requests wait than are served in that time. Places would then go by age
+/// instead of by turns. The user with most connections would have most of the oldest requests.
 #[test]
 fn a_bound_on_waits_below_what_the_queue_takes_undoes_turns_and_cap() {
     let run = |hold: u64| {

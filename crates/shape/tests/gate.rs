@@ -171,7 +171,7 @@ impl Naive {
             }
         }
     }
-    /// Who goes in past the queue pays like all.
+    /// A request that is let in past the queue pays like all.
     fn pay(&mut self, u: u32) {
         let lined_up = self.line.contains(&u);
         self.at[u as usize] += 1_000_000_000 / self.weights[u as usize];

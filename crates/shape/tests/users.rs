@@ -113,7 +113,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is known from outside: which names each connection has or will have, when each name was used last, and who was weighed.
+/// The test's own knowledge: the names that each connection has or will have, the last use of each name, and the users that were weighed.
 #[derive(Default)]
 struct Seen {
     conns: [Option<(ConnId, Vec<String>)>; 6],

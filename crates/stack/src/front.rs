@@ -113,7 +113,7 @@ impl Front {
         self.volumes.remove(&key);
     }
 
-    /// Has a flush failed since the start (or the last [`Front::recovered`])?
+    /// True if a flush has failed since the start, or since the last [`Front::recovered`].
     pub fn flush_failed(&self) -> bool {
         self.flush_failed
     }
@@ -477,7 +477,7 @@ fn as_error(outcome: Outcome) -> IoError {
     }
 }
 
-/// Must a request for `from..to` wait for `e`? Not if both only read.
+/// True if a request for `from..to` must wait for `e`: both touch the same bytes, and at least one changes them.
 fn conflict(e: &Entry, head: &IoHead, from: u64, to: u64) -> bool {
     e.head.op != Op::Flush
         && e.head.volume == head.volume

@@ -48,7 +48,7 @@ pub struct Predicted {
 pub struct Knowledge {
     /// Completions that it has learned from.
     pub learned: u64,
-    /// Did it start from a measured profile?
+    /// True if the predictor started from a measured profile.
     pub profiled: bool,
     /// Present confidence.
     pub confidence: Confidence,

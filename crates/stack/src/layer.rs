@@ -7,7 +7,7 @@
 //!
 //! *Changes* are writes, write-zeroes and trims. Below the [`crate::Front`] these rules hold at each target (a node's face, or a device):
 //!
-//! 1. Two changes in flight at one target never overlap. Whoever sends a change orders it: the front orders clients' requests by
+//! 1. Two changes in flight at one target never overlap. The sender of a change orders it: the front orders clients' requests by
 //!    volume and range, and a layer orders its own changes with those that it passes on. [`crate::Stack`] asserts this rule on every
 //!    request in debug builds and in every simulated pool.
 //! 2. A read (read, prefetch, block status) may overlap a change in flight, whichever was sent first: a layer may have widened a client's

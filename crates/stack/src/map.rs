@@ -117,7 +117,7 @@ impl Map {
         self.volumes.remove(&key);
     }
 
-    /// Does a request lie in a volume that is known?
+    /// True if a request has bytes, and all of them lie in a known volume.
     fn knows(&self, head: &IoHead) -> bool {
         self.volumes.get(&head.volume).is_some_and(|t| head.len > 0 && head.end() <= t.size_bytes())
     }

@@ -139,8 +139,8 @@ pub(crate) fn forecast_below(
     }
 }
 
-/// Did a device fail to make durable what it had acknowledged? The kernel tells so once, whoever asked: a client's flush, a
-/// layer's own, or a durable write.
+/// True if a device failed to make acknowledged data durable. The kernel reports that once, to whichever request comes first: a
+/// client's flush, a layer's own, or a durable write.
 fn lost_durability(c: &Completion) -> bool {
     let Outcome::Failed(why) = c.outcome else { return false };
     let durable_change = c.io.op.is_change() && c.io.flags.has(IoFlags::FUA);
@@ -490,12 +490,12 @@ impl Stack {
         }
     }
 
-    /// Has a layer requests of its own under way for a volume that was deleted?
+    /// True if a layer has requests of its own in flight for a volume that was deleted.
     pub fn is_using(&self, volume: VolumeKey) -> bool {
         self.nodes.iter().any(|n| n.layer.is_using(volume))
     }
 
-    /// Nothing under way anywhere?
+    /// True if nothing is in flight anywhere: no request, no device, no worker, no layer's own work.
     pub fn is_idle(&self) -> bool {
         self.inflight.is_empty()
             && self.at_device.iter().all(|&n| n == 0)
@@ -518,7 +518,7 @@ impl Stack {
         self.nodes.len()
     }
 
-    /// Has no layer been pushed?
+    /// True if no layer was pushed.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -591,7 +591,7 @@ impl Stack {
         Some(r)
     }
 
-    /// Calls into one layer. What it orders waits in `actions` for [`Stack::run`].
+    /// Calls into one layer. The layer's orders wait in `actions` for [`Stack::run`].
     fn call<R>(&mut self, now: Time, n: usize, f: impl FnOnce(&mut dyn Layer, &mut Actions) -> R) -> R {
         assert!(now >= self.now, "the engine moved time backwards");
         self.now = now;

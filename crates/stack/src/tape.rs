@@ -320,8 +320,7 @@ pub trait Recorder {
     fn pause(&mut self);
 }
 
-/// A stack whose engine may have it recorded: it tells it everything through here. What only looks goes straight to
-/// the stack.
+/// A stack whose inputs may be recorded: the engine passes all of them through here. Calls that only look go straight to the stack.
 pub struct Taped<R> {
     stack: Stack,
     recorder: Option<R>,

@@ -18,7 +18,7 @@ pub trait Task: Send {
     /// Returns the modelled time of the task on one core. Only the simulator asks for it.
     fn cost(&self) -> Span;
 
-    /// Does it. Runs on any thread; must neither wait nor panic on any bytes.
+    /// Performs the task, on any thread. It must neither wait nor panic on any bytes.
     fn run(self: Box<Self>) -> Answer;
 }
 

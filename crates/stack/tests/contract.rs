@@ -183,7 +183,7 @@ impl Layer for Answers {
     }
 }
 
-/// What was declared and is then answered above is no longer expected below.
+/// A declared request that is answered above is no longer expected below.
 #[test]
 fn a_declaration_ends_with_its_request_wherever_that_is_answered() {
     let mut pool = over_server(vec![Box::new(Answers)]);

@@ -326,7 +326,7 @@ struct Found {
     goes_on: bool,
 }
 
-/// Are the superblocks and the beginning of the metadata zeroes?
+/// True if the superblocks and the beginning of the metadata are zeroes.
 fn is_blank(medium: &impl Medium) -> Result<bool, DeviceErrorKind> {
     let mut b = vec![0; (REGION_ALIGN + HEADER_BYTES) as usize];
     medium.read_at(&mut b, 0).map_err(io("cannot read its first MiB"))?;

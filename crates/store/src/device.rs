@@ -197,8 +197,8 @@ impl DeviceFile {
     /// superblocks, the metadata and the logs' tables, and all of a device that isn't the pool's main one.
     ///
     /// # Errors
-    /// Refuses anything that holds data: a file must not exist, or be empty; a block device's first MiB must be zero. What
-    /// an interrupted creation left is created anew.
+    /// Refuses anything that holds data: a file must not exist, or be empty; a block device's first MiB must be zero. The remains
+    /// of an interrupted creation are created anew.
     pub fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceError> {
         create(path, options).map_err(|kind| DeviceError { path: path.to_owned(), kind })
     }

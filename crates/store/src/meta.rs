@@ -367,7 +367,7 @@ impl MetaStore {
         Ok(volume)
     }
 
-    /// Has a volume's requests treated otherwise by its pool's cache.
+    /// Changes a volume's mode in its pool's cache. `None` is the pool's default.
     ///
     /// # Errors
     /// An unknown name, or a failing storage.

@@ -78,7 +78,7 @@ pub(crate) fn lock_holder(file: &File) -> Option<u32> {
     locks.lines().find_map(holder)
 }
 
-/// Allocates runs (offset and length) of a regular file, so that writing there later can't find its file system full. What is
+/// Allocates runs (offset and length) of a regular file, so that writing there later can't find its file system full. Data that is
 /// written there already stays. False where the file system can't promise that.
 ///
 /// # Errors

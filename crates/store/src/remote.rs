@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes behind a protocol. Whoever opens a [`RemoteDevice`] for writing has made sure that nobody else writes there.
+/// Bytes behind a protocol. Before a [`RemoteDevice`] is opened for writing, the caller must make sure that nobody else writes there.
 pub trait Remote: Medium {
     /// Bytes that it has now.
     ///

@@ -60,7 +60,7 @@ fn perform(store: &mut MetaStore, step: &Step) -> Result<(), MetaError> {
     }
 }
 
-/// Whether the storage failed, rather than the step being refused.
+/// True if the storage failed, rather than the step being refused.
 fn is_broken(e: &MetaError) -> bool {
     matches!(e, MetaError::Io(_) | MetaError::Failed | MetaError::Corrupt { .. } | MetaError::Full { .. })
 }

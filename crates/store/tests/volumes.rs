@@ -1,4 +1,4 @@
-//! What the metadata store promises of volumes and tenants, over a disk in memory.
+//! Tests of the metadata store's promises about volumes and tenants, over a disk in memory.
 
 // The disk's faults are the crash tests' business.
 #[allow(dead_code)]
@@ -165,7 +165,7 @@ impl Medium for Held {
     }
 }
 
-/// Whoever shows the store's contents (status, metrics) does so while a change waits for a slow device.
+/// Readers of the store (status, metrics) go on while a change waits for a slow device.
 #[test]
 fn readers_dont_wait_for_the_device() {
     let held = Held { disk: Disk::new(), holds: Arc::default() };

@@ -216,7 +216,7 @@ impl Throttle {
         gone
     }
 
-    /// Gives a volume these limits. What waits goes on by the new ones.
+    /// Gives a volume these limits. Waiting requests continue under the new limits.
     fn limit(&mut self, now: Time, volume: VolumeKey, terms: ThrottleTerms, out: &mut Actions) {
         if terms == ThrottleTerms::default() && !self.volumes.contains_key(&volume) {
             return;

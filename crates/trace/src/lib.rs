@@ -3,7 +3,7 @@
 //! `docs/reference/traces.md` lists the formats with their units and an example line each.
 //!
 //! The crate makes two promises. Memory does not grow with the length of a trace; each structure that grows with something else
-//! states it. Whatever a trace file holds, the result is records or an error with file and line.
+//! states it. Any content of a trace file gives records or an error with file and line.
 //!
 //! A request's path: file → [`TraceReader::open`] → decompression → detected format's parser → re-ordering window →
 //! [`TraceRecord`] → [`tools`] → a [`TraceWriter`], or a replay.

@@ -11,7 +11,7 @@ fn read(text: &[u8]) -> (Format, Vec<TraceRecord>, TraceReader) {
     (r.format(), records, r)
 }
 
-/// What reading `text` complains about.
+/// Returns the error of reading `text`.
 fn complaint(text: &[u8]) -> String {
     match TraceReader::from_read("t", Box::new(Cursor::new(text.to_vec())), &ReadOptions::default()) {
         Err(e) => e.to_string(),

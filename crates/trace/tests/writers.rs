@@ -1,4 +1,4 @@
-//! What is written is read back the same; each format's own losses are stated.
+//! Written traces read back the same; each format's own losses are stated.
 
 use plimsoll_base::{Rng, Span, Time};
 use plimsoll_trace::{Op, OutputFormat, ReadOptions, Tables, TraceReader, TraceRecord, TraceWriter};

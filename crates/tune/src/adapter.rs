@@ -57,8 +57,8 @@ impl<'a> Guarded<'a> {
         self.good.as_ref()
     }
 
-    /// Runs an experiment. Whatever ends it, the system goes back to what worked before it, if that is known, and not to what
-    /// was tried last.
+    /// Runs an experiment. At any end of it, the system goes back to the setting that worked before, if that is known, and not to
+    /// the last one tried.
     ///
     /// # Errors
     /// The experiment's, and what became of putting the setting back.

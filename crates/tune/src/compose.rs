@@ -114,7 +114,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Do components depend on each other, so that only sampling is right?
+    /// True if components depend on each other, so that only sampling is right.
     pub fn is_correlated(&self) -> bool {
         !self.joint.is_empty()
     }

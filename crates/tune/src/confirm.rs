@@ -1,8 +1,8 @@
-//! Choosing again once what was chosen has been measured anew.
+//! A second choice, after the chosen settings have been measured again.
 //!
-//! The best of many measurements is partly luck. The more settings there are, and the less exact the measurement is, the
-//! further the choice lies behind its prediction. So a choice is measured anew, independently of the reasons for it. The new
-//! measurement replaces the prediction, and the choice is made again, until all of it was measured anew.
+//! The best of many measurements is partly luck. The more settings there are, and the less exact the measurement is, the further the choice
+//! lies behind its prediction. So a choice is measured again, independently of the reasons for it. The new measurement replaces the
+//! prediction, and the choice is made again, until all of its settings were measured again.
 
 use crate::adapter::AdapterError;
 use crate::cdf::Cdf;
@@ -32,8 +32,7 @@ impl fmt::Display for Unconfirmed {
 impl std::error::Error for Unconfirmed {}
 
 /// Solves, with `repeats` new measurements of each candidate that is chosen. `measure` gives the distribution of whole requests
-/// under a setting. How many candidates were measured anew comes with the solution; their distributions in `all` are
-/// the new ones.
+/// under a setting. The number of candidates measured anew comes with the solution; their distributions in `all` are the new ones.
 ///
 /// # Errors
 /// The solver's, and `measure`'s.

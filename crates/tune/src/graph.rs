@@ -1,8 +1,8 @@
-//! The service graph: which components a request runs through, in which order, how often (OT-M1, OpTune §5.2.1).
+//! The service graph: the components that a request runs through, their order, and their numbers of runs (OT-M1, OpTune §5.2.1).
 //!
 //! A graph is written as named nodes over components, each node one of OpTune's patterns (§5.2.2, Fig. 5.4): a sequence,
 //! a condition, a parallel with a barrier, a loop. Nodes nest by name, so inner loops are composed before outer ones by
-//! construction; a node that reaches itself again isn't a loop of known iterations and is refused.
+//! construction. A node that reaches itself again isn't a loop of known iterations and is refused.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -5,11 +5,12 @@
 //! * [`compose`]: the request's distribution from its parts', by sampling or by convolution; [`predict`]: of all settings.
 //! * [`objective`]: the goal and its bounds; [`solve`]: the mix of settings over a period that meets it best, and the proof.
 //! * [`adapter`]: the one face of everything tunable; [`shell`]: by commands; [`screen`]: the effects of parameters.
-//! * [`run`]: periods, watched, by the tests in [`stats`]; [`confirm`]: a choice, measured anew before it is used.
+//! * [`run`]: periods, watched, by the tests in [`stats`]; [`confirm`]: a choice, measured again before it is used.
 //!
-//! The crate makes three promises. The same profile, objective and seed give the same answer. An answer states its largest
-//! possible distance from the proven bound. Whatever an adapter does, the system ends with the last setting that worked. It
-//! refuses to know any tuned system, the simulator and the command line. Only [`shell`] starts processes and reads a clock.
+//! The crate makes three promises. The same profile, objective and seed give the same answer. An answer states its largest possible
+//! distance from the proven bound. The system ends with the last setting that worked, even if an adapter fails.
+//!
+//! The crate doesn't know any tuned system, the simulator or the command line. Only [`shell`] starts processes and reads a clock.
 //!
 //! One run: `TuneFile` → [`space::Space::to_profile`] → [`adapter::profile`] → [`compose::Composer`] →
 //! [`predict::candidates`] → [`solve::solve`] → [`run::Plan`] → [`run::period`], again and again.

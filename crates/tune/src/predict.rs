@@ -1,4 +1,4 @@
-//! The distribution of every setting: what the solver chooses from.
+//! The distribution of every setting, from which the solver chooses.
 
 use crate::adapter::SETTLING;
 use crate::cdf::Cdf;

@@ -1,8 +1,8 @@
 //! Recorded observations by setting: the time of each component, the branch taken, the count of a loop.
 //!
-//! Each observation belongs to one node and one execution; its value is a time in milliseconds for a component, the
-//! branch's number for a condition, the count for a loop or a parallel. Observations of a node are pooled over the
-//! parameters that don't move it ([`crate::space::Space::key`]).
+//! Each observation belongs to one node and one execution. Its value is a time in milliseconds for a component, the branch's number for a
+//! condition, the count for a loop or a parallel. Observations of a node are pooled over the parameters that don't move it
+//! ([`crate::space::Space::key`]).
 
 use crate::cdf::{Cdf, NoCdf};
 use crate::space::{Key, Setting, Space};

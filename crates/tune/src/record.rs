@@ -1,5 +1,5 @@
-//! Profiles as tables: CSV or Parquet with the columns `request`, `node`, `value`, optionally `count`, and one column per
-//! parameter with its value as the tune file writes it.
+//! Profiles as tables: CSV or Parquet. The columns are `request`, `node`, `value`, and optionally `count`. Each parameter has a further
+//! column with its value, as the tune file writes it.
 
 use crate::profile::{Observation, Profile};
 use crate::space::{Setting, Space};

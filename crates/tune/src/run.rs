@@ -89,7 +89,7 @@ pub struct Period {
 }
 
 impl Period {
-    /// Is the system another one than was profiled?
+    /// True if the system no longer behaves as profiled: the distribution, or one of the objective's percentiles, is beyond its limit.
     pub fn is_alarming(&self) -> bool {
         self.ks > self.limit || self.beyond.iter().any(|b| b.is_alarming)
     }
@@ -204,7 +204,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// May it be tuned anew after this period? If not: when.
+    /// Checks that the system may be tuned again after this period.
     ///
     /// # Errors
     /// The period after which it may.

@@ -4,7 +4,7 @@
 //! gives every node's figures, and each parameter's effect on each figure rests on all runs. An effect is tested against the
 //! spread that the other parameters' main effects leave (Student's t). A node's figures share its threshold (Bonferroni). Over
 //! all pairs of parameter and node the rate of false discoveries is controlled (Benjamini and Hochberg). An effect must also be
-//! large enough to matter.
+//! large enough to matter ([`ScreenConfig::effect_min`]).
 //!
 //! Limits: effects that cancel between the first and the last value are not found. As in every such design, an interaction of
 //! two parameters shows as a third of a main effect of others.

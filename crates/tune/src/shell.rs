@@ -1,7 +1,6 @@
 //! Tunes anything that a shell command can set and measure.
 //!
-//! Each command runs in a process group of its own, so that its children end with it: when it fails, hangs, or the tuner is
-//! stopped ([`Stop`]).
+//! Each command runs in a process group of its own. So its children end with it when it fails, hangs, or the tuner is stopped ([`Stop`]).
 
 use crate::adapter::{Adapter, AdapterError, Run};
 use crate::file::AdapterSpec;
@@ -308,7 +307,7 @@ mod tests {
         assert!(e.contains("line 1: `nothing` isn't"), "{e}");
     }
 
-    /// Does this process run?
+    /// True if this process runs.
     fn runs(pid_file: &std::path::Path) -> bool {
         let pid = std::fs::read_to_string(pid_file).unwrap();
         let status = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();

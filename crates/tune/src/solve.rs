@@ -2,7 +2,7 @@
 //!
 //! Configurations that share a period mix their CDFs linearly (equation 5.3). So "at least 99 % are done within t" is linear in
 //! each one's epochs, although the percentile isn't. A percentile is least at the smallest t for which a linear program has a
-//! solution. Bisection over the times that occur finds it, and the program of the time before proves it by having none
+//! solution. Bisection over the times that occur finds that t. The program of the time before has no solution, which proves it
 //! ([`least`]). A target CDF's mean squared error is bounded from below by a convex function ([`target`]). OpTune's complete
 //! search and simulated annealing are in [`baseline`], to compare with.
 
@@ -45,7 +45,7 @@ impl Candidate {
         if of == Point::Mean { self.mean_ms } else { of.of(&self.cdf) }
     }
 
-    /// Does it keep all bounds on its own?
+    /// True if the candidate keeps all bounds on its own.
     fn keeps(&self, bounds: &[Bound]) -> bool {
         bounds.iter().all(|b| self.figure(b.of) <= b.at_most_ms)
     }
@@ -126,7 +126,7 @@ impl Mix {
         }
     }
 
-    /// Does it keep all bounds?
+    /// True if the mix keeps all bounds.
     pub fn keeps(&self, candidates: &[Candidate], objective: &Objective) -> bool {
         let cdf = self.cdf(candidates);
         objective.bounds.iter().all(|b| match b.of {
@@ -160,7 +160,7 @@ impl Solution {
         if self.value <= 0.0 { 0.0 } else { ((self.value - self.bound) / self.value).max(0.0) }
     }
 
-    /// Is nothing better by more than [`GAP_PROVEN`]?
+    /// True if no solution is better by more than [`GAP_PROVEN`].
     pub fn is_proven(&self) -> bool {
         self.gap() <= GAP_PROVEN
     }

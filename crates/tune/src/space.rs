@@ -9,8 +9,8 @@ pub struct Parameter {
     pub name: String,
     /// The values to explore, as the adapter takes them: `8ms`.
     pub values: Vec<String>,
-    /// The nodes of the service graph whose times, probabilities or counts it moves (OT-M7). What isn't named here is
-    /// assumed not to depend on it, and is profiled once for all its values.
+    /// The nodes of the service graph whose times, probabilities or counts it moves (OT-M7). A node that isn't named here is
+    /// assumed not to depend on the parameter, and is profiled once for all its values.
     pub moves: Vec<String>,
 }
 

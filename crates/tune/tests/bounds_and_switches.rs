@@ -1,4 +1,5 @@
-//! What makes solving hard: targets under bounds, and switches that cost something; held against looking at every mix.
+//! Tests of the cases that make solving hard: targets under bounds, and switches that cost something. Results are compared with an
+//! examination of every mix.
 
 use plimsoll_base::Rng;
 use plimsoll_tune::cdf::Cdf;

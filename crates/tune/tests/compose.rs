@@ -54,7 +54,7 @@ fn disagreement(node: &str, bins: usize) -> f64 {
     worst
 }
 
-/// What chance alone exceeds once in ten thousand.
+/// Returns the distance that chance alone exceeds once in ten thousand.
 fn allowed() -> f64 {
     ks_critical(1e-4, DRAWS as f64, 1e9)
 }

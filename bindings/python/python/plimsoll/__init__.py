@@ -44,7 +44,7 @@ class _Loop:
                 future.set_exception(error)
 
     async def call(self, start: Callable[[Completions, int], Started | None]) -> Any:
-        """What `start` begins; cancelled with its caller where it can be."""
+        """Awaits the call that `start` begins. If its caller is cancelled, a call that can be withdrawn is withdrawn."""
         loop, number = asyncio.get_running_loop(), next(self._numbers)
         started = start(self._completions, number)
         if not self._waiting:

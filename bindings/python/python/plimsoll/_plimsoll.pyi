@@ -45,7 +45,7 @@ class Started:
 
 @type_check_only
 class Counts(TypedDict):
-    """What was counted since a volume was opened."""
+    """Counters since a volume was opened."""
 
     gets: int
     failed: int
@@ -57,7 +57,7 @@ class Counts(TypedDict):
 
 @type_check_only
 class Replica(TypedDict):
-    """How a replica is; `why` is empty unless it is down or behind."""
+    """State of a replica; `why` is empty unless it is down or behind."""
 
     address: str
     state: Literal["opening", "down", "behind", "up"]

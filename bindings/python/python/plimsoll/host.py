@@ -95,7 +95,7 @@ class Host:
         return us / 1e6
 
     def counts(self):
-        """What was counted, by name."""
+        """Returns the counters, by name."""
         counts = _Counts()
         self._lib.plimsoll_host_count(self._host, counts)
         return {name: getattr(counts, name) for name, _ in _Counts._fields_}

@@ -1,13 +1,13 @@
-//! Confirmation of clean WEUs. Recovery trusts clean extents only once the journal says so of their WEU: the WEU is *confirmed*, some time
-//! after it was written, when both devices durably have what they should. Until then it is *unconfirmed*: a change of an extent in it
-//! kills that copy in memory alone. So an extent that is written again and again waits for no journal, and the slow device is flushed
-//! once for many WEUs.
+//! Confirmation of clean WEUs. Recovery trusts clean extents only if the journal has confirmed their WEU. A WEU is *confirmed* some
+//! time after it was written, once both devices durably have the data that they should. Until then it is *unconfirmed*: a change of
+//! one of its extents kills that copy in memory alone. So an extent that is written again and again waits for no journal, and the slow
+//! device is flushed once for many WEUs.
 //!
 //! ```text
 //!  written ──► old enough, with others ──► slow device flushed, for volumes changed since ──► fast device flushed
-//!     ──► journal: which slots are dead, and that the rest is valid ──► confirmed
+//!     ──► journal: dead slots, and that the rest is valid ──► confirmed
 //! ```
-//! Nitro rebuilds its index from headers (NI-M19) and doesn't say how one is kept from being newer than the slow device.
+//! Nitro rebuilds its index from headers (NI-M19). The paper doesn't state how an index is kept from being newer than the slow device.
 
 use crate::config::Planted;
 use crate::format::Record;

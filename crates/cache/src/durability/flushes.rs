@@ -1,9 +1,9 @@
-//! Flushes of the fast device: open dirty chunks are written, the device is flushed, and the journal says that they are there
-//! ([`super::unjournaled`]). There is one at a time for each partition, as a fence writes each partition's chunks in that partition's slot;
-//! requests that come meanwhile wait for the next.
+//! Flushes of the fast device: open dirty chunks are written, the device is flushed, and the journal records that they are there
+//! ([`super::unjournaled`]). Each partition has one flush at a time, as a fence writes each partition's chunks in that partition's
+//! slot. Requests that arrive meanwhile wait for the next flush.
 //!
 //! [`Flushes`] decides when the device is flushed, which chunks that covers, and which requests waited for it. It receives events of
-//! chunks and of the device, and refuses to know what a chunk holds.
+//! chunks and of the device, and doesn't know what a chunk holds.
 
 use crate::chunk::Superseded;
 use crate::config::Planted;

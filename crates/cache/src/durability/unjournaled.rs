@@ -1,6 +1,6 @@
-//! Dirty chunks that recovery must find. A chunk that is corrupt looks like one that a power loss tore, or that was never written: it would
-//! be taken for one, and extents that were flushed would be missing without notice. So the journal records of each chunk that it is durable
-//! (a `Held` record), and no flush or FUA write ends before that record is durable, too.
+//! Dirty chunks that recovery must find. A corrupt chunk looks like one that a power loss tore, or that was never written. Recovery would
+//! take it for such a chunk, and flushed extents would be missing without notice. So the journal has a record of each durable chunk
+//! (`Held`). No flush or FUA write ends before that record is durable, too.
 
 use crate::config::Planted;
 use crate::format::Record;
@@ -29,7 +29,7 @@ impl Unjournaled {
         }
     }
 
-    /// Has the journal say so.
+    /// Adds to the journal a record of each WEU whose headers became durable.
     pub(super) fn say(&mut self, index: &Index, journal: &mut Journal, planted: Option<Planted>) {
         for weu in std::mem::take(&mut self.weus) {
             if let Some(record) = index.weu(weu).held(weu) {

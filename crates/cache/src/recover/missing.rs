@@ -1,4 +1,4 @@
-//! Headers of dirty extents that the journal says are there, and aren't.
+//! Headers of dirty extents that the journal has recorded, and that aren't on the device.
 
 use super::{Recovery, World};
 use crate::config::Planted;
@@ -33,8 +33,8 @@ impl Recovery {
         held > 0 && held >= self.least[weu as usize] && (sequence != held || slots < held_slots)
     }
 
-    /// Counts headers that the journal says are there, and aren't among those that were found. What a header named is gone with it, for
-    /// good. `hides`: further headers may be in blocks that could not be read.
+    /// Counts headers that the journal says are there, and aren't among those that were found. The extents that a missing header
+    /// named are permanently lost. `hides`: further headers may be in blocks that could not be read.
     pub(super) fn miss_headers(&mut self, weu: u32, found: &[ChunkHeader], hides: bool, world: &World) {
         let (may_miss, mut dirty) = (world.volumes.may_be_behind(), self.lacks_headers(weu, found));
         // The journal of a version 2 device does not say which headers there are.

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!  read failed ──► RETRY_AFTER later it is read again ──► failed again: halved, down to single blocks ──► those that fail are unreadable
-//!     ──► headers that are found count; the rest of the WEU is sealed
+//!     ──► headers that are found are valid; the rest of the WEU is sealed
 //! ```
-//! Sealing makes the loss durable: the first snapshot of the journal says that what such a block may name is dead. Without it an old
-//! header would count at a later start at which the sector can be read again, and its extents would stand for newer ones.
+//! Sealing makes the loss durable: the first snapshot of the journal records that all extents that such a block may name are dead.
+//! Without it, a later start at which the sector can be read again would take an old header for valid. The extents that it names would
+//! replace newer ones.
 
 use super::{Failure, LIFE_SHIFT, Order, Recovery, Step, World};
 use crate::config::Planted;
@@ -21,7 +22,7 @@ const RETRY_AFTER: Span = Span::from_millis(100);
 /// Failed reads that may wait for that. More WEUs are read when they are over.
 const WAITING_MAX: usize = 32;
 
-/// Headers of a WEU that are read in pieces. What cannot be read is zero in `bytes`.
+/// Headers of a WEU that are read in pieces. Bytes that cannot be read are zero in `bytes`.
 struct Around {
     /// Byte offset on the device.
     at: u64,

@@ -47,7 +47,7 @@ pub fn config() -> CacheConfig {
     }
 }
 
-/// How a test's pool is set up.
+/// Settings of a test's pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub config: CacheConfig,
@@ -113,7 +113,7 @@ pub fn disks(seed: u64, block: u32) -> Vec<SimDisk> {
     vec![slow, fast, nvram]
 }
 
-/// What a scheduler or a drive does: each request waits a while before it has any effect, so they overtake each other.
+/// Reorders requests as a scheduler or a drive does: each waits a while before it has any effect, so that requests overtake each other.
 pub struct Shuffle {
     rng: Rng,
     held: Vec<(Time, Io)>,
@@ -155,7 +155,7 @@ pub fn cache_volume(mode: Mode, volume: u32) -> CacheVolume {
     CacheVolume { size_bytes: SECTORS * SECTOR, mode, tenant: TenantId(1), domain: u64::from(volume / 2), weus_max: 8 }
 }
 
-/// Where a volume lies on the slow disk.
+/// Returns the place of a volume on the slow disk.
 pub fn extent_of(volume: u32) -> Extent {
     let len = (SECTORS * SECTOR).next_multiple_of(4096);
     Extent { device_offset: u64::from(volume) * len, len }
@@ -548,7 +548,7 @@ impl Life {
     }
 }
 
-/// What is wrong, with what the fast disk says about the sector that is.
+/// Returns the mistake `e`, followed by the fast disk's content about the wrong sector.
 pub fn explained(e: String, fast: &SimDisk, oracle: &Oracle) -> String {
     let part = |word: &str| {
         let digits = e.split(&format!("{word} ")).nth(1)?.split(|c: char| !c.is_ascii_digit()).next()?;
@@ -560,7 +560,7 @@ pub fn explained(e: String, fast: &SimDisk, oracle: &Oracle) -> String {
     }
 }
 
-/// What is on a fast disk about one extent, for who looks for a mistake.
+/// Lists the fast disk's headers and journal records of one extent, as a text for debugging.
 pub fn explain(fast: &SimDisk, volume: VolumeKey, extent: u64) -> String {
     use plimsoll_cache::format::*;
     use plimsoll_cache::journal::{Reading, read};

@@ -72,7 +72,7 @@ impl Blocking {
         self.handle.block_on(what)
     }
 
-    /// Has something done on the volume's thread; the handle withdraws it.
+    /// Starts a task on the volume's thread. The returned handle aborts it.
     pub fn spawn(&self, what: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         self.handle.spawn(what).abort_handle()
     }

@@ -223,7 +223,7 @@ impl Driver {
         self.gets.get_mut(at).filter(|r| r.serial == serial)
     }
 
-    /// Does what a get's course says. `data` are those of the try that has just been answered.
+    /// Carries out a step of a get's course. `data` are the data of the try that has just been answered.
     fn carry_out(&mut self, now: Time, at: usize, step: Step, data: Vec<u8>) {
         let Step { orders, ended } = step;
         if let Some(how) = ended {

@@ -67,7 +67,7 @@ struct Answer {
 }
 
 impl Session {
-    /// Opens an export of a Plimsoll node by `name`. Whatever is asked, this included, must be answered within `patience`.
+    /// Opens an export of a Plimsoll node by `name`. The node must answer each request, this one included, within `patience`.
     ///
     /// # Errors
     /// The error of the socket or the server.

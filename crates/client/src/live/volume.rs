@@ -255,7 +255,7 @@ impl Volume {
     }
 }
 
-/// Do the options make sense?
+/// Checks the options: times must be long enough to be kept.
 fn check(options: &Options) -> Result<(), OpenError> {
     if options.stall < 2 * TEND_EVERY {
         return Err(OpenError::Time("a stall of less than two seconds: nodes are asked every second how they are"));
@@ -270,7 +270,8 @@ fn bad_range(range: &Range<u64>, what: impl std::fmt::Display) -> ReadError {
     ReadError::Range(format!("{}..{}: {what}", range.start, range.end))
 }
 
-/// Can the nodes read `range`, which begins at `start` there, in blocks of `block` and `most` at once?
+/// Checks that the nodes can read `range` in one request: it is aligned to `block` bytes and has at most `most` bytes. `start` is
+/// its place on the nodes.
 fn check_shape(range: &Range<u64>, start: u64, block: u32, most: u32) -> Result<(), ReadError> {
     let len = range.end - range.start;
     if len > u64::from(most) {

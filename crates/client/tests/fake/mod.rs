@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What a server does with reads.
+/// A server's behaviour on reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Does {
     /// Answers them: every byte is the server's `fill`.
@@ -45,7 +45,7 @@ pub enum Does {
     Gone,
 }
 
-/// What is seen and said, shared with the test.
+/// Settings of the server and records of its clients, shared with the test.
 #[derive(Clone, Debug)]
 pub struct State {
     pub does: Does,
@@ -59,7 +59,7 @@ pub struct State {
     pub written: Option<Vec<Extent>>,
     /// The deadlines of the reads that came.
     pub deadlines: Vec<Deadline>,
-    /// Where they began.
+    /// Offsets of the reads.
     pub offsets: Vec<u64>,
     pub cancels: u32,
     /// Changes and flushes, in order: what, where, how long.

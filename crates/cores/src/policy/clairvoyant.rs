@@ -16,7 +16,7 @@ pub struct Clairvoyant {
 }
 
 /// The least number of requests in service with which `arrivals` (ascending), each taking `takes`, all end within `bound` of their
-/// arrival, looked at from `now`. What is late already is to begin at once.
+/// arrival, looked at from `now`. A request that is late already must begin at once.
 pub fn least(now: Time, arrivals: impl Iterator<Item = Time>, bound: Span, takes: Span) -> u64 {
     let takes_ns = takes.as_nanos().max(1);
     let mut most = 0;

@@ -57,7 +57,7 @@ pub fn wait(at: usize, queues: &Queues) -> Span {
     }
 }
 
-/// Has the queue a core of its own that could take one more?
+/// True if a core of the queue itself could take one more request.
 pub fn has_room(queues: &Queues, at: usize) -> bool {
     let q = queues.get(at);
     q.in_service < q.cores() * queues.depth

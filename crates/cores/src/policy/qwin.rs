@@ -1,18 +1,18 @@
 //! QWin: windows, demand, core policies, and the taking and yielding of cores (§3.3, Algorithms 1 and 2; QW-M5–M11).
 //!
 //! No central allocator exists. A core that is about to serve the first request of a window computes the window's demand. A
-//! core that has served a request looks at the waiting requests when the core policy says so (a *temp window*). A queue's cores
+//! core that has served a request examines the waiting requests when the core policy says so (a *temp window*). A queue's cores
 //! only grow within a window; surplus cores are yielded at the next one. A core that finds window and queue empty is yielded
-//! unless it's the last. Cores are taken from best effort only, as soon as the request on them has ended.
+//! unless it is the queue's last. Cores are taken from best effort only, as soon as the request on them has ended.
 //!
-//! A core looks only when it moves. Where every core of a queue is at a long request (a flush, a read behind an erase), none
-//! would look. So a timer, too, looks at a queue in which nothing moves for three mean service times (ours).
+//! A core examines its queue only when it begins or ends a request. If every core of a queue serves a long request (a flush, a read
+//! behind an erase), no core would. So a timer, too, examines a queue in which nothing moves for three mean service times (ours).
 //!
-//! Too few cores (QW-A6; the paper leaves it open): when the demands of all queues together exceed the cores, each is entitled
-//! to a part. The part is one core, and of the rest its demand up to a share by weight. Shares that aren't needed go to the
-//! others. A queue with more gives the surplus up at its next window, so a part is reached within a window's length, in
-//! whatever order queues came. [`Policy::wait`] forecasts the requests that can't be in time then, so that one with a deadline
-//! is answered Busy.
+//! The paper leaves open what happens with too few cores (QW-A6). If the demands of all queues together exceed the cores, each
+//! queue is entitled to a part. The part is one core, and a share by weight of the remaining cores, up to the queue's demand.
+//! Shares that a queue doesn't need go to the others. A queue with more cores than its part yields the surplus at its next window.
+//! So a part is reached within a window's length, in whatever order queues came. The forecast is in [`Policy::wait`]. It finds the
+//! requests that can't be in time then, so that one with a deadline is answered Busy.
 
 use crate::bound::{self, WriteBound};
 use crate::config::{Deadlines, QwinConfig};

@@ -26,7 +26,7 @@ pub fn best_effort(weight: u32) -> Terms {
     Terms::of(Class::BestEffort { weight }, 128)
 }
 
-/// What a request takes that is sent at a time.
+/// Returns the service time of a request that is sent at a time.
 type Takes = Box<dyn FnMut(Time, &IoHead) -> Span>;
 
 pub struct Machine {
@@ -35,7 +35,7 @@ pub struct Machine {
     ios: BTreeMap<u64, (Time, Io)>,
     takes: Takes,
     pub now: Time,
-    /// What ended: when, and how.
+    /// Ended requests, with their times and outcomes.
     pub ended: Vec<(Time, Completion)>,
     /// The most at the device at once.
     pub most: usize,

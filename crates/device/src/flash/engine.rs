@@ -287,8 +287,8 @@ impl Engine {
         *free_ns
     }
 
-    /// Does what is due at [`Engine::next_ns`]; gives the unit, and its operation if that has ended. The unit is
-    /// then idle, and the caller must call [`Engine::start`].
+    /// Performs the step that is due at [`Engine::next_ns`]. Returns its unit, and the unit's operation if that has ended. After an
+    /// end the unit is idle, and the caller must call [`Engine::start`].
     pub(crate) fn step(&mut self) -> (u32, Option<Ended>) {
         let now_ns = self.tree.min();
         let unit = self.tree.first() as u32;
@@ -404,7 +404,7 @@ mod tests {
         s
     }
 
-    /// Where an operation of the naive array is.
+    /// Stage of an operation of the naive array.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum At {
         Array(u64),

@@ -23,7 +23,7 @@ impl Array {
         self.tags[page as usize] = Some(tag);
     }
 
-    /// Does `steps`; the host's page carries `tag`. All must stay in one unit.
+    /// Applies `steps`; the host's page carries `tag`. All steps must stay in one unit.
     fn apply(&mut self, steps: &[Step], tag: u64, unit_pages: u32, unit: u32) {
         for s in steps {
             let page = match *s {

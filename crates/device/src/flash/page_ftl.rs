@@ -156,7 +156,7 @@ impl PageFtl {
         if self.spec.gc_step_pages == 0 { u32::MAX } else { self.spec.gc_step_pages }
     }
 
-    /// Have half of the free blocks been used up with which collection began?
+    /// True if the free blocks have fallen to the mean of two limits: the one that starts collection and the urgent one.
     fn is_behind(&self, unit: u32) -> bool {
         let half = (self.spec.gc_start_free_blocks + self.spec.gc_urgent_free_blocks) / 2;
         self.units[unit as usize].free.len() <= half as usize

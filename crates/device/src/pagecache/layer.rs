@@ -200,7 +200,8 @@ impl<O: EvictionOrder> PageCacheLayer<O> {
         self.bytes.insert(page, copy.freeze());
     }
 
-    /// Is a change of `start..end` in flight? The last one that starts before `end` is the only one to look at, as they don't overlap.
+    /// True if a change that touches `start..end` is in flight. Changes don't overlap, so only the last one that starts before
+    /// `end` is compared.
     fn is_changing(&self, start: u64, end: u64) -> bool {
         self.changes.range(..end).next_back().is_some_and(|(_, c)| c.end > start)
     }

@@ -243,7 +243,7 @@ impl ZonedDisk {
         Ok(())
     }
 
-    /// Is a request exactly one sequential zone?
+    /// True if a request covers exactly one zone that isn't conventional.
     fn is_whole(&self, number: u32, req: &Request) -> bool {
         let whole = |z: &Zone| (z.start, z.bytes) == (req.offset, req.len) && z.state != ZoneState::Conventional;
         self.zone(number).as_ref().is_some_and(whole)

@@ -41,7 +41,7 @@ const DRIVES: [Drive; 11] = [
     Drive { bus_us_per_sector: Some((95.52, 95.52)), ..drive("st41601n") },
 ];
 
-/// What `PLIMSOLL_DATA` names, or `../shared/data` seen from the project's root.
+/// Returns the folder that `PLIMSOLL_DATA` names, or `../shared/data` seen from the project's root.
 pub fn default_data() -> PathBuf {
     if let Some(dir) = std::env::var_os("PLIMSOLL_DATA") {
         return dir.into();
@@ -87,7 +87,7 @@ struct Traced {
     size: u64,
 }
 
-/// What came of replaying hplajw's first disk.
+/// Results of replaying hplajw's first disk.
 #[derive(Clone, Debug)]
 pub struct Workstation {
     pub measured_service: Vec<Span>,

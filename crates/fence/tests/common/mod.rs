@@ -23,7 +23,7 @@ pub fn at(n: u64) -> Time {
     Time::ZERO + ms(n)
 }
 
-/// What reached a device: when, what, and whether it was to be durable.
+/// Requests that reached a device: time, operation, and whether it was to be durable.
 pub type Seen = Arc<Mutex<Vec<(Time, Op, bool)>>>;
 
 /// A device that serves one request at a time, each in the same time.
@@ -94,7 +94,7 @@ pub struct Bench {
     pub pool: SimPool,
     /// Volume, when it was offered, when it ended, how.
     pub ended: Vec<(VolumeKey, Time, Time, Outcome)>,
-    /// What reached the disk, and the flash.
+    /// Requests that reached the disk, and the flash.
     pub seen: [Seen; 2],
 }
 
@@ -168,7 +168,7 @@ impl Bench {
         self.collect();
     }
 
-    /// When requests of a volume ended, ms.
+    /// Returns the times at which a volume's requests ended, ms.
     pub fn ends(&self, v: VolumeKey) -> Vec<f64> {
         self.ended.iter().filter(|e| e.0 == v).map(|e| e.2.since(Time::ZERO).as_millis_f64()).collect()
     }

@@ -142,7 +142,7 @@ fn not_loaded(program: &str, e: ProgramError) -> StartError {
     }
 }
 
-/// Was it, somewhere below, refused for want of a permission?
+/// True if a cause of this error is a missing permission.
 fn is_permission(e: &(dyn std::error::Error + 'static)) -> bool {
     let mut at = Some(e);
     while let Some(e) = at {

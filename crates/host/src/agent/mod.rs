@@ -63,7 +63,7 @@ pub struct Agent {
     dropped: u64,
 }
 
-/// Has the programs drop requests that the kernel doesn't have.
+/// Orders the BPF programs to drop requests that the kernel doesn't have.
 fn order_drop(orders: &Orders, known: &Known, drop: [u32; 2]) {
     orders.drop_reads.store(drop[0], Relaxed);
     orders.drop_writes.store(drop[1], Relaxed);
@@ -126,13 +126,13 @@ impl Agent {
         Ok((self.programs.map("states")?, self.notice_file.as_fd()))
     }
 
-    /// Does what is due: to be called every [`TICK`].
+    /// Performs the agent's periodic work. Call it every [`TICK`].
     pub fn tick(&mut self) -> Vec<Change> {
         self.notice.heartbeat_ns.store(now_ns(), Release);
         self.ticks += 1;
         for w in self.watched.values_mut() {
             let (slot, dev) = (w.slot(), w.disk().dev);
-            // What was ordered before hasn't been obeyed yet.
+            // An earlier order hasn't been carried out yet.
             let is_idle = self.states.of[slot].epoch.load(Relaxed) != self.orders.of[slot].epoch.load(Relaxed);
             if !is_idle && let Some(drop) = w.compare(&self.states.of[slot], || disk::in_flight(dev)) {
                 self.dropped += 1;

@@ -54,7 +54,7 @@ impl Watched {
         self.calibration.costs()
     }
 
-    /// Is enough known for forecasts?
+    /// True if enough is known for forecasts.
     pub fn knows(&self) -> bool {
         self.calibration.knows()
     }

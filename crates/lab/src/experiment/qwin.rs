@@ -295,7 +295,7 @@ impl Outcome {
         clients.iter().enumerate().filter_map(of).fold(0.0, f64::max)
     }
 
-    /// Does each client keep within its objective?
+    /// True if each client meets its objective.
     fn meets(&self, clients: &[Client]) -> bool {
         self.worst(clients) <= 1.0
     }

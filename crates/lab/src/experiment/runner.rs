@@ -98,7 +98,7 @@ pub struct ExperimentReport {
     pub title: String,
     /// Place in the paper.
     pub source: String,
-    /// A smaller run?
+    /// True if this was a smaller run (`--quick`).
     pub quick: bool,
     /// Facts that a reader must know.
     pub notes: Vec<String>,

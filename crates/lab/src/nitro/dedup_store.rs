@@ -77,7 +77,7 @@ impl DedupStore {
         self.metadata_reads
     }
 
-    /// Appends a content unless it's there; was it new?
+    /// Appends a content unless it's there. Returns whether it was new.
     fn append(&mut self, content: u128) -> bool {
         let bytes = compressed(content);
         let new = !self.places.contains_key(&content);

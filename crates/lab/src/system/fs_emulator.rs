@@ -24,7 +24,7 @@ pub struct FsRequest {
     pub gap: Span,
     /// Process: a CFQ queue.
     pub process: u16,
-    /// Does it write?
+    /// True for a write, false for a read.
     pub is_write: bool,
     /// First block.
     pub block: u64,

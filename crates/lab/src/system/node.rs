@@ -41,7 +41,7 @@ pub struct Request {
     pub at: Span,
     /// Tenant.
     pub tenant: u16,
-    /// Does it write?
+    /// True for a write, false for a read.
     pub is_write: bool,
     /// Offset.
     pub offset: u64,
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(begin_mixed((0..2_000).map(request).collect()).len(), 2_000, "nothing better is there");
     }
 
-    /// What is asked for is served, under every setting: no backlog of one is another's.
+    /// Every setting serves the load. The backlog of one setting doesn't reach the next.
     #[test]
     fn every_setting_bears_the_load() {
         let load = mixed(Span::from_secs(600), 1);

@@ -76,8 +76,8 @@ pub fn formatted_with(seed: u64, block: u64) -> SimDisk {
     disk
 }
 
-/// What a scheduler or a drive does: each request waits a while before it has any effect, so they overtake each other.
-/// With `errors` one in a hundred fails, with or without having had its effect.
+/// Reorders requests as a scheduler or a drive does: each waits a while before it has any effect, so that requests overtake each
+/// other. With `errors` one in a hundred fails, with or without having had its effect.
 pub struct Shuffle {
     rng: Rng,
     held: Vec<(Time, Io)>,
@@ -85,7 +85,8 @@ pub struct Shuffle {
 }
 
 impl Shuffle {
-    /// What is asked to be durable fails in the device itself (see [`DiskFaults`]), as all must hear of it.
+    /// Returns whether a request fails here. Flushes and durable writes fail in the device itself (see [`DiskFaults`]), as everyone
+    /// must hear of that.
     fn fails(&mut self, io: &Io) -> bool {
         let may = self.errors && io.op != Op::Flush && !io.flags.has(IoFlags::FUA);
         may && self.rng.chance(0.005)
@@ -251,7 +252,7 @@ pub fn content(volume: u32, sector: u64, version: u64) -> Vec<u8> {
     [u64::from(volume) << 32 | sector, version].map(u64::to_le_bytes).concat().repeat(SECTOR as usize / 16)
 }
 
-/// What may be found on each sector: versions in the order in which they were asked for.
+/// Versions that each sector may have, in the order of the requests that brought them.
 #[derive(Clone)]
 pub struct Oracle {
     /// Per volume and sector: number of the change and the version it brings.
@@ -259,7 +260,7 @@ pub struct Oracle {
     acknowledged: BTreeSet<u64>,
     /// Changes that are durable, and since when.
     durable: BTreeMap<u64, Time>,
-    /// What a flush under way will make durable.
+    /// Changes that a flush under way will make durable.
     covers: BTreeMap<u64, (u32, Vec<u64>)>,
     /// Changes and their volumes.
     volumes: BTreeMap<u64, u32>,
@@ -274,7 +275,7 @@ pub struct Oracle {
     pub now: Time,
 }
 
-/// What no read may bring: the sector is lost.
+/// A version that no read may return: the sector is lost.
 const LOST: u64 = u64::MAX;
 
 fn place(volume: u32, sector: u64) -> usize {
@@ -383,7 +384,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// What was said to be zero must have been, since it was asked.
+    /// Checks an ended block status: a sector reported as zero must have been zero at some time since the request.
     fn status_ended(&mut self, c: &Completion, extents: &[StatusExtent]) -> Result<(), String> {
         let asked = self.reads.remove(&c.io.tag).unwrap_or_default();
         let (volume, mut at) = (c.io.volume.id - 1, c.io.offset);
@@ -430,7 +431,7 @@ impl Oracle {
         Ok(lost)
     }
 
-    /// After a power loss: is every sector what it may be? What is found is then the only thing it may be.
+    /// Checks after a power loss that every sector has a version that it may have. From then on the version found is the only one allowed.
     pub fn check(&mut self, found: &[Vec<u8>]) -> Result<(), String> {
         for volume in 0..VOLUMES {
             for s in 0..SECTORS {
@@ -446,7 +447,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Which version a sector is, if it's one that it may be: the last durable one, or a later one.
+    /// Returns a sector's version. It must be one that is allowed: the last durable one, or a later one.
     fn version_of(&self, volume: u32, s: u64, got: &[u8]) -> Result<u64, String> {
         let all = &self.possible[place(volume, s)];
         let from = all.iter().rposition(|(n, _)| self.durable.contains_key(n)).expect("the first is durable");
@@ -539,7 +540,7 @@ pub fn started(disk: SimDisk, config: LogsConfig) -> Result<(SimPool, LayerState
     Ok((p, state, all))
 }
 
-/// What is said to be zero reads as zeroes.
+/// Checks that sectors reported as zero read as zeroes.
 pub fn zeroes_read_as_zeroes(p: &mut SimPool) -> Result<(), String> {
     for v in 0..VOLUMES {
         let mut at = 0;
@@ -643,14 +644,14 @@ pub fn ask(p: &mut SimPool, op: Op, offset: u64, len: u64, byte: u8) -> Completi
     }
 }
 
-/// What a read brought.
+/// Returns the bytes of a read.
 pub fn bytes(c: &Completion) -> Vec<u8> {
     let mut b = vec![0; c.io.len as usize];
     c.io.data.copy_to(&mut b);
     b
 }
 
-/// How the logs are now.
+/// Returns the present status of the logs.
 pub fn logs(p: &mut SimPool) -> LogsStatus {
     let now = p.now();
     p.stack().layer::<Logs>().unwrap().status(now)

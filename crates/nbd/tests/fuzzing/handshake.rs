@@ -18,7 +18,7 @@ pub fn fuzz_one(data: &[u8]) {
     }
 }
 
-/// What a machine did with the bytes: how many it took, what it sent, and what it told its driver.
+/// Result of giving bytes to a machine: the number taken, the bytes sent, and the events for its driver.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     taken: usize,

@@ -78,7 +78,7 @@ fn check_served(rules: &Rules, request: &Request) {
     assert_ne!(request.command, Command::Disconnect);
 }
 
-/// What is in flight when the bytes arrive: cookie, command, flags, offset, length.
+/// Requests in flight when the bytes arrive: cookie, command, flags, offset, length.
 const IN_FLIGHT: [(u64, Command, CommandFlags, u64, u32); 6] = [
     (0, Command::Read, CommandFlags::EMPTY, 0, 16),
     (1, Command::Read, CommandFlags::EMPTY, 4096, 64),
@@ -88,7 +88,7 @@ const IN_FLIGHT: [(u64, Command, CommandFlags, u64, u32); 6] = [
     (5, Command::BlockStatus, CommandFlags::REQ_ONE, 0, 65536),
 ];
 
-/// What the client was told, with the pieces of a chunk's data joined again.
+/// Returns the events that the client received, with the pieces of a chunk's data joined again.
 fn receive(choice: u8, bytes: &[u8], piece: usize) -> Vec<String> {
     let contexts = if choice & 4 == 0 { vec![1] } else { vec![1, 2] };
     let mut client = Transactions::new(choice & 2 == 0, contexts);

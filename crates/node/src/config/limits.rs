@@ -1,4 +1,4 @@
-//! `[limits]`: what clients may take of the node before anything of theirs is served.
+//! `[limits]`: the resources that clients may take before any of their requests is served.
 
 use super::text::{ByteSize, SpanText};
 use plimsoll_base::Span;

@@ -1,4 +1,4 @@
-//! `[[nvme_host]]`: the secret by which an NVMe/TCP host proves that it is who it says.
+//! `[[nvme_host]]`: the secret by which an NVMe/TCP host proves its identity.
 
 use super::Place;
 use plimsoll_nvme::opening::is_nqn;

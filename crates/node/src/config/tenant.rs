@@ -1,4 +1,4 @@
-//! `[[tenant]]`, `[[volume]]` and `[[grant]]`: who is promised what, and who may ask for it.
+//! `[[tenant]]`, `[[volume]]` and `[[grant]]`: promises, and the peers that may ask for them.
 
 use super::pool::PoolConfig;
 use super::read::there_is_no;

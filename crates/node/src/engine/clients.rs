@@ -1,9 +1,10 @@
-//! A pool's clients: their connections, whose turn it is, their permits, and how slow they may be.
+//! A pool's clients: their connections, the order of their turns, their permits, and the limits of slow clients.
 //!
-//! A connection is touched when it may have something to send or to receive; it is served once for that. It gives up its turn when it has
-//! been understood for long enough, and goes on in the next round. A request that has no permit stalls its connection until
-//! its turn comes (see `permits.rs`).
+//! A connection is touched when it may have something to send or to receive. It is served once for that. Its turn ends after
+//! `PARSE_MAX` requests; it goes on in the next round. A request without a permit stalls its connection until the permit's turn comes
+//! (see `permits.rs`).
 
+use super::command::ClientFilter;
 use super::conn::{Conn, ExportParams, Stalled};
 use super::inbox::Ready;
 use super::outbox::Answer;
@@ -478,12 +479,14 @@ impl Clients {
         self.freed = true;
     }
 
-    /// Takes no more from the connections of a deleted volume (or from all, as the pool ends), and lets what they have inside finish.
-    pub fn close(&mut self, key: Option<VolumeKey>, buffers: &mut BufPool) {
-        let closes = |c: &Conn| key.is_none_or(|k| c.params.volume == k);
-        let closing: Vec<usize> = self.conns.iter().filter(|(_, (_, c))| closes(c)).map(|(at, _)| at).collect();
+    /// Takes no more from the connections that are meant, and lets what they have inside finish. With `volume_gone`, what was received
+    /// and not understood yet never will be. Returns their number; those that are ending already don't count.
+    pub fn close(&mut self, of: &ClientFilter, volume_gone: bool, buffers: &mut BufPool) -> usize {
+        let is_meant = |c: &Conn| of.is_meant(&c.params);
+        let closing: Vec<usize> = self.conns.iter().filter(|(_, (_, c))| is_meant(c)).map(|(at, _)| at).collect();
+        let were_open = closing.iter().filter(|at| !self[**at].is_ending()).count();
         for at in closing {
-            self[at].close(key.is_some());
+            self[at].close(volume_gone);
             if self[at].stalled_since().is_some() {
                 self.end(at, buffers);
             }
@@ -491,6 +494,7 @@ impl Clients {
             let _ = rustix::net::shutdown(self[at].socket(), Shutdown::Read);
             self.touch(at);
         }
+        were_open
     }
 
     /// Ends all sends and receives that are under way: of clients that don't take their answers while the pool ends.

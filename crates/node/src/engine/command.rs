@@ -81,7 +81,7 @@ pub enum Command {
         /// The place that was copied; `None` if there is none left.
         reply: Reply<Option<(usize, Box<ExportView>)>>,
     },
-    /// The last minute by seconds and the last hour by minutes.
+    /// The last minute by seconds, the last hour by minutes, and the last day by ten minutes.
     History {
         /// Of this volume only.
         volume: Option<VolumeKey>,
@@ -92,12 +92,17 @@ pub enum Command {
     },
     /// Clients that are connected, [`CONNECTIONS_MAX`] at most.
     Connections {
-        /// Of this volume only.
-        volume: Option<VolumeKey>,
-        /// Of this tenant only.
-        tenant: Option<TenantId>,
+        /// The clients that are meant.
+        of: ClientFilter,
         /// Some of them, and their number.
         reply: Reply<(Vec<Connection>, usize)>,
+    },
+    /// Take no more from clients. Their requests finish and are answered, then their connections close.
+    Disconnect {
+        /// The clients that are meant.
+        of: ClientFilter,
+        /// Their number.
+        reply: Reply<usize>,
     },
     /// A copy of the sampled traces, newest first.
     Traces {
@@ -131,6 +136,31 @@ pub enum Command {
 
 /// Connections of a pool that are shown at once.
 pub const CONNECTIONS_MAX: usize = 1000;
+
+/// Clients that match all that is named; without a name, all.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClientFilter {
+    /// Those of this volume.
+    pub volume: Option<VolumeKey>,
+    /// Those of this tenant.
+    pub tenant: Option<TenantId>,
+    /// The peer as [`Connection::peer`] shows it.
+    pub peer: Option<Arc<str>>,
+}
+
+impl ClientFilter {
+    /// Those of a volume.
+    pub fn of_volume(key: VolumeKey) -> ClientFilter {
+        ClientFilter { volume: Some(key), ..ClientFilter::default() }
+    }
+
+    /// True for a client that is meant.
+    pub fn is_meant(&self, client: &ExportParams) -> bool {
+        self.volume.is_none_or(|v| v == client.volume)
+            && self.tenant.is_none_or(|t| t == client.tenant)
+            && self.peer.as_ref().is_none_or(|p| *p == client.peer)
+    }
+}
 
 /// A client that is connected.
 #[derive(Clone, Debug)]

@@ -162,7 +162,7 @@ impl Exports {
         self.all.iter_mut().filter_map(|(_, e)| of(e)).collect()
     }
 
-    /// The last minute by seconds and the last hour by minutes, of a volume's or a tenant's exports, or all.
+    /// The last minute by seconds, the last hour by minutes, and the last day by ten minutes, of a volume's or a tenant's exports, or all.
     pub fn history(&mut self, now: Time, volume: Option<VolumeKey>, tenant: Option<TenantId>) -> History {
         let is_meant = |e: &Export| volume.is_none_or(|v| v == e.key) && tenant.is_none_or(|t| t == e.tenant);
         let mut sum = History::default();

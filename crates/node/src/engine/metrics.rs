@@ -1,7 +1,7 @@
 //! Counters of a pool per volume and tenant. One thread writes; readers get copies.
 
 use super::lateness::Lateness;
-use super::recent::{Recent, Tally, Within};
+use super::recent::{CELLS_OF_A_DAY, Counts, Recent, Ring, Tally, Within};
 use plimsoll_base::{Completion, IoError, IoFlags, IoHead, LatencyHistogram, Objective, Op, Outcome, Span, Time};
 
 /// One operation's counters.
@@ -40,6 +40,8 @@ pub struct ExportMetrics {
     pub minutes: Windows,
     /// Response times by second, for live views.
     pub seconds: Windows,
+    /// The largest of the minutes' 99th percentiles, by ten minutes.
+    day: Ring<Largest>,
     /// Outcomes of requests and promises in the last minute, hour and day.
     pub recent: Recent<Tally>,
     /// By how much reads with a deadline ended later than forecast, or earlier.
@@ -63,6 +65,7 @@ impl Default for ExportMetrics {
             forecast_error: LatencyHistogram::new(),
             minutes: Windows::every(Span::from_secs(60)),
             seconds: Windows::every(Span::from_secs(1)),
+            day: Ring::of_a_day(),
             recent: Recent::default(),
             lateness: Lateness::default(),
             objectives: Vec::new(),
@@ -100,7 +103,7 @@ impl ExportMetrics {
         self.recent.count(now, |c| c.refused += 1);
     }
 
-    /// Has the objectives counted from now on. Those that were counted before go on.
+    /// Counts requests against these objectives from now on. Counts of objectives that were set before continue.
     pub fn set_objectives(&mut self, objectives: &[Objective]) {
         let old = std::mem::take(&mut self.objectives);
         let counted = |o: &Objective| old.iter().find(|(was, _)| was == o).map(|(_, recent)| recent.clone());
@@ -109,11 +112,31 @@ impl ExportMetrics {
 
     /// Moves all windows on to `now`.
     pub fn turn(&mut self, now: Time) {
-        self.minutes.turn(now);
+        self.turn_minute(now);
+        self.day.turn(now);
         self.seconds.turn(now);
         self.recent.turn(now);
         self.lateness.turn(now);
         self.objectives.iter_mut().for_each(|(_, recent)| recent.turn(now));
+    }
+
+    /// Ends the running minute if it is over at `now`: the day keeps its percentile.
+    #[inline]
+    fn turn_minute(&mut self, now: Time) {
+        if let Some((began_at, tail)) = self.minutes.turn(now) {
+            self.day.turn(began_at);
+            self.day.running().add(&Largest(tail));
+        }
+    }
+
+    /// 99th percentiles of the worst minute in each ten of the last day, as of the last turn. The running ten minutes are the last; zero without a request.
+    pub fn day_tails(&self) -> impl Iterator<Item = Span> + '_ {
+        let running = self.minutes.tail();
+        let last = CELLS_OF_A_DAY - 1;
+        self.day
+            .last(CELLS_OF_A_DAY)
+            .enumerate()
+            .map(move |(n, cell)| if n == last { cell.0.max(running) } else { cell.0 })
     }
 
     /// Counts a request that an injected error ended: it failed, and nothing below the node did.
@@ -141,6 +164,7 @@ impl ExportMetrics {
                 op.done += 1;
                 op.bytes += c.io.len;
                 op.response.record(response);
+                self.turn_minute(now);
                 self.minutes.record(now, response);
                 self.seconds.record(now, response);
                 if c.dispatched_at.is_set() {
@@ -179,6 +203,16 @@ impl ExportMetrics {
     }
 }
 
+/// The largest of several times.
+#[derive(Clone, Copy, Debug, Default)]
+struct Largest(Span);
+
+impl Counts for Largest {
+    fn add(&mut self, other: &Largest) {
+        self.0 = self.0.max(other.0);
+    }
+}
+
 /// Periods whose tails are remembered: a minute's seconds, an hour's minutes.
 pub const TAILS: usize = 60;
 
@@ -213,12 +247,13 @@ impl Windows {
         self.running.record(response);
     }
 
-    /// Moves on to `now`'s period.
-    pub fn turn(&mut self, now: Time) {
+    /// Moves on to `now`'s period. Returns the beginning of the one that ended, and its 99th percentile.
+    pub fn turn(&mut self, now: Time) -> Option<(Time, Span)> {
         let number = now.as_nanos() / self.period.as_nanos();
         if number != self.number {
             let place = |n: u64| (n % TAILS as u64) as usize;
-            self.tails[place(self.number)] = self.tail();
+            let ended = (Time::ZERO + self.period * self.number, self.tail());
+            self.tails[place(self.number)] = ended.1;
             // The running period's place is the oldest's.
             (self.number + 1..=number).rev().take(TAILS).for_each(|n| self.tails[place(n)] = Span::ZERO);
             std::mem::swap(&mut self.last, &mut self.running);
@@ -227,7 +262,9 @@ impl Windows {
             }
             self.running.clear();
             self.number = number;
+            return Some(ended);
         }
+        None
     }
 
     fn tail(&self) -> Span {
@@ -267,5 +304,31 @@ mod tests {
         assert_eq!(tails(&w), [1, 2, 0, 0]);
         w.turn(at(200 + 60 * 60));
         assert_eq!(w.tails().max(), Some(Span::ZERO), "an hour later");
+    }
+
+    /// A day has the percentile of the worst minute of each ten, at the minute's place, however late it is asked.
+    #[test]
+    fn a_day_keeps_the_worst_minute_of_each_ten() {
+        let at = |s: u64| Time::ZERO + Span::from_secs(s);
+        let mut m = ExportMetrics::default();
+        let ended = |m: &mut ExportMetrics, s, ms| {
+            m.turn_minute(at(s));
+            m.minutes.record(at(s), Span::from_millis(ms));
+        };
+        let day = |m: &mut ExportMetrics, s| {
+            m.turn(at(s));
+            m.day_tails().skip(CELLS_OF_A_DAY - 4).map(|t| t.as_micros() / 1000).collect::<Vec<_>>()
+        };
+        ended(&mut m, 5, 3);
+        assert_eq!(day(&mut m, 5), [0, 0, 0, 3], "the running minute counts");
+        ended(&mut m, 70, 9);
+        ended(&mut m, 130, 2);
+        assert_eq!(day(&mut m, 130), [0, 0, 0, 9]);
+        ended(&mut m, 599, 14);
+        ended(&mut m, 1250, 5);
+        assert_eq!(day(&mut m, 1250), [0, 14, 0, 5], "the last minute of the first ten is counted there");
+        assert_eq!(day(&mut m, 1900), [14, 0, 5, 0]);
+        m.turn(at(1200 + 24 * 3600));
+        assert_eq!(m.day_tails().max(), Some(Span::ZERO), "a day later");
     }
 }

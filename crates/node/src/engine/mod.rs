@@ -1,8 +1,7 @@
 //! The live engine: one thread per pool that owns everything the pool has.
 //!
-//! The thread waits in one place (the ring) for whatever comes: bytes from clients, answers of devices, a layer's
-//! timer, a command. It tells the stack, carries out what the stack orders, and waits again. No lock is taken and
-//! nothing is logged per request.
+//! The thread waits in one place (the ring) for any event: bytes from clients, answers of devices, a layer's timer, a command. It passes the
+//! event to the stack, carries out the stack's orders, and waits again. No lock is taken and nothing is logged per request.
 
 mod auto_deadline;
 mod clients;
@@ -38,7 +37,7 @@ mod workers;
 
 pub use auto_deadline::AutoTerms;
 pub use command::{
-    CONNECTIONS_MAX, Command, Connection, Health, PoolGone, PoolHandle, PoolReceiver, PoolSnapshot, Reply,
+    CONNECTIONS_MAX, ClientFilter, Command, Connection, Health, PoolGone, PoolHandle, PoolReceiver, PoolSnapshot, Reply,
 };
 pub use conn::{DeadlineFrom, ExportParams, Wire};
 pub use device::{Device, Devices, FileDevice, RbdDevice};

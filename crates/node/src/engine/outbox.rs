@@ -21,8 +21,8 @@ use std::collections::VecDeque;
 
 /// Payloads up to this size are copied next to their header, larger ones are sent from where they lie.
 const COPIED_PAYLOAD_BYTES: usize = 16 << 10;
-/// A connection with more than this waiting to be sent isn't served further. What comes on top was let in by permits, which
-/// are held until it has been sent.
+/// A connection with more than this waiting to be sent isn't served further. Answers beyond this bound were admitted by permits,
+/// which are held until the answers have been sent.
 const UNSENT_BYTES_MAX: usize = 8 << 20;
 /// The same for answers that hold no permit: refusals, errors, probes.
 const UNPERMITTED_BYTES_MAX: usize = 256 << 10;

@@ -1,8 +1,8 @@
-//! The clock by which clients are judged that send or take slowly.
+//! The clock for timeouts of clients that send or take slowly.
 //!
-//! A clock for clients' timeouts. While the pool's thread is busy, or the whole node is stopped (SIGSTOP, a paused machine),
-//! nobody sees a client's progress. Such time isn't the client's. This clock therefore stands still during long stretches of work, and
-//! during sleeps beyond the timeout that the thread asked for.
+//! While the pool's thread is busy, or the whole node is stopped (SIGSTOP, a paused machine), nobody sees a client's progress. Such time
+//! isn't the client's. So this clock stands still during long stretches of work, and during sleeps beyond the timeout that the thread
+//! asked for.
 
 use plimsoll_base::{Span, Time};
 

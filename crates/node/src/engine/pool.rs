@@ -3,11 +3,11 @@
 //! The thread works in rounds. A round waits for the kernel, takes in everything that has completed, and serves each connection that was
 //! touched. A connection that is served may parse requests, which enter the stack.
 //!
-//! Each call into the stack is followed by a pump before the round ends. A pump carries out the stack's orders until the stack has none, and
-//! encodes the answers of requests that ended. An answer touches its connection.
+//! Each call into the stack is followed by a pump before the round ends. A pump carries out the stack's orders until the stack has none,
+//! and encodes the answers of requests that ended. An answer touches its connection.
 //!
-//! A round ends because permits that come back while connections are served are given on in the next round only, and because a
-//! connection's turn is bounded by `PARSE_MAX`.
+//! Every round ends, for two reasons. Permits that come back while connections are served are given out in the next round only. A
+//! connection's turn is at most `PARSE_MAX` requests.
 
 mod orders;
 mod request;
@@ -16,7 +16,7 @@ mod snapshot;
 mod tests;
 
 use super::clients::{Clients, LetIn};
-use super::command::{Health, PoolReceiver};
+use super::command::{ClientFilter, Health, PoolReceiver};
 use super::conn::Parsed;
 use super::deletions::Deletions;
 use super::device::Devices;
@@ -38,15 +38,15 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// How a pool's thread behaves.
+/// Settings of a pool's thread.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
     /// Sleep until shortly before a layer's timer and spin the rest: for devices modelled in real time, whose
     /// completions are due to the microsecond.
     pub precise_timers: bool,
-    /// Every how many requests one is traced; 0 traces only refused ones.
+    /// Number of requests of which one is traced; 0 traces only refused ones.
     pub trace_every: u32,
-    /// How long clients have to take their last answers when the pool ends and has made all of them.
+    /// Time that clients have to take their last answers, after the pool has produced all of them and ends.
     pub client_end: Duration,
     /// Idle time after which a client that owes a write's payload is disconnected.
     pub payload_time: Duration,
@@ -58,7 +58,7 @@ pub struct PoolOptions {
     pub payload_end: Duration,
     /// Threads that do layers' work at most.
     pub workers_max: usize,
-    /// Where they are pinned, one on each; none if they may run anywhere.
+    /// CPUs to which the worker threads are pinned, one on each. Empty if they may run anywhere.
     pub worker_cpus: Vec<usize>,
 }
 
@@ -167,7 +167,7 @@ impl Pool {
         self
     }
 
-    /// Runs until told to shut down, on the calling thread.
+    /// Runs until a shutdown is ordered, on the calling thread.
     pub fn run(mut self) -> io::Result<()> {
         if self.options.precise_timers {
             // Without this a sleeper is woken up to 50 us late by design.
@@ -281,7 +281,7 @@ impl Pool {
         }
         self.stopping = true;
         self.injections.end_all();
-        self.clients.close(None, &mut self.buffers);
+        self.clients.close(&ClientFilter::default(), false, &mut self.buffers);
         self.deletions.stop();
         self.stack.stop(self.now);
     }

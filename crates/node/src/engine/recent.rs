@@ -1,12 +1,12 @@
 //! Counters of the last minute, hour and day, in fixed memory.
 //!
 //! ```text
-//!  seconds  60 cells ─┐
-//!  minutes  60 cells ─┼─ an event is counted in the running cell of each ring
-//!  hours    24 cells ─┘
+//!  seconds       60 cells ─┐
+//!  minutes       60 cells ─┼─ an event is counted in the running cell of each ring
+//!  ten minutes  144 cells ─┘
 //! ```
 //! A window is the sum of its ring: the running cell and the whole ones before it. So the last minute has 59 to 60 seconds, the last
-//! hour 59 to 60 minutes, the last day 23 to 24 hours.
+//! hour 59 to 60 minutes, the last day ten minutes less than 24 hours to 24 hours.
 
 use plimsoll_base::{Span, Time};
 
@@ -81,7 +81,7 @@ impl Window {
 pub struct Recent<C> {
     seconds: Ring<C>,
     minutes: Ring<C>,
-    hours: Ring<C>,
+    ten_minutes: Ring<C>,
     /// The end of the running second.
     turns_at: Time,
 }
@@ -89,7 +89,7 @@ pub struct Recent<C> {
 impl<C: Counts> Default for Recent<C> {
     fn default() -> Recent<C> {
         let ring = |cells, period_s| Ring::new(cells, Span::from_secs(period_s));
-        Recent { seconds: ring(60, 1), minutes: ring(60, 60), hours: ring(24, 3600), turns_at: Time::ZERO }
+        Recent { seconds: ring(60, 1), minutes: ring(60, 60), ten_minutes: Ring::of_a_day(), turns_at: Time::ZERO }
     }
 }
 
@@ -116,7 +116,7 @@ impl<C: Counts> Recent<C> {
         match window {
             Window::Minute => self.seconds.sum(60),
             Window::Hour => self.minutes.sum(60),
-            Window::Day => self.hours.sum(24),
+            Window::Day => self.ten_minutes.sum(CELLS_OF_A_DAY),
         }
     }
 
@@ -135,14 +135,22 @@ impl<C: Counts> Recent<C> {
         self.minutes.last(60)
     }
 
+    /// The last day by ten minutes, the running ones last.
+    pub fn ten_minutes(&self) -> impl Iterator<Item = C> + '_ {
+        self.ten_minutes.last(CELLS_OF_A_DAY)
+    }
+
     fn rings(&mut self) -> impl Iterator<Item = &mut Ring<C>> {
-        [&mut self.seconds, &mut self.minutes, &mut self.hours].into_iter()
+        [&mut self.seconds, &mut self.minutes, &mut self.ten_minutes].into_iter()
     }
 }
 
+/// Periods of ten minutes in a day.
+pub const CELLS_OF_A_DAY: usize = 144;
+
 /// Cells of the same period, the oldest overwritten by the newest.
 #[derive(Clone, Debug)]
-struct Ring<C> {
+pub struct Ring<C> {
     /// Period `n` is at `n` modulo their number.
     cells: Box<[C]>,
     period: Span,
@@ -151,12 +159,18 @@ struct Ring<C> {
 }
 
 impl<C: Counts> Ring<C> {
+    /// A day's cells, of ten minutes each.
+    pub fn of_a_day() -> Ring<C> {
+        Ring::new(CELLS_OF_A_DAY, Span::from_secs(600))
+    }
+
     fn new(cells: usize, period: Span) -> Ring<C> {
         Ring { cells: vec![C::default(); cells].into_boxed_slice(), period, number: 0 }
     }
 
+    /// The running period's cell.
     #[inline]
-    fn running(&mut self) -> &mut C {
+    pub fn running(&mut self) -> &mut C {
         &mut self.cells[(self.number % self.cells.len() as u64) as usize]
     }
 
@@ -164,7 +178,8 @@ impl<C: Counts> Ring<C> {
         Time::ZERO + self.period * (self.number + 1)
     }
 
-    fn turn(&mut self, now: Time) {
+    /// Moves on to `now`'s cell.
+    pub fn turn(&mut self, now: Time) {
         let number = now.as_nanos() / self.period.as_nanos();
         let passed = number.saturating_sub(self.number).min(self.cells.len() as u64);
         for n in 0..passed {
@@ -174,7 +189,7 @@ impl<C: Counts> Ring<C> {
     }
 
     /// The last `n` cells, the running one last.
-    fn last(&self, n: usize) -> impl Iterator<Item = C> + '_ {
+    pub fn last(&self, n: usize) -> impl Iterator<Item = C> + '_ {
         let len = self.cells.len();
         let running = (self.number % len as u64) as usize;
         (0..n.min(len)).rev().map(move |back| self.cells[(running + len - back) % len])
@@ -213,7 +228,7 @@ mod tests {
         assert_eq!(sums(&mut recent, 3599), [0, 4, 4]);
         assert_eq!(sums(&mut recent, 3600), [0, 1, 4], "those of the hour's first minute");
         assert_eq!(sums(&mut recent, 24 * 3600 - 1), [0, 0, 4]);
-        assert_eq!(sums(&mut recent, 24 * 3600), [0; 3]);
+        assert_eq!(sums(&mut recent, 24 * 3600), [0; 3], "all were in the day's first ten minutes");
     }
 
     /// A second after the other, and after any pause, windows have what was counted in them.
@@ -227,10 +242,11 @@ mod tests {
             all.push(now);
             let counted =
                 |cell_s: u64, cells: u64| all.iter().filter(|&&s| s / cell_s + cells > now / cell_s).count() as u64;
-            let expected = [counted(1, 60), counted(60, 60), counted(3600, 24)];
+            let expected = [counted(1, 60), counted(60, 60), counted(600, 144)];
             assert_eq!(Window::ALL.map(|w| recent.sum(w).requests), expected, "at {now} s");
             assert_eq!(recent.sum_of_minutes(10).requests, counted(60, 10));
             assert_eq!(recent.seconds().map(|c| c.requests).sum::<u64>(), expected[0]);
+            assert_eq!(recent.ten_minutes().map(|c| c.requests).sum::<u64>(), expected[2]);
         }
         assert_eq!(recent.minutes().last().map(|c| c.requests > 0), Some(true), "the running one is the last");
     }

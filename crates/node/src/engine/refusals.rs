@@ -1,9 +1,9 @@
 //! Reads that were refused to hosts which send them again.
 //!
-//! An NVMe host has no memory of refusals: it sends a read to another path, and may send it here again at once, merged with
-//! others or split. So a read isn't refused if it overlaps one that was refused to the same host on the same volume within
-//! [`MEMORY`]: it is served, however late. The same holds for all reads of a host
-//! on a volume once the host has [`REFUSED_MAX`] refusals on it in that time.
+//! An NVMe host has no memory of refusals. It sends a refused read to another path, and may send the read here again at once,
+//! merged with others or split. So a read is served, however late, if it overlaps one that was refused to the same host on the same
+//! volume within [`MEMORY`]. All reads of a host on a volume are served once the host has [`REFUSED_MAX`] refusals on it in that
+//! time.
 
 use super::nvme::HostId;
 use plimsoll_base::{Span, Time, VolumeKey};

@@ -1,7 +1,7 @@
-//! Clients' requests inside the stack, and those of clients that are gone, which are to be withdrawn.
+//! Clients' requests in the stack, and those of clients that are gone, which are to be withdrawn.
 //!
-//! Each connection's requests are a list in the order of their coming, through the places where all of them are kept. What a
-//! client that leaves costs is so in proportion to what it has inside, whatever others have.
+//! Each connection's requests are a list, in the order of arrival, through the table of all requests. So the cost of a client's
+//! departure is proportional to its own requests in the stack, not to those of others.
 
 use plimsoll_base::IoId;
 use plimsoll_nbd::request::Request;

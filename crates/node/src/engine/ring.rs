@@ -1,7 +1,7 @@
 //! The ring: asynchronous system calls with safe ownership.
 //!
-//! An operation owns everything that the kernel reads or writes until its completion gives it back, so nothing can be
-//! freed or changed under the kernel. This is the only module of the engine with `unsafe`.
+//! An operation owns all memory that the kernel reads or writes, until its completion gives the memory back. So nothing can be freed or
+//! changed under the kernel. This is the only module of the engine with `unsafe`.
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use plimsoll_base::{Buf, BufMut, BufPool};

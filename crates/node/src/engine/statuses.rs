@@ -1,9 +1,9 @@
 //! Allocation status of a file, asked on a thread of its own.
 //!
-//! The file system may have to read its metadata for an answer, and looks at one extent after the other: on the pool's
-//! thread, one client's questions would stop all tenants. The thread starts with the first question. The answer describes
-//! few extents; NBD lets an answer cover less than was asked, and the client asks again for the rest. How many questions
-//! wait is bounded by the permits that they take.
+//! The file system may have to read its metadata for an answer, and examines one extent after the other. On the pool's thread, one client's
+//! questions would stop all tenants. The thread starts with the first question. An answer describes at most [`EXTENTS_MAX`] extents. NBD
+//! lets an answer cover less than was asked, and the client asks again for the rest. The permits that questions take bound the number of
+//! those that wait.
 
 use crate::planted::{self, Mistake};
 use plimsoll_base::{Data, StatusExtent};

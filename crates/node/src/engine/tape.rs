@@ -1,8 +1,8 @@
 //! A pool's tape in a file: written beside the pool's thread, read back to be replayed in the simulator.
 //!
-//! The file is a magic number, a header, then frames of entries; header and frames have a length and a checksum each, so
-//! that a tape that was cut (the node was killed) is good up to the cut. A checksum covers the frame's number, too: a frame that is
-//! missing in the middle is noticed.
+//! The file is a magic number, a header, then frames of entries. Header and frames have a length and a checksum each. So a tape that was cut
+//! (the node was killed) is good up to the cut. A checksum covers the frame's number, too: a frame that is missing in the middle is
+//! noticed.
 
 use plimsoll_stack::Offer;
 use plimsoll_stack::tape::{Entry, Recorder};

@@ -1,7 +1,7 @@
-//! Sampled traces: what was forecast for a request, what was decided, and how it ended.
+//! Sampled traces: a request's forecast, the decision, and its end.
 //!
-//! Every N-th request is kept, and of those refused at the top all up to a rate. The ring is allocated once; a request
-//! that isn't sampled costs one count-down.
+//! Every N-th request is kept. Requests refused at the top are all kept, up to a rate. The ring is allocated once; a request that isn't
+//! sampled costs one count-down.
 
 use plimsoll_base::{Completion, IoHead, Op, Outcome, Span, TenantId, Time, VolumeKey};
 use plimsoll_stack::Forecast;

@@ -1,8 +1,8 @@
 //! Counts pauses in which the host stops this machine, and their lengths, as seen by a thread that only sleeps.
 //!
-//! A modelled device answers at the model's due time, as far as it can: a virtual machine that isn't run, or cores that
-//! others keep busy, make any answer late. So a test of a live volume can tell lateness of ours from the host's: what
-//! this thread oversleeps by more than [`PAUSE_MIN`] is nobody's doing in here.
+//! A modelled device answers at the model's due time, as far as it can. A virtual machine that isn't run, or cores that others keep busy,
+//! make any answer late. With this thread's pauses, a test of a live volume can tell the node's own lateness from the host's. The host is
+//! the cause where this thread oversleeps by more than [`PAUSE_MIN`].
 
 use plimsoll_base::{LatencyHistogram, Span};
 use std::sync::{Arc, Mutex, Weak};

@@ -1,8 +1,8 @@
-//! Workers: threads that carry out what layers want computed, so that the pool's thread need not.
+//! Workers: threads that carry out layers' computations, so that the pool's thread need not.
 //!
-//! They start with the first work: a pool whose layers order none has none. Each has a queue of its own, and gets the next
-//! work if it has the least to do; what it found comes back through one channel and the pool's wake-up call. How much waits
-//! is bounded by the layers that order it.
+//! Workers start with the first work: a pool whose layers order none has none. Each worker has a queue of its own. The next work goes to the
+//! worker with the least to do. Results come back through one channel and the pool's wake-up call. The layers that order work bound the
+//! amount of work that waits.
 
 use plimsoll_stack::{Work, Worked};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -42,7 +42,7 @@ impl Workers {
         Workers { threads_max, cpus, workers: Vec::new(), found, sender, wakeup }
     }
 
-    /// Has node `node`'s work done.
+    /// Gives work of node `node` to a worker thread.
     pub fn begin(&mut self, node: usize, work: Work) -> io::Result<()> {
         let least = (0..self.workers.len()).min_by_key(|&w| self.workers[w].outstanding);
         let to = match least {
@@ -208,7 +208,7 @@ mod tests {
         assert!(w.next_done().unwrap_err().to_string().contains("panicked"));
     }
 
-    /// Where it runs: how many CPUs it may run on, and one of them.
+    /// A task that returns the number of CPUs on which its thread may run, and one of them.
     struct Where;
     impl Task for Where {
         fn name(&self) -> &'static str {

@@ -3,12 +3,13 @@
 //! | peer | reads | changes |
 //! |---|---|---|
 //! | unix socket: root or the node's user | yes | yes |
-//! | TCP from this host | yes; with the token if `control.local_reads` is false | with the token |
+//! | unix socket: other users | no | no |
+//! | TCP from this host, asked for as `localhost` or by address | yes; with the token if `control.local_reads` is false | with the token |
 //! | the same, the configuration and backups | with the token | with the token |
 //! | TCP from elsewhere | with the token | with the token |
 //!
-//! The page, its description of the API and `/healthz` are open to all. They tell nothing about tenants: those who may not read hear of
-//! outages by name, and of other problems their number.
+//! The page, its description of the API and `/healthz` are open to all over TCP. They report nothing about tenants: a peer that may not
+//! read gets outages by name, and the number of other problems.
 
 use super::{ApiError, BODY_BYTES_MAX, Control, Token};
 use crate::events::{Kind, Severity};
@@ -42,6 +43,7 @@ pub async fn check(State(control): State<Arc<Control>>, mut request: Request, ne
     let reads = may(token, local_reads, peer, &Method::GET, "/v1/status", request.headers()).is_ok();
     request.extensions_mut().insert(MayRead(reads));
     let (method, path) = (request.method().clone(), request.uri().path().to_string());
+    let asked = request.uri().path_and_query().map_or_else(|| path.clone(), ToString::to_string);
     let events = &control.node.events;
     match may(token, local_reads, peer, &method, &path, request.headers()) {
         Ok(()) if matches!(method, Method::GET | Method::HEAD) => next.run(request).await,
@@ -62,7 +64,7 @@ pub async fn check(State(control): State<Arc<Control>>, mut request: Request, ne
                 code if code.is_success() => (Severity::Info, String::new()),
                 code => (Severity::Warning, format!(": refused with {}", code.as_u16())),
             };
-            let what = format!("{method} {path} {said}").trim_end().to_string() + &ended;
+            let what = format!("{method} {asked} {said}").trim_end().to_string() + &ended;
             events.add(Kind::Change, severity, Some(peer.to_string()), what);
             answer
         }

@@ -1,11 +1,12 @@
-//! `GET /v1/connections`
+//! `GET /v1/connections`, `DELETE /v1/connections`
 
-use super::api::{ConnectionStatus, Connections};
+use super::api::{ConnectionStatus, Connections, Disconnected};
 use super::status::promise_status;
 use super::{ApiError, Shared};
+use crate::node::Clients;
 use axum::Json;
 use axum::extract::{Query, State};
-use axum::http::Uri;
+use axum::http::{StatusCode, Uri};
 use serde::Deserialize;
 
 /// Filter of connections.
@@ -14,12 +15,23 @@ use serde::Deserialize;
 pub(super) struct Filter {
     volume: Option<String>,
     tenant: Option<String>,
+    peer: Option<String>,
+}
+
+impl Filter {
+    fn of(uri: &Uri) -> Result<Filter, ApiError> {
+        let Query(filter) = Query::try_from_uri(uri).map_err(|e| ApiError::bad(e.body_text()).at(uri.path()))?;
+        Ok(filter)
+    }
+
+    fn clients(&self) -> Clients<'_> {
+        Clients { volume: self.volume.as_deref(), tenant: self.tenant.as_deref(), peer: self.peer.as_deref() }
+    }
 }
 
 /// Clients that are connected.
 pub(super) async fn list(State(control): Shared, uri: Uri) -> Result<Json<Connections>, ApiError> {
-    let Query(filter) = Query::<Filter>::try_from_uri(&uri).map_err(|e| ApiError::bad(e.body_text()).at(uri.path()))?;
-    let (some, total) = control.node.connections(filter.volume.as_deref(), filter.tenant.as_deref()).await?;
+    let (some, total) = control.node.connections(&Filter::of(&uri)?.clients()).await?;
     let directory = control.node.directory.read().expect("no panic while held");
     let shown = |(pool, c): (usize, crate::engine::Connection)| {
         let volume = directory.volumes.values().find(|v| v.pool == pool && v.key == c.volume);
@@ -36,4 +48,18 @@ pub(super) async fn list(State(control): Shared, uri: Uri) -> Result<Json<Connec
         }
     };
     Ok(Json(Connections { connections: some.into_iter().map(shown).collect(), total: total as u64 }))
+}
+
+/// Disconnects clients. All of them at once is no order that anybody gives by mistake: one filter must be named.
+pub(super) async fn close(State(control): Shared, uri: Uri) -> Result<Json<Disconnected>, ApiError> {
+    let filter = Filter::of(&uri)?;
+    if let Filter { volume: None, tenant: None, peer: None } = filter {
+        let what = "no volume, tenant or peer is named: this would disconnect every client";
+        return Err(ApiError::bad(what).at(uri.path()).todo("name at least one of them"));
+    }
+    let node = control.node.clone();
+    // It goes on if its client goes away.
+    let closed = tokio::spawn(async move { node.disconnect(&filter.clients()).await }).await;
+    let broken = |e| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the order broke off: {e}"));
+    Ok(Json(Disconnected { closed: closed.map_err(broken)?? as u64 }))
 }

@@ -1,4 +1,4 @@
-//! Errors as the API says them: what is wrong, where, what to do.
+//! Errors as the API reports them: the fault, its place, the remedy.
 
 use super::api::{ErrorBody, ErrorText};
 use crate::node::NodeError;

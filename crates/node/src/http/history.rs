@@ -23,5 +23,6 @@ fn history(h: &view::History) -> History {
         reads: shares(t),
         p99_us: (*p99 > Span::ZERO).then(|| p99.as_micros()),
     };
-    History { seconds: h.seconds.iter().map(point).collect(), minutes: h.minutes.iter().map(point).collect() }
+    let points = |of: &[(Tally, Span)]| of.iter().map(point).collect();
+    History { seconds: points(&h.seconds), minutes: points(&h.minutes), ten_minutes: points(&h.ten_minutes) }
 }

@@ -1,4 +1,4 @@
-//! Serving HTTP/1.1 on TCP and unix sockets: how many at once, how long a peer may take for each phase.
+//! Serving HTTP/1.1 on TCP and unix sockets, with bounds: the number of connections, and a peer's time for each phase.
 //!
 //! | phase | limit |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | taking an answer: waiting for the peer, in all | `Times::writes` |
 //!
 //! Computing an answer has no limit of its own: deleting a volume takes as long as zeroing it does. A newcomer finds room
-//! as long as others are idle, or ask or listen slowly (see [`Crowd`]).
+//! as long as others are idle, or ask or read slowly (see [`Crowd`]).
 
 use super::auth::Peer;
 use crate::crowd::{Crowd, PeerKey, Pulse, Seldom, Standing};

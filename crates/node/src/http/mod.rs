@@ -93,7 +93,7 @@ fn routes() -> Vec<(String, MethodRouter<Arc<Control>>)> {
             get(change::show_tenant).put(change::set_tenant).patch(change::change_tenant).delete(change::remove_tenant),
         ),
         ("/v1/tenants/{name}/history", get(history::of_tenant)),
-        ("/v1/connections", get(connections::list)),
+        ("/v1/connections", get(connections::list).delete(connections::close)),
         ("/v1/events", get(events::list)),
         ("/v1/config", get(config::show)),
         ("/v1/pools/{name}/backup", get(config::backup)),

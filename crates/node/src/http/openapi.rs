@@ -28,6 +28,7 @@ pub fn document() -> Value {
     generator.subschema_for::<api::Health>();
     generator.subschema_for::<api::Status>();
     generator.subschema_for::<api::Connections>();
+    generator.subschema_for::<api::Disconnected>();
     generator.subschema_for::<api::EventsStatus>();
     generator.subschema_for::<api::ConfigStatus>();
     generator.subschema_for::<api::Reloaded>();

@@ -1,4 +1,4 @@
-//! Orders that concern the whole process: `POST /v1/reload`, `POST /v1/drain`. Whoever runs the node carries them out.
+//! Orders that concern the whole process: `POST /v1/reload`, `POST /v1/drain`. The code that runs the node carries them out.
 
 use super::api::{Draining, Reloaded};
 use super::{ApiError, Shared};

@@ -1,17 +1,17 @@
-//! Problems of a node: what is wrong, where, and what to do.
+//! Problems of a node: the fault, its place, and the remedy.
 //!
 //! | problem | when | `/healthz` |
 //! |---|---|---|
 //! | a pool doesn't serve as it should | failed, recovering, degraded, a failed flush | 503 |
 //! | a promise is broken | an objective in the last minute, see [`are_too_many`] | 200 |
 //! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile or the pool's `miss_percent` leaves, see [`are_too_many`] | 200 |
-//! | a request is stuck | inside for longer than [`STUCK`] | 200 |
+//! | a request is stuck | in flight for longer than [`STUCK`] | 200 |
 //! | requests fail | at the device or for lack of space, in the last [`FAILED_MINUTES`] | 200 |
 //! | write-back fails | as long as extents of a volume can't be written to the pool's device | 200 |
 //! | faults are injected | as long as they are | 200 |
 //!
-//! A node that breaks a promise still serves: whoever takes nodes out of service by the status of `/healthz` must not take it
-//! out for that.
+//! A node that breaks a promise still serves. So a load balancer that takes nodes out of service by the status of `/healthz` doesn't
+//! take such a node out.
 
 use super::inject;
 use super::status::{Views, objectives, pools_without_cores};

@@ -1,4 +1,4 @@
-//! `GET /v1/status`: the node's state as the API says it.
+//! `GET /v1/status`: the node's state as the API reports it.
 
 use super::api::{
     ForecastStatus, HostPauses, Latency, LayerStatus, Listens, NodeStatus, ObjectiveStatus, Oldest, OpTraffic,

@@ -1,5 +1,5 @@
-//! Checks whether a promise can be given. Only pools in which the tenant has a volume, or may use one, are asked: a pool that
-//! it doesn't use is no reason to refuse. A tenant without volumes might use any pool.
+//! Checks whether a promise can be given. Only pools in which the tenant has a volume, or may use one, are asked. A pool that the tenant
+//! doesn't use is no reason to refuse. A tenant without volumes might use any pool.
 
 use super::{Node, NodeError, Result};
 use crate::engine::PermitLimits;

@@ -83,3 +83,43 @@ impl Node {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// A volume that is deleted while its configured owner is to be set isn't served again: its space is another's soon.
+    #[tokio::test]
+    async fn a_volume_that_is_deleted_meanwhile_is_not_published_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = r#"
+            [listen]
+            unix = "nbd.sock"
+            [[pool]]
+            name = "p"
+            device = { file = "p.img", size = "64MiB" }
+            [[tenant]]
+            name = "a"
+            class = "best-effort"
+            [[tenant]]
+            name = "b"
+            class = "best-effort"
+            [[volume]]
+            name = "v"
+            pool = "p"
+            size = "1MiB"
+            tenant = "a"
+        "#;
+        let node = Node::start(&Config::parse(text, &dir.path().join("node.toml")).unwrap()).await.unwrap();
+        let deletion = node.changing.lock().await;
+        let mut owned = Box::pin(node.set_volume_owner("v", "b", false));
+        let early = tokio::time::timeout(Duration::from_millis(200), &mut owned).await;
+        assert!(early.is_err(), "it waits until the other change has ended");
+        node.directory_mut(|d| d.volumes.remove("v"));
+        drop(deletion);
+        assert!(matches!(owned.await, Err(NodeError::NotFound(_))));
+        assert!(node.directory_ref(|d| d.volumes.is_empty()));
+        node.shut_down().unwrap();
+    }
+}

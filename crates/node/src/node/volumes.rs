@@ -2,7 +2,7 @@
 
 use super::{Node, NodeError, Result, blocking};
 use crate::directory::{Volume, check_export};
-use crate::engine::{Command, Connection};
+use crate::engine::{ClientFilter, Command, Connection};
 use plimsoll_store::{VolumeRecord, check_name};
 
 /// Clients that a refusal names.
@@ -105,7 +105,7 @@ impl Node {
     async fn withdraw_unused(&self, volume: &Volume, todo: &str) -> Result<()> {
         self.withdraw(volume);
         let p = &self.pools[volume.pool];
-        let asked = p.ask_soon(|reply| Command::Connections { volume: Some(volume.key), tenant: None, reply });
+        let asked = p.ask_soon(|reply| Command::Connections { of: ClientFilter::of_volume(volume.key), reply });
         let refusal = match asked.await {
             Ok((_, 0)) => return Ok(()),
             Ok((some, n)) => NodeError::Conflict(format!("{}: let them disconnect, {todo}", in_use(volume, &some, n))),
@@ -120,7 +120,7 @@ impl Node {
         self.directory_mut(|d| d.volumes.insert(volume.name.clone(), volume));
     }
 
-    /// Whoever has its name next has what is configured for it, not what was set live.
+    /// Forgets a deleted volume's promise that was set live. A later volume of that name has the configured promise.
     fn forget_promise(&self, name: &str) {
         self.promise(name, self.configured().promised.volumes.get(name).copied());
     }

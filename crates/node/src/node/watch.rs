@@ -1,12 +1,23 @@
 //! Questions to pools beside their counters: histories, connected clients.
 
 use super::{Node, NodeError, Result};
-use crate::engine::{Command, Connection};
+use crate::engine::{ClientFilter, Command, Connection};
 use crate::view::History;
 use plimsoll_base::{TenantId, VolumeKey};
 
+/// Clients by names: those that match all that is given.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clients<'a> {
+    /// The volume's name.
+    pub volume: Option<&'a str>,
+    /// The tenant's name.
+    pub tenant: Option<&'a str>,
+    /// The peer as the list of connections shows it.
+    pub peer: Option<&'a str>,
+}
+
 impl Node {
-    /// The last minute by seconds and the last hour by minutes of a volume.
+    /// The last minute by seconds, the last hour by minutes, and the last day by ten minutes of a volume.
     pub async fn volume_history(&self, name: &str) -> Result<History> {
         let volume = self.volume_named(name)?;
         self.history([volume.pool], Some(volume.key), None).await
@@ -36,26 +47,37 @@ impl Node {
     }
 
     /// Some of the clients that are connected, with the numbers of their pools, and how many there are.
-    pub async fn connections(
-        &self,
-        volume: Option<&str>,
-        tenant: Option<&str>,
-    ) -> Result<(Vec<(usize, Connection)>, usize)> {
-        let volume = volume.map(|name| self.volume_named(name)).transpose()?;
-        let tenant = tenant.map(|name| self.tenant_named(name)).transpose()?;
+    pub async fn connections(&self, of: &Clients<'_>) -> Result<(Vec<(usize, Connection)>, usize)> {
+        let (pools, of) = self.clients(of)?;
         let (mut all, mut total) = (Vec::new(), 0);
-        for (pool, p) in self.pools.iter().enumerate() {
-            if volume.as_ref().is_some_and(|v| v.pool != pool) {
-                continue;
-            }
-            let key = volume.as_ref().map(|v| v.key);
-            let asked = p.ask_soon(|reply| Command::Connections { volume: key, tenant, reply });
+        for pool in pools {
+            let asked = self.pools[pool].ask_soon(|reply| Command::Connections { of: of.clone(), reply });
             if let Ok((some, n)) = asked.await {
                 all.extend(some.into_iter().map(|c| (pool, c)));
                 total += n;
             }
         }
         Ok((all, total))
+    }
+
+    /// Ends connections: no more is taken from their clients, and what they have inside finishes. Returns the number of connections.
+    pub async fn disconnect(&self, of: &Clients<'_>) -> Result<usize> {
+        let (pools, of) = self.clients(of)?;
+        let mut ended = 0;
+        for pool in pools {
+            // The connections of a pool that has ended are closed already.
+            ended +=
+                self.pools[pool].ask_soon(|reply| Command::Disconnect { of: of.clone(), reply }).await.unwrap_or(0);
+        }
+        Ok(ended)
+    }
+
+    /// Numbers of the pools that may have these clients.
+    fn clients(&self, of: &Clients<'_>) -> Result<(std::ops::Range<usize>, ClientFilter)> {
+        let volume = of.volume.map(|name| self.volume_named(name)).transpose()?;
+        let tenant = of.tenant.map(|name| self.tenant_named(name)).transpose()?;
+        let pools = volume.as_ref().map_or(0..self.pools.len(), |v| v.pool..v.pool + 1);
+        Ok((pools, ClientFilter { volume: volume.map(|v| v.key), tenant, peer: of.peer.map(Into::into) }))
     }
 
     fn tenant_named(&self, name: &str) -> Result<TenantId> {

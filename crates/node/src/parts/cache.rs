@@ -484,7 +484,9 @@ impl FailingVolume {
     pub(crate) fn text(&self) -> String {
         let (seconds, bytes) = (self.for_us / 1_000_000, bytes_text(self.dirty_bytes));
         let (volume, error) = (&self.volume, &self.error);
-        format!("write-back of volume `{volume}` fails for {seconds} s, the last error: {error}; only the cache has {bytes} of it")
+        format!(
+            "write-back of volume `{volume}` fails for {seconds} s, the last error: {error}; only the cache has {bytes} of it"
+        )
     }
 }
 
@@ -551,6 +553,6 @@ impl CacheView {
 pub struct CacheGiveUp {
     /// Of which volume.
     pub volume: String,
-    /// Must be true: the volume's dirty extents are lost.
+    /// Confirmation, `true`: the volume's dirty extents are lost.
     pub lose: bool,
 }

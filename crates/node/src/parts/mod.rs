@@ -1,8 +1,9 @@
 //! One part a layer: all that the node knows of a layer outside its crate.
 //!
-//! A part checks the layer's configuration, reads the layer's state on the pool's thread, shows it (as JSON, as metrics, as
-//! text for people), and has its live settings and its actions. HTTP, metrics, `plimsoll top`, the dashboard and the command
-//! line loop over [`PARTS`] and name no layer. The order of layers is not here: `plimsoll_pool::build` alone knows it.
+//! A part checks the layer's configuration. It reads the layer's state on the pool's thread, and shows that state as JSON, as
+//! metrics and as text for people. It has the layer's live settings and its actions. HTTP, metrics, `plimsoll top`, the dashboard
+//! and the command line loop over [`PARTS`] and name no layer. The order of layers is not here: `plimsoll_pool::build` alone knows
+//! it.
 
 pub mod admission;
 pub mod cache;

@@ -1,7 +1,7 @@
 //! NVMe/TCP hosts: their connections' openings, and their controllers.
 //!
 //! A host's first connection makes a controller, whose admin queue is served here until it ends. Each further connection is an I/O
-//! queue of a controller and goes to the volume's pool. When the controller ends, its I/O queues do.
+//! queue of a controller and goes to the volume's pool. When the controller ends, its I/O queues end, too.
 
 use super::{Guest, Service, keep_alive};
 use crate::crowd::Standing;
@@ -80,23 +80,19 @@ impl Controllers {
 
     /// Checks that a host may connect this queue.
     fn check(&self, connect: &Connect) -> Result<(), No> {
-        let no = |parameter| Err((Status::CONNECT_PARAMETER, Some(parameter)));
-        self.with(|all| match all.get(&connect.controller) {
-            None => no(Parameter::Controller),
-            Some(a) if a.subsystem != connect.subsystem => no(Parameter::Subsystem),
-            Some(a) if a.host != connect.host_id => no(Parameter::Host),
-            Some(a) if !a.is_ready => Err((Status::SEQUENCE, None)),
-            Some(a) if connect.queue > a.queues_max => no(Parameter::Queue),
-            Some(a) if a.queues.get(&connect.queue).is_some_and(|q| q.strong_count() > 0) => no(Parameter::Queue),
-            Some(_) => Ok(()),
-        })
+        self.with(|all| may_join(all, connect))
     }
 
-    /// An I/O queue's socket, which is shut down with the controller. False if the controller has ended meanwhile.
+    /// An I/O queue's socket, which is shut down with the controller. False if the controller has ended since [`Controllers::check`], or
+    /// another connection has become the queue.
     fn join(&self, connect: &Connect, socket: &Arc<OwnedFd>) -> bool {
         self.with(|all| {
-            let association = all.get_mut(&connect.controller).filter(|a| a.host == connect.host_id);
-            association.map(|a| a.queues.insert(connect.queue, Arc::downgrade(socket))).is_some()
+            if may_join(all, connect).is_err() {
+                return false;
+            }
+            let association = all.get_mut(&connect.controller).expect("just seen");
+            association.queues.insert(connect.queue, Arc::downgrade(socket));
+            true
         })
     }
 
@@ -119,6 +115,20 @@ impl Controllers {
     pub async fn end(&self) {
         let mut sessions = std::mem::take(&mut *self.sessions.lock().expect("no panic while held"));
         sessions.shutdown().await;
+    }
+}
+
+/// Refuses a queue that a host may not connect.
+fn may_join(all: &BTreeMap<u16, Association>, connect: &Connect) -> Result<(), No> {
+    let no = |parameter| Err((Status::CONNECT_PARAMETER, Some(parameter)));
+    match all.get(&connect.controller) {
+        None => no(Parameter::Controller),
+        Some(a) if a.subsystem != connect.subsystem => no(Parameter::Subsystem),
+        Some(a) if a.host != connect.host_id => no(Parameter::Host),
+        Some(a) if !a.is_ready => Err((Status::SEQUENCE, None)),
+        Some(a) if connect.queue > a.queues_max => no(Parameter::Queue),
+        Some(a) if a.queues.get(&connect.queue).is_some_and(|q| q.strong_count() > 0) => no(Parameter::Queue),
+        Some(_) => Ok(()),
     }
 }
 
@@ -478,5 +488,45 @@ async fn attend(
             controller.set_ana(watched.ana());
             send(&mut stream, controller.output()).await?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket() -> Arc<OwnedFd> {
+        Arc::new(OwnedFd::from(std::os::unix::net::UnixStream::pair().unwrap().0))
+    }
+
+    /// Two connections may both be checked before one of them joins: while they prove themselves, for instance.
+    #[test]
+    fn a_queue_is_one_connection_and_its_controllers() {
+        let all = Controllers::default();
+        let (host, subsystem) = ([7; 16], "nqn.a".to_string());
+        let association = |subsystem: &str| {
+            let subsystem = subsystem.to_string();
+            Association { host, subsystem, queues_max: 2, is_ready: true, queues: BTreeMap::new() }
+        };
+        let controller = all.add(1, association(&subsystem)).unwrap();
+        let connect = Connect {
+            queue: 1,
+            entries: 32,
+            keep_alive_ms: 0,
+            controller,
+            host_id: host,
+            host: "nqn.h".into(),
+            subsystem,
+        };
+        let (first, second) = (socket(), socket());
+        assert!(all.check(&connect).is_ok() && all.check(&connect).is_ok());
+        assert!(all.join(&connect, &first));
+        assert!(!all.join(&connect, &second), "the first one would outlive its controller");
+        drop(first);
+        assert!(all.join(&connect, &second), "the queue is free again");
+        all.remove(controller);
+        // Another controller has its number by now.
+        assert_eq!(all.add(1, association("nqn.b")).unwrap(), controller);
+        assert!(!all.join(&connect, &socket()));
     }
 }

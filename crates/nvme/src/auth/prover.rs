@@ -76,7 +76,7 @@ impl Prover {
         Some(b)
     }
 
-    /// Is a message the target's success, with the subsystem's proof if the host asked for it?
+    /// True if a message is the target's success. If the host asked for the subsystem's proof, the message must carry a valid one.
     pub fn accepts(&self, message: &[u8]) -> bool {
         if message.len() < 16 || message[..2] != [message::DHCHAP, message::SUCCESS1] {
             return false;

@@ -95,7 +95,7 @@ impl Nodes {
         self.sides.of(with).iter().map(address).collect()
     }
 
-    /// Are this side's servers other than Plimsoll's?
+    /// True if this side's servers aren't Plimsoll's.
     pub fn is_foreign(&self, with: bool) -> bool {
         !with && self.without != Without::Node
     }
@@ -234,7 +234,7 @@ fn nbdkit(node: &Path, front: &Path, folder: &Path, bytes_per_s: Option<u64>) ->
     Ok(process)
 }
 
-/// Starts a process that keys in the terminal don't reach: this program ends it. What it complains of is kept in its folder.
+/// Starts a process that keys in the terminal don't reach: this program ends it. Its error output is kept in its folder.
 fn spawn(command: &mut Command, folder: &Path) -> Result<Process> {
     let log = File::options().create(true).append(true).open(folder.join("log"))?;
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);

@@ -36,7 +36,8 @@ impl Storage {
     /// Lets the forecast move the gate at `control` from now on, if a node was named.
     ///
     /// # Errors
-    /// If there is no P to lower, the node can't be asked, or has no such volume: a typing error must not go unnoticed. What happens later is only warned of.
+    /// If there is no P to lower, the node can't be asked, or has no such volume: a typing error must not go unnoticed. Later
+    /// failures only cause a warning.
     pub fn watch(&self, control: &Path, p: PMode) -> Result<()> {
         let (Some(node), Some(volume)) = (&self.storage_node, &self.storage_volume) else { return Ok(()) };
         if p == PMode::Fixed(P_UNLIMITED) {

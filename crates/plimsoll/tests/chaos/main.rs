@@ -45,7 +45,7 @@ impl Client {
         matches!(self, Client::Nbd(_)) || (asked.flag == Flag::None && host(asked))
     }
 
-    /// Must the server refuse this?
+    /// True if the server must refuse this request.
     fn refuses(&self, asked: &Asked) -> bool {
         matches!(self, Client::Nbd(c) if c.refuses(asked))
     }

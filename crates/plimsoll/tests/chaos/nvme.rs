@@ -113,7 +113,7 @@ impl Host {
         Ok(Host { io, _admin: admin, partial: BTreeMap::new(), last_id: 0 })
     }
 
-    /// Has the protocol such a request?
+    /// True if the protocol has such a request.
     pub fn has(op: Op, (offset, length): (u64, u64), fua: bool) -> bool {
         let whole = offset.is_multiple_of(BLOCK) && length.is_multiple_of(BLOCK);
         match op {

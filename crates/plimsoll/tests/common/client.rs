@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How a request ended: the data of a read, or the server's words.
+/// Result of a request: the data of a read, or the server's error message.
 pub type Ended = Result<Vec<u8>, String>;
 
 pub struct Client {

@@ -18,7 +18,7 @@ pub fn fenced(fence: &str, volumes: &[(&str, &str)]) -> String {
     format!("{before}{volumes}[[grant]]{after}")
 }
 
-/// What `plimsoll fence status` says.
+/// Returns the output of `plimsoll fence status`.
 pub fn view(s: &Server) -> Value {
     serde_json::from_str(&s.cli(&["fence", "status", "p", "--json"])).unwrap()
 }

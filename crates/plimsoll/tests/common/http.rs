@@ -23,7 +23,7 @@ impl Answer {
         if self.body.is_empty() { Value::Null } else { self.json() }
     }
 
-    /// What an error says is wrong.
+    /// Returns an error's text.
     pub fn error(&self, code: u16) -> String {
         self.expect(code)["error"]["what"].as_str().expect("every error says what").to_string()
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// May this process make loop devices and mounts? Says so if not: who calls must return then.
+/// True if this process may make loop devices and mounts. If not, a line is printed, and the caller must return.
 pub fn may_mount() -> bool {
     let may = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
     if !may {
@@ -103,7 +103,7 @@ impl Failing {
         std::fs::write(self.dir.join("hold-flush"), "").unwrap();
     }
 
-    /// Is a flush held?
+    /// True if a flush is held.
     pub fn is_holding(&self) -> bool {
         self.dir.join("held").exists()
     }

@@ -53,7 +53,7 @@ pub fn said(arguments: &[&str]) -> String {
     ok(PLIMSOLL, &[&["shape"], arguments].concat())
 }
 
-/// What a wrong command says.
+/// Returns the error output of a wrong command.
 pub fn refused(arguments: &[&str]) -> String {
     let out = shape(arguments);
     assert!(!out.status.success(), "{arguments:?} was taken");
@@ -106,7 +106,7 @@ impl Shaped {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), which).unwrap();
     }
 
-    /// Asks it to end, and the server with it; did it end well?
+    /// Asks the process to end, and the server with it. Returns whether it ended well.
     pub fn stop(mut self) -> bool {
         self.signal(rustix::process::Signal::TERM);
         let mut status = None;

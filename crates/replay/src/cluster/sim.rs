@@ -398,7 +398,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
         self.carry_out(at, step, ends);
     }
 
-    /// Does what a get's course says.
+    /// Carries out a step of a get's course.
     fn carry_out(&mut self, at: usize, step: Step, ends: &mut Ends<'_>) {
         let Step { orders, ended } = step;
         if let Some(how) = ended {

@@ -3,7 +3,7 @@
 //! Flows and defaults are those of the personalities published with filebench (`workloads/*.f`, version 3.0 and 3.1);
 //! file sizes are gamma distributed with shape 1.5, filebench's default.
 //!
-//! What stands between a personality and a disk is a file system; here, deliberately, a simple one:
+//! Between a personality and a disk is a file system; here, deliberately, a simple one:
 //! * each file has its own slot of the region, all slots alike, so that files are spread over it; a file's size is
 //!   capped by its slot, and inodes (256 bytes, 16 in a 4 KiB block) lie in front;
 //! * optimistic: no directories, no allocation maps, no journal; open, close and stat are answered from memory, and

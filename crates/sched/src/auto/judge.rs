@@ -1,9 +1,10 @@
-//! The judge: which candidate finds the most late reads within the budget of needless refusals, and from which chance to be late on reads are
-//! refused then.
+//! The judge. It chooses the candidate that finds the most late reads within the budget of needless refusals. It also sets the
+//! chance to be late from which on reads are refused.
 //!
-//! Each candidate has a curve: reads by the chance that it gave them, those that were late and those that weren't. Walking
-//! down from certainty, the budget is spent where its threshold is; the late reads above it are found. This is the limit that hindsight
-//! would choose, over the reads of late; only what nobody let run is an expectation.
+//! Each candidate has a curve: its reads by the chance that it gave them, late ones and others. The judge walks down from certainty, until
+//! the needless refusals have used up the budget. That chance is the candidate's threshold; the late reads above it are those that the
+//! candidate finds. Hindsight would choose this limit over the recent reads. Only for refused reads, which never ran, is the result an
+//! expectation.
 
 use super::spread::CERTAIN_BITS;
 

@@ -203,7 +203,7 @@ impl AutoPredictor {
         })
     }
 
-    /// Has enough been seen to say anything?
+    /// True if at least `ENOUGH` reads were seen, so that a forecast is possible.
     fn knows(&self) -> bool {
         self.reads >= ENOUGH
     }
@@ -219,8 +219,8 @@ impl AutoPredictor {
         self.knows().then(|| Span::from_nanos(self.forecast_ns(&self.look(at, head, costs))))
     }
 
-    /// Has no read been seen for so long that one goes whatever was learned? Otherwise what was learned could refuse every read, and
-    /// would never be corrected.
+    /// True if no read was seen for `probe_after`. The next read is then sent whatever its forecast: a wrong forecast could refuse
+    /// every read, and would never be corrected.
     pub fn is_forgotten(&self, at: Time) -> bool {
         self.oldest.is_none() && at.since(self.past.read_at) > self.probe_after
     }

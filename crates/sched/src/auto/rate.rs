@@ -1,11 +1,11 @@
-//! Predictor for a device with a fixed rate per second, such as a provider's throttle: requests wait for the rate, and credit
+//! Predictor for a device with a fixed rate per second, such as a provider's throttle. Requests wait for the rate, and credit
 //! saved up earlier lets them pass at once.
 //!
 //! ```text
 //!  credit grows with time up to its most ─► spent by requests ─► at none, requests follow each other at the rate
 //! ```
-//! While requests outstanding take much longer than one alone, the time between two completions is the rate. Credit is found by
-//! contradiction: a device at its rate has none left, one that is faster has more than was thought.
+//! While outstanding requests take much longer than one alone, the time between two completions is the rate. Credit is found by
+//! contradiction: a device at its rate has none left, and a faster device has more than was assumed.
 
 use plimsoll_base::{Span, Time};
 

@@ -1,5 +1,5 @@
-//! Times of reads relative to an index of theirs, by the index's level: a chance and a quantile for every index, whatever it is
-//! off by.
+//! Times of reads relative to an index of theirs, by the index's level. So every index has a chance and a quantile, however far off the
+//! index itself is.
 //!
 //! A level with few reads leans on its group of levels, a group on all: each weighs as its reads do against [`LEAN`].
 

@@ -1,5 +1,5 @@
-//! Times of reads by score: a fading histogram for each level of the score, so that a score becomes a time and a
-//! probability, whatever the score is off by.
+//! Times of reads by score: a fading histogram for each level of the score. So a score becomes a time and a probability, however far off
+//! the score itself is.
 
 use super::log::{OCTAVE, OCTAVES, log_of, ns_of};
 
@@ -94,7 +94,7 @@ impl Levels {
         self.all.fade(2);
     }
 
-    /// Has enough been seen to say anything?
+    /// True if at least `ENOUGH` reads were seen, so that a forecast is possible.
     pub(super) fn knows(&self) -> bool {
         self.all.sum >= ENOUGH
     }

@@ -1,4 +1,4 @@
-//! Times as logarithms: what takes twice as long is one step further, whatever it is.
+//! Times as logarithms: twice the time is one step further.
 
 /// Steps of an octave.
 const STEP_BITS: u32 = 8;

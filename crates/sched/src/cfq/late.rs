@@ -1,8 +1,8 @@
 //! Accepted requests whose promise breaks while they wait (MittOS §4.2, MT-M12).
 //!
-//! There are two ways to find out. Requests that go in front of a node of its group use up its requests' tolerance: that is
-//! known at once. The time of other groups, and turns that end, isn't known: a request that still waits when its deadline is
-//! over ends then.
+//! There are two causes. Requests that go in front of a node of the same group use up the tolerance of the node's requests: that is
+//! known at once. The time of other groups, and turns that end, can't be known beforehand. A request that still waits when its deadline
+//! is over ends then.
 
 use super::node::tree_of;
 use super::tolerance::NO_LIMIT;

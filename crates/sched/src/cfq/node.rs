@@ -107,7 +107,8 @@ impl Node {
         self.habits.last_back = Some(now);
     }
 
-    /// Is the device kept for it when it has nothing to send? Not for writes, nor for who seeks anyway or thinks too long.
+    /// True if the device is kept idle for this node when it has nothing to send. False for writes, for the idle class, and for a
+    /// process that seeks anyway or thinks longer than `slice_idle`.
     pub(crate) fn is_waited_for(&self, slice_idle: Span) -> bool {
         let h = &self.habits;
         let thinks_long = h.thoughts >= 4 && h.think_ns > slice_idle.as_nanos();
@@ -120,7 +121,7 @@ impl Node {
 }
 
 impl Node {
-    /// Are its reads all over the place?
+    /// True if more than `FAR_MOST` of the node's recent reads were far from the read before.
     pub(crate) fn is_seeky(&self) -> bool {
         !self.key.writes && self.habits.far.count_ones() > FAR_MOST
     }
@@ -157,7 +158,7 @@ impl Group {
         self.round.iter().any(|r| !r.is_empty())
     }
 
-    /// Does a node of a better class wait?
+    /// True if a node of a better class waits.
     pub(crate) fn waits_above(&self, class: PriorityClass) -> bool {
         self.round[..tree_of(class)].iter().any(|r| !r.is_empty())
     }

@@ -39,7 +39,8 @@ fn the_device_waits_for_who_has_the_turn() {
     assert_eq!(b.finish_one(ms(30)), 90, "tenant 1 did not come back in time");
 }
 
-/// Who idles while another's flush fills the device doesn't ask to be woken in the past: an engine would spin until the flush ends.
+/// A scheduler that idles while another tenant's flush fills the device doesn't set a timer in the past. An engine would spin until
+/// the flush ends.
 #[test]
 fn the_end_of_idling_is_not_waited_for_in_the_past() {
     let config = CfqConfig { depth: 1, slice_idle: Span::from_millis(8), ..CfqConfig::default() };
@@ -160,7 +161,7 @@ fn a_broken_promise_of_a_client_that_waits_is_served_late() {
     assert_eq!(s.layer::<Cfq>().unwrap().revoked(), 0);
 }
 
-/// What another group takes is in nobody's sum: whose time is over is told when it is, not at its next turn.
+/// Another group's time is in no request's sum. A request whose deadline has passed ends at that time, not at its next turn.
 #[test]
 fn a_promise_that_another_tenant_breaks_ends_when_its_time_is_over() {
     let mut s = stack_of(config(Late::Cancel), false);
@@ -388,8 +389,8 @@ fn the_idle_class_has_what_nobody_else_wants() {
     assert_eq!(order, [1, 2, 2, 1, 1], "what the device has already is all that goes before");
 }
 
-/// A process that has one request at a time, `apart` bytes from the last and `think` after it. Is the device kept for it in the end,
-/// while another process waits?
+/// A process that has one request at a time, `apart` bytes from the last and `think` after it. Returns whether the device is kept
+/// for it in the end, while another process waits.
 fn is_kept(idle_ms: u64, op: Op, class: PriorityClass, apart: u64, think: Span) -> (bool, Stack, Time) {
     let slice = Span::from_millis(1000);
     let idle = Span::from_millis(idle_ms);

@@ -1,7 +1,7 @@
 //! Remaining tolerance of each accepted request: the time that it may still be kept waiting (MittOS §4.2, MT-M12).
 //!
-//! Requests are grouped by the milliseconds they can still tolerate. When a request comes in front of all of them, nothing is
-//! moved: one number keeps their common loss, and a group whose key falls below it is late.
+//! Requests are grouped by the milliseconds they can still tolerate. When a request comes in front of all of them, no request is moved. One
+//! number has their common loss, and a group whose key falls below that number is late.
 
 use crate::tree::Key;
 use std::collections::BTreeMap;

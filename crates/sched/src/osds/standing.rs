@@ -77,7 +77,7 @@ impl Standing {
         if waited < limit { (took, confidence) } else { (took.max(waited * 2), confidence) }
     }
 
-    /// Is a read sent whatever was learned, since none was seen for long?
+    /// True if no read was seen for long, and none is outstanding. The next read is then sent whatever its forecast.
     pub fn is_forgotten(&self, now: Time) -> bool {
         self.outstanding.is_empty() && self.predictor.is_forgotten(now)
     }

@@ -1,4 +1,4 @@
-//! What a test asks a server's gate, and does to it.
+//! A test's queries and changes of a server's gate.
 
 use super::{Server, tid};
 use plimsoll_base::Time;
@@ -103,7 +103,7 @@ impl Server {
         });
     }
 
-    /// How many connections the gate knows of.
+    /// Returns the number of connections that the gate knows.
     pub fn known(&self) -> u32 {
         self.gate(|g| g.known_users().iter().map(|u| u.conns).sum())
     }

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 pub struct Server {
     pub segment: Arc<Segment>,
-    /// Where clients come: the server's own, or a proxy's before it.
+    /// Port for clients: the server's own, or a proxy's before it.
     pub port: u16,
     pub server_port: u16,
     pub dir: tempfile::TempDir,
@@ -122,7 +122,7 @@ fn fresh_mariadb(user: Option<(u32, u32)>) -> String {
     dir.path().join("data").display().to_string()
 }
 
-/// How a server is started, and started again.
+/// Settings with which a server is started, and started again.
 pub struct Launch {
     pub profile: Profile,
     /// Under the shim; else a proxy stands before it.
@@ -174,7 +174,7 @@ fn proxy(segment: &Path, protocol: Protocol, server: u16, p: u32) -> u16 {
     port
 }
 
-/// What an operator's controller is, with ζ as it stands.
+/// Returns a controller as an operator would start it, with ζ as it stands.
 fn tender(segment: &Segment, p: PMode) -> Tender {
     let control = ControlConfig { zeta: ZetaMode::Kept, ..ControlConfig::new(p) };
     let tender = Tender::new(segment, Controller::new(control, 4));
@@ -473,7 +473,8 @@ pub fn needs(program: &str) {
     assert!(Path::new(program).exists(), "{program} is missing: `make test` installs it");
 }
 
-/// Whether a load goes on: until `time` is over and `wanted` is done, however slow the machine is; a minute at most.
+/// Returns a condition for a load to go on: until `time` has passed and `wanted` requests are done, and a minute at most. So a slow
+/// machine does no less.
 pub fn for_a_while(time: Duration, wanted: u64) -> impl Fn(u64) -> bool + Sync {
     let begun = Instant::now();
     move |done| begun.elapsed() < time || (done < wanted && begun.elapsed() < Duration::from_secs(60))

@@ -1,4 +1,4 @@
-//! What a server itself says of its open transactions, by the distribution's own client over a unix socket, which the gate never holds.
+//! Open transactions as the server itself reports them. The distribution's own client asks over a unix socket, which the gate never holds.
 
 use super::Server;
 use plimsoll_shape::walk::Protocol;
@@ -67,7 +67,7 @@ impl Drop for Observer {
     }
 }
 
-/// Does `f`, and says how many transactions the server had open at most meanwhile.
+/// Calls `f`. Returns its result and the largest number of transactions that the server had open meanwhile.
 pub fn most_open<T>(s: &Server, f: impl FnOnce() -> T) -> (T, u32) {
     let mut observer = Observer::of(s);
     observer.open(); // it is connected before there is something to see

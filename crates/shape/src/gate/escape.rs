@@ -1,14 +1,14 @@
-//! Admission beyond P: a transaction that waits outside may hold what those in the database wait for, and no protocol shows
+//! Admission beyond P. A transaction that waits outside may hold a lock that those in the database wait for, and no protocol shows
 //! every lock.
 //!
-//! * A *silent* transaction lends its place after `lend_ns` (and comes back at once).
-//! * A *stall*: a transaction waits, and for S there was no answer, or no ordinary place was given back: 1, 2, 4, … are let in.
-//!   S is four times the slow end of requests, or of transactions' stays, at least `stall_ns` and at most a second. Answers
-//!   alone are no progress: transactions that are busy for minutes would keep all others outside. Places taken in this way,
-//!   with those of lenders that came back, are P at most. While the stall lasts, they stay open for the next.
+//! * A *silent* transaction lends its place after `lend_ns`. When its client goes on, it comes back at once.
+//! * A *stall*: a transaction waits, and for S there was no answer, or no ordinary place was given back. Then 1, 2, 4, … are let in.
+//!   S is four times the slow end (p99) of requests' times, or of transactions' stays; at least `stall_ns`, and otherwise at most a
+//!   second. Answers alone are no progress: transactions that are busy for minutes would keep all others outside. Places taken in this
+//!   way, with those of lenders that came back, are P at most. While the stall lasts, they stay open for the next.
 //! * A *standstill*: these places are taken too, and there is no answer at all for longer still. More are let in, without a
-//!   budget: this ends a deadlock through a lock that nothing shows. Its limit is four times the time of quick requests, so
-//!   that slow statements alone are no standstill.
+//!   budget: this ends a deadlock through a lock that nothing shows. The limit is five times `stall_ns`, or four times the time of quick
+//!   requests (the fastest quarter) if that is longer. So slow statements alone are no standstill.
 //! * A transaction that has waited for `hold_max_ns`.
 
 use super::state::place;

@@ -1,23 +1,24 @@
 //! The gate: decides which transactions enter the database now, and which wait outside (AppleS §3.3, AP-M2 to AP-M4).
 //!
-//! At most P *transactions* are in the database. Further ones wait in their user's queue, first in first out. When a place
-//! falls free, users take turns of ζ transactions. ζ is the gate's quota of a turn, φ the weight of a user. In a round each user has
-//! φ turns, which are `L = φ·ζ` transactions. A started turn goes on before another begins, and among equals no user begins a second turn before all waiting ones had their first. A connection in a transaction
-//! is never held, so the owner of a row lock can go on and release it.
+//! At most P *transactions* are in the database. Further ones wait in their user's queue, first in first out. When a place falls free,
+//! users take turns of ζ transactions. ζ is the gate's quota of a turn, φ the weight of a user. In a round each user has φ turns, which
+//! are `L = φ·ζ` transactions. A started turn goes on before another begins. Among equals no user begins a second turn before all
+//! waiting users had their first. A connection in a transaction is never held, so the owner of a row lock can go on and release it.
 //!
 //! More than P transactions are open in these cases, and each case has a counter:
 //!
-//! * These never wait: a lender that comes back, the next request of a session that holds a lock (`Gate::come_back`), and a
-//!   request that continues a transaction ([`Gate::request_urgent`]). Each takes an ordinary place if one is free, else a place
-//!   above P (`bypass`).
+//! * Three kinds of requests never wait. A lender comes back, a session that holds a lock goes on (`Gate::come_back`), or a request
+//!   continues a transaction ([`Gate::request_urgent`]). Each takes an ordinary place if one is free, else a place above P
+//!   (`bypass`).
 //! * Lending (`lent`): a transaction whose client is silent for `lend_ns` stays open, and gives its place to one that waits.
 //! * A stall (`stall_escapes`) or a wait of `hold_max` (`hold_escapes`) admits a waiting transaction on a place above P (see `escape`).
 //! * An opened gate admits all, on ordinary places, which P doesn't bound then. `opened` counts those that waited.
 //!
 //! Places above P are counted apart from the P ordinary ones.
 //!
-//! The machine reads no clock and allocates nothing, but for the list of [`Gate::owners`]. Its state is in slices, which may be shared memory. Facts come in through
-//! [`Gate::request`], [`Gate::answered`], [`Gate::close`], [`Gate::tick`]; orders go out through [`Gate::take_grant`].
+//! The gate reads no clock and allocates nothing, but for the list of [`Gate::owners`]. Its state is in slices, which may be shared
+//! memory. Facts come in through [`Gate::request`], [`Gate::answered`], [`Gate::close`], [`Gate::tick`]; orders go out through
+//! [`Gate::take_grant`].
 
 mod check;
 mod escape;
@@ -468,7 +469,7 @@ impl Gate<'_> {
         pids
     }
 
-    /// Does it wait?
+    /// True if the connection waits.
     pub fn is_waiting(&self, conn: ConnId) -> bool {
         self.conns[conn.0 as usize].phase == phase::WAITING
     }
@@ -478,7 +479,7 @@ impl Gate<'_> {
         self.head.by_age.first() == Some(conn.0)
     }
 
-    /// Does it hold a place, or has it lent one?
+    /// True if the connection holds a place, or has lent its place.
     pub fn is_inside(&self, conn: ConnId) -> bool {
         self.conns[conn.0 as usize].place != place::NONE
     }

@@ -1,13 +1,13 @@
 //! Order of turns: weighted round robin in rounds (AP-M3, AP-M4), the turns of a round spread over it.
 //!
-//! A turn is ζ transactions. In a round a user of weight φ has φ turns, so `L = φ·ζ`; they lie evenly in the round instead of
-//! one after the other. A client in a closed loop asks for one transaction at a time. With all its turns in a row it would wait
+//! A turn is ζ transactions. In a round a user of weight φ has φ turns, so `L = φ·ζ`. Its turns lie evenly in the round instead of
+//! one after the other. A client in a closed loop asks for one transaction at a time. With all its user's turns in a row it would wait
 //! for a whole round between two of them. No weight could keep a tail objective then (AP-M13).
 //!
 //! The next user follows from a virtual time (start-time fair queueing). A transaction advances its user's virtual time by 1/φ
-//! of a step, and of the waiting users the one with the least goes. A started turn goes on before another begins. A user that
+//! of a step. Of the waiting users the one with the least virtual time goes. A started turn goes on before another begins. A user that
 //! comes back after silence begins at the present, so its first turn is soon. If it stays, its next turns are moved once by a
-//! part of a round, which differs between users. Otherwise users that began together would be equal for ever, and go one after
+//! part of a round, which differs between users. Otherwise users that began together would be equal for ever. They would go one after
 //! the other while a heavier one waits.
 
 use super::list::List;

@@ -159,9 +159,9 @@ pub struct Head {
 /// Class of a user's promise (AP-M14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UserClass {
-    /// Wants throughput.
+    /// A user without an objective, which wants throughput.
     BestEffort,
-    /// Has a tail-latency objective; its weight follows from it.
+    /// A user with a tail-latency objective. Its weight follows from the objective.
     LatencySensitive,
 }
 

@@ -1,15 +1,15 @@
-//! P (AP-M7, AP-M9, AP-M10): three samples propose it through the model, measurements decide.
+//! P (AP-M7, AP-M9, AP-M10): samples propose it through the model, measurements decide.
 //!
-//! 1. *Sample* a small P, one in the middle and no limit.
+//! 1. *Sample* three values: the smallest P (the floor), the largest (one place for each user, at most the ceiling), and their
+//!    geometric mean.
 //! 2. *Propose*: the model's matching point, its half and its double; without a model the gaps between the samples.
 //! 3. *Verify*: these are sampled too, then the middles beside the best. The smallest P within half a percent of the best one wins.
-//! 4. *Climb* slowly: now and then a neighbour is tried against the present P and taken if it's clearly better.
-//! 5. *Again* from the beginning when throughput at the same P has moved for long: the workload shifted. If that finds the same P again it was
-//!    something else (other programs, a slow disk), and the next time it takes twice as long.
+//! 4. *Climb* slowly: now and then a neighbour is tried against the present P and taken if it is clearly better.
+//! 5. *Again* from the beginning when throughput at the same P has moved for long: the workload shifted. If that finds the same P, the
+//!    cause was something else (other programs, a slow disk). From then on throughput must move for twice as long.
 //!
-//! The P's that are compared take turns, window by window, there and back. Any outside slowdown during the measurement slows
-//! all alike, and the comparison is of each one's part of its turn. Measured one after the other they would differ by outside
-//! effects.
+//! The values of P that are compared take turns, window by window, there and back. An outside slowdown during the measurement slows all
+//! of them alike, and each one's part of its turn is compared. Measured one after the other they would differ by outside effects.
 //!
 //! P is never set below the floor (a P of 1 would let one slow statement stop all), nor above the ceiling.
 
@@ -187,7 +187,8 @@ impl Tuner {
     }
 
     /// A window at [`Tuner::p`] passed, with this rate in thousandths of transactions per second. `full`: somebody waited or
-    /// everybody was inside for most of it; a window without demand says nothing (AP-A5). What a change of P needs to show is not in it.
+    /// everybody was inside for most of it; a window without demand says nothing (AP-A5). The window doesn't include the time that
+    /// a change of P needs to take effect.
     pub fn window(&mut self, rate_milli: u64, full: bool) {
         if !full {
             return;

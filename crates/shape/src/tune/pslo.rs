@@ -1,5 +1,5 @@
-//! Weights for tail objectives (AP-M13, AppleS §5.3): the measured percentile of each latency-sensitive user is fed back into its weight,
-//! so that it gets what its objective needs and best-effort users the rest. The law is ours: the paper names none (AP-A4).
+//! Weights for tail objectives (AP-M13, AppleS §5.3). The measured percentile of each latency-sensitive user is fed back into its weight.
+//! So the user gets the share that its objective needs, and best-effort users get the rest. The law is ours: the paper names none (AP-A4).
 
 /// Weight of best-effort users, which those of others are relative to.
 pub const WEIGHT_MIN_MILLI: u32 = 1000;

@@ -1,5 +1,5 @@
-//! Any protocol in which a client asks and waits: a request begins with the first bytes after an answer, and is done when the
-//! server, having answered, reads again. Nothing is known of transactions.
+//! Any protocol in which a client asks and waits. A request begins with the first bytes after an answer. It is done when the server, having
+//! answered, reads again. Nothing is known of transactions.
 
 use super::{Came, Name, Went};
 use crate::gate::Answered;

@@ -51,13 +51,13 @@ pub struct Mongo {
 #[derive(Clone, Copy, Debug)]
 struct Talk {
     owed: Option<u32>,
-    /// A command that counts has begun to come; does it end a transaction?
+    /// Kind of end of the command that has begun to arrive; `None` if it isn't counted.
     begun: Option<Ends>,
     /// Bytes of the present message that were searched.
     searched: usize,
-    /// It belongs to a transaction, …
+    /// Search for the mark that the message belongs to a transaction.
     autocommit_off: Search,
-    /// … which it begins.
+    /// Search for the mark that the message begins its transaction.
     starts: Search,
     in_trans: bool,
     after: bool,

@@ -1,4 +1,4 @@
-//! The few words of a statement that tell of a lock which no status flag shows, or of a transaction's end that is none of its success.
+//! The few words of a statement that show a lock which no status flag shows, or a transaction's unsuccessful end.
 
 /// Effect of a statement beside the server's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! What the walkers must hold to for any bytes, however they are cut: also called by `fuzz/`.
+//! Properties of the walkers for any bytes, cut anywhere. Also called by `fuzz/`.
 
 use plimsoll_shape::gate::Answered;
 use plimsoll_shape::walk::{Protocol, Walker};
@@ -9,7 +9,7 @@ const PROTOCOLS: [Protocol; 5] =
 /// Pieces of a conversation: from the client (true) or to it.
 pub type Talk<'a> = [(bool, &'a [u8])];
 
-/// What a walker concluded, at the end and on the way.
+/// Conclusions of a walker, at the end and on the way.
 #[derive(Debug, PartialEq, Eq, Default)]
 pub struct Concluded {
     pub logins: u32,

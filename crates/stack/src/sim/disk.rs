@@ -102,7 +102,8 @@ impl SimDisk {
         }
     }
 
-    /// Has it take and offer blocks of `block_bytes` only, a multiple of [`SECTOR_BYTES`]. A block still tears between sectors.
+    /// Sets the disk's block to `block_bytes`, a multiple of [`SECTOR_BYTES`]; the disk takes and offers whole blocks only. A block
+    /// still tears between sectors.
     #[must_use]
     pub fn with_blocks_of(mut self, block_bytes: u64) -> SimDisk {
         assert!(block_bytes.is_multiple_of(SECTOR_BYTES) && self.size_bytes.is_multiple_of(block_bytes));
@@ -110,7 +111,7 @@ impl SimDisk {
         self
     }
 
-    /// Has it remember earlier contents, for [`Corruption::Older`].
+    /// Keeps earlier contents, for [`Corruption::Older`].
     #[must_use]
     pub fn with_history(mut self) -> SimDisk {
         self.history.get_or_insert_default();
@@ -255,7 +256,8 @@ impl SimDisk {
 
     /// True if all sectors of a range have been written.
     fn is_allocated(&self, from: u64, to: u64) -> bool {
-        (from / SECTOR_BYTES..to / SECTOR_BYTES).all(|s| self.durable.contains_key(&s) || self.volatile.contains_key(&s))
+        (from / SECTOR_BYTES..to / SECTOR_BYTES)
+            .all(|s| self.durable.contains_key(&s) || self.volatile.contains_key(&s))
     }
 
     fn sector(&self, s: u64) -> &Sector {
@@ -346,7 +348,7 @@ impl SimDisk {
         Outcome::Done
     }
 
-    /// Does a request for durability fail, now or with one that is under way?
+    /// True if a request for durability fails: now, or with an earlier one that is under way. If `now`, the disk loses its power first.
     fn fails(&mut self, id: IoId, now: bool) -> bool {
         if now {
             // FUA writes in flight will be answered as done: they are not among the lost.

@@ -62,7 +62,7 @@ impl<E> EventQueue<E> {
     pub fn len(&self) -> usize {
         self.heap.len()
     }
-    /// None?
+    /// True if there is no event.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

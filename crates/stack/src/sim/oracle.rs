@@ -104,7 +104,7 @@ impl Oracle {
     /// A request ended.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the outcome or the data isn't allowed; the error names the difference.
     pub fn ended(&mut self, c: &Completion) -> Result<(), String> {
         let n = c.io.tag;
         if !c.outcome.is_done() {
@@ -190,7 +190,8 @@ impl Oracle {
         }
     }
 
-    /// A sector that wasn't changed in this life was read: can it be what an earlier one left? Then it's nothing else.
+    /// Returns whether `got` can be the content that an earlier life left in a sector. If it can, this life's sector has no other
+    /// old content.
     fn was_left(&mut self, volume: u32, sector: u64, got: &[u8]) -> bool {
         let all = &mut self.possible[volume as usize][sector as usize];
         let is = |(n, version): &(u64, u64)| *n == 0 && got == (self.content)(volume, sector, *version);
@@ -220,7 +221,7 @@ impl Oracle {
         self.forget_asked();
     }
 
-    /// After [`Oracle::power_lost`]: may a sector hold this? Nothing is decided by asking.
+    /// True if a sector may hold `got` after [`Oracle::power_lost`]. The call decides nothing.
     pub fn allows(&self, volume: u32, sector: u64, got: &[u8]) -> bool {
         let all = &self.possible[volume as usize][sector as usize];
         all.iter().any(|p| got == (self.content)(volume, sector, p.1))
@@ -237,10 +238,11 @@ impl Oracle {
         self.reads.clear();
     }
 
-    /// After a power loss: is every sector of every volume what it may be? What is found is then the only thing it may be.
+    /// Checks after a power loss that every sector of every volume has a content that it may have. From then on the content found
+    /// is the only one allowed.
     ///
     /// # Errors
-    /// The first sector that isn't.
+    /// The first sector with another content.
     pub fn check(&mut self, found: &[Vec<u8>]) -> Result<(), String> {
         let before = self.possible.clone();
         self.power_lost();
@@ -261,11 +263,11 @@ impl Oracle {
         Ok(())
     }
 
-    /// After the process was killed, and the devices kept their power: is every sector what it may be? What is found is what is
-    /// there from now on; but until it's flushed, a power loss may still bring back what was there before.
+    /// Checks, after a kill of the process without a power loss, that every sector has a content that it may have. The content
+    /// found stays from now on. Until it is flushed, a power loss may still bring an earlier content back.
     ///
     /// # Errors
-    /// The first sector that isn't.
+    /// The first sector with another content.
     pub fn check_killed(&mut self, found: &[Vec<u8>]) -> Result<(), String> {
         self.forget_asked();
         for (volume, bytes) in (0u32..).zip(found) {

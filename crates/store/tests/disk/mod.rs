@@ -22,7 +22,7 @@ struct Pages(Vec<Arc<[u8; PAGE_BYTES]>>);
 #[derive(Clone, Debug)]
 struct Inner {
     durable: Pages,
-    /// What reads see.
+    /// Content that reads return.
     current: Pages,
     /// Sectors, or parts of one, written since the last sync.
     unsynced: Vec<(usize, Vec<u8>)>,
@@ -130,7 +130,7 @@ impl Disk {
         inner.fails_at = None;
     }
 
-    /// Where bytes are not zero.
+    /// Returns the offsets of bytes that aren't zero.
     pub fn used_bytes(&self) -> Vec<usize> {
         let inner = self.lock();
         let bytes = |(n, page): (usize, &Arc<[u8; PAGE_BYTES]>)| {

@@ -1,4 +1,4 @@
-//! What the store must hold to for any corruption of its bytes: also called by `fuzz/`.
+//! Properties of the store under any corruption of its bytes. Also called by `fuzz/`.
 
 // Each user has its own part of it.
 #[allow(dead_code)]

@@ -62,8 +62,8 @@ fn guarded<T>(f: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Problem>
 /// The end of a file: its footer's length and the magic number.
 const TAIL_BYTES: u64 = 8;
 
-/// Looks at the footer before the decoder does, which would count through lists that can't be there. What isn't a Parquet
-/// file at all is left to the decoder to describe.
+/// Checks the footer before the decoder reads it, as the decoder would count through lists that can't be there. A file that isn't
+/// Parquet at all is left to the decoder to describe.
 fn check_footer(input: &impl ChunkReader) -> Result<(), ParquetError> {
     let Some(tail_at) = input.len().checked_sub(TAIL_BYTES) else { return Ok(()) };
     let tail = input.get_bytes(tail_at, TAIL_BYTES as usize)?;

@@ -12,8 +12,8 @@ struct Walker<'a> {
     left: &'a [u8],
 }
 
-/// Is `footer` a whole structure whose lists fit into it? Lists of truth values don't occur in footers; as decoders differ about
-/// them, they count as damage.
+/// True if `footer` is a whole structure whose lists fit into it. Lists of booleans don't occur in footers. Decoders differ about
+/// them, so such a list is taken for damage.
 pub(crate) fn is_plausible(footer: &[u8]) -> bool {
     Walker { left: footer }.structure(0).is_some()
 }

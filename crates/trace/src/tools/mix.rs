@@ -182,9 +182,9 @@ pub const MANYLOGS_WINDOW: Span = Span::from_secs(300);
 const MOST_READ: Pick = Pick::Busiest(Busy::Reads);
 const MOST_WRITE: Pick = Pick::Busiest(Busy::Writes);
 
-/// Manylogs Table I(b) as printed. W1 has six members there, though the text speaks of five traces a mix; W2's
-/// "4 most-read" of write-heavy traces is printed so too. How the authors re-rated isn't stated: the caller chooses
-/// a rate that doesn't overload the disk.
+/// Manylogs Table I(b) as printed. W1 has six members there, though the text speaks of five traces a mix; W2's "4 most-read" of
+/// write-heavy traces is printed so too. The authors' method of re-rating isn't stated: the caller chooses a rate that doesn't
+/// overload the disk.
 pub const MANYLOGS_MIXES: [ManylogsMix; 5] = [
     ManylogsMix {
         name: "W1",

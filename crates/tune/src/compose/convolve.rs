@@ -6,10 +6,10 @@
 //! and shorter than the one before. The CDF at a time is taken from the finest grid that reaches it. The CDF below a grid's end
 //! doesn't depend on the part beyond, which is dropped.
 //!
-//! Mass that would wrap around the end of a grid is damped by 10^-8: the masses are tilted exponentially before the transform
-//! (Grübel and Hermesmeier, 1999). The price is eight digits of precision. A value between two points of a grid is
-//! split between them so that means are kept; times are exact up to one step ([`Convolver::step_ms`]), which is 1/4096 of
-//! the end of the grid.
+//! Mass that would wrap around the end of a grid is damped by 10^-8. For that the masses are tilted exponentially before the
+//! transform (Grübel and Hermesmeier, 1999). The price is eight digits of precision. A value between two points of a grid is split
+//! between them so that means are kept. Times are exact up to one step ([`Convolver::step_ms`]): the end of the grid, divided by
+//! [`BINS_FINE`] or [`BINS_COARSE`].
 
 use super::Composer;
 use crate::cdf::Cdf;

@@ -21,9 +21,9 @@ pub struct Grid<'a> {
 pub struct Found {
     /// The best mix that keeps the bounds; `None` if none was met.
     pub best: Option<(Mix, f64)>,
-    /// Mixes looked at.
+    /// Number of mixes examined.
     pub looked_at: u64,
-    /// Was every mix looked at?
+    /// True if every mix was examined.
     pub is_complete: bool,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Grid<'a> {
         Grid { candidates, objective, times_ms, shares }
     }
 
-    /// Does it know mixes exactly? Not if it has fewer times than the CDFs, or if switching costs something.
+    /// True if the grid evaluates mixes exactly. False if it has fewer times than the CDFs, or if switching costs something.
     pub fn is_exact(&self) -> bool {
         let is_there = |t: &f64| self.times_ms.binary_search_by(|x| x.total_cmp(t)).is_ok();
         self.candidates.iter().all(|c| c.settling.is_none() && c.cdf.values_ms().iter().all(is_there))

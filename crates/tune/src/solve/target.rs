@@ -122,7 +122,7 @@ pub(super) fn solve(
     let static_best = best_static(candidates, objective);
     let mut known = static_best.map(|(i, v)| (Mix::only(i), v));
     if known.is_none() {
-        // No configuration keeps the bounds on its own: does a mix? Only a proof says that none does.
+        // No configuration keeps the bounds on its own, but a mix may. Only a proof shows that none does.
         let Some(mix) = explain::can(candidates, epochs, &objective.bounds)? else { return Ok(None) };
         let worth = mix.value(candidates, &objective.goal);
         known = mix.keeps(candidates, objective).then_some((mix, worth));
@@ -176,7 +176,7 @@ impl Search<'_> {
         Ok(Some(divided))
     }
 
-    /// Is nothing with this bound better than the best known, by more than counts?
+    /// True if no mix with this bound can be better than the best known one by more than [`GAP_PROVEN`].
     fn is_beaten(&self, bound: f64) -> bool {
         self.best.as_ref().is_some_and(|b| bound >= b.1 * (1.0 - GAP_PROVEN))
     }

@@ -168,7 +168,7 @@ fn a_deadline_that_the_disk_can_meet_goes_down() {
     assert!(offer(&mut s, now, 7, 8000), "swapped out, but 5 ms are within 8");
 }
 
-/// Were in memory, and aren't.
+/// Brings pages into memory and drops them again.
 fn swap_out(s: &mut Stack, now: Time, pages: std::ops::Range<u64>) {
     s.with_layer(now, |l: &mut PageCacheLayer, _| {
         for page in pages {
@@ -197,7 +197,7 @@ fn what_is_refused_often_is_brought_in_once() {
     assert_eq!(s.layer::<PageCacheLayer>().unwrap().counts().fills_dropped, 5);
 }
 
-/// What waits above the memory doesn't get a first read refused either.
+/// A first read isn't refused because of requests that wait above the memory either.
 #[test]
 fn a_first_read_is_not_refused_for_what_is_above() {
     struct Holds;

@@ -39,7 +39,7 @@ impl Phases {
         Phases { rng, active: load.active, idle: load.idle, on: false, until: Time::ZERO }
     }
 
-    /// Is it on at `at`? Its end, if it went off since it was last asked.
+    /// Returns whether the load is on at `at`. With it comes the end of the last phase that ended since the call before.
     fn at(&mut self, at: Time) -> (bool, Option<Time>) {
         let mut ended = None;
         while self.until <= at {

@@ -171,7 +171,7 @@ fn cache_config() -> CacheConfig {
     }
 }
 
-/// The pool of a combination, its tenants and volumes known. What the flash cache has in the slow device's place is zeroes, and its drive's
+/// The pool of a combination, its tenants and volumes known. The flash cache holds zeroes for the slow device's data. Its drive's
 /// own queue is as deep as the others.
 pub fn pool(c: &Combination, profile: &Profile, seed: u64) -> Result<Pool, LabError> {
     let plan = plan(c, profile, seed)?;

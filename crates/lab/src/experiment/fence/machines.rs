@@ -65,8 +65,8 @@ impl Times {
         Times { warm_up: secs(warm_up), settle: secs(settle), measured: secs(measured) }
     }
 
-    /// The same, begun by a part of a slot later: who is alone meets the same requests in other parts of its rotation. What that changes
-    /// isn't any neighbour's doing.
+    /// The same, begun by a part of a slot later: who is alone meets the same requests in other parts of its rotation. No neighbour
+    /// causes the difference.
     pub fn later(self) -> Times {
         Times { warm_up: self.warm_up + Span::from_millis(7), ..self }
     }

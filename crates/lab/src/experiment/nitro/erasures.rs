@@ -56,7 +56,7 @@ fn drive(drive: Drive, raw_bytes: u64) -> Result<Flash, LabError> {
     Flash::new(&spec, options).map_err(|e| LabError(e.to_string()))
 }
 
-/// Does to the drive what the policy did.
+/// A drive on which the policy's writes and evictions are performed.
 struct Driven {
     flash: Flash,
     trims: bool,

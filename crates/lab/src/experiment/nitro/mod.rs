@@ -62,7 +62,7 @@ const WEU_C: Variant = Variant::of("WEU (ND, C)", WEU, 0, true);
 const WEU_D: Variant = Variant::of("WEU (D, NC)", WEU, 100, false);
 const NITRO: Variant = Variant::of("WEU (D, C)", WEU, 100, true);
 
-/// Has a policy see all of `accesses`; what it counted after the first `warm`.
+/// Passes all of `accesses` to a policy. Returns its counts after the first `warm`.
 fn watch(policy: &mut Policy, accesses: impl Iterator<Item = Access>, warm: u64) -> PolicyCounters {
     for (i, a) in accesses.enumerate() {
         if i as u64 == warm {

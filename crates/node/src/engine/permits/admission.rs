@@ -145,7 +145,7 @@ impl Admission {
         self.tenants.get(&tenant).is_some_and(|p| p.holds_shared(conn))
     }
 
-    /// Requests and bytes inside, by tenant, with the bytes of announced payloads.
+    /// Requests and bytes in flight, by tenant, with the bytes of announced payloads.
     pub fn inside(&self) -> BTreeMap<TenantId, (u32, u64)> {
         self.tenants.iter().map(|(t, p)| (*t, p.inside())).collect()
     }

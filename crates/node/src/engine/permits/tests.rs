@@ -217,7 +217,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
-    /// Whatever happens: bounds hold, what is given back comes back, and who waits is let in once all is sent.
+    /// Under any sequence of steps bounds hold and permits return. Once all is sent, every waiting connection is let in.
     #[test]
     fn bounds_hold_and_nobody_waits_for_nothing(steps in prop::collection::vec(step(), 0..200), jobs_max in 1u32..8) {
         let mut a = bounded(jobs_max, 2 * MIB);

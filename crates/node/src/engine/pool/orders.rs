@@ -1,7 +1,7 @@
 //! Orders of the node to a pool, and what goes with its volumes, tenants and slow clients.
 
 use super::Pool;
-use crate::engine::command::Command;
+use crate::engine::command::{ClientFilter, Command};
 use crate::engine::deletions::Step;
 use crate::engine::exports::account_of;
 use plimsoll_base::{TenantId, VolumeKey};
@@ -48,7 +48,7 @@ impl Pool {
                 self.injections.end(key);
                 self.end_injected();
                 self.stack.close_volume(self.now, key);
-                self.clients.close(Some(key), &mut self.buffers);
+                self.clients.close(&ClientFilter::of_volume(key), true, &mut self.buffers);
                 self.deletions.begin(key, extents, reply);
             }
             Command::SetTenant { tenant, limits, terms } => {
@@ -72,8 +72,11 @@ impl Pool {
             Command::History { volume, tenant, reply } => {
                 let _ = reply.send(self.exports.history(self.now, volume, tenant));
             }
-            Command::Connections { volume, tenant, reply } => {
-                let _ = reply.send(self.connections(volume, tenant));
+            Command::Connections { of, reply } => {
+                let _ = reply.send(self.connections(&of));
+            }
+            Command::Disconnect { of, reply } => {
+                let _ = reply.send(self.clients.close(&of, false, &mut self.buffers));
             }
             Command::Traces { reply } => {
                 let _ = reply.send(self.traces.newest_first());

@@ -2,12 +2,12 @@
 
 use super::Pool;
 use crate::engine::clients::CLIENT;
-use crate::engine::command::{CONNECTIONS_MAX, Connection, PoolSnapshot};
+use crate::engine::command::{CONNECTIONS_MAX, ClientFilter, Connection, PoolSnapshot};
 use crate::engine::conn::Conn;
 use crate::engine::exports::account_of;
 use crate::engine::terms;
 use crate::view::ExportView;
-use plimsoll_base::{IoHead, Op, TenantId, Time, VolumeKey};
+use plimsoll_base::{IoHead, Op, Time, VolumeKey};
 use plimsoll_stack::Front;
 
 /// The read whose wait is reported: the smallest that every volume has room for.
@@ -67,9 +67,7 @@ impl Pool {
         Some((place, Box::new(view)))
     }
 
-    pub(super) fn connections(&self, volume: Option<VolumeKey>, tenant: Option<TenantId>) -> (Vec<Connection>, usize) {
-        let is_meant =
-            |c: &&Conn| volume.is_none_or(|v| v == c.params.volume) && tenant.is_none_or(|t| t == c.params.tenant);
+    pub(super) fn connections(&self, of: &ClientFilter) -> (Vec<Connection>, usize) {
         let connection = |c: &Conn| Connection {
             peer: c.params.peer.clone(),
             volume: c.params.volume,
@@ -81,7 +79,7 @@ impl Pool {
             waits: c.stalled_since().map(|since| self.now.since(since)),
             connected: self.now.since(c.attached_at),
         };
-        let all = || self.clients.iter().filter(is_meant);
+        let all = || self.clients.iter().filter(|c| of.is_meant(&c.params));
         (all().take(CONNECTIONS_MAX).map(connection).collect(), all().count())
     }
 }

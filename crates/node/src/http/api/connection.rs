@@ -13,6 +13,13 @@ pub struct Connections {
     pub total: u64,
 }
 
+/// `DELETE /v1/connections`
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Disconnected {
+    /// Connections from which no more is taken. Each closes when its requests are answered.
+    pub closed: u64,
+}
+
 /// A client that is connected.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ConnectionStatus {

@@ -56,16 +56,18 @@ pub struct PoolPromises {
     pub forecast: ForecastStatus,
 }
 
-/// `GET /v1/tenants/{name}/history`, `GET /v1/volumes/{name}/history`: oldest first, the running second and minute last.
+/// `GET /v1/tenants/{name}/history`, `GET /v1/volumes/{name}/history`: oldest first, the running second, minute and ten minutes last.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct History {
     /// The last 60 seconds.
     pub seconds: Vec<HistoryPoint>,
     /// The last 60 minutes.
     pub minutes: Vec<HistoryPoint>,
+    /// The last day: 144 times ten minutes.
+    pub ten_minutes: Vec<HistoryPoint>,
 }
 
-/// A second or a minute.
+/// A second, a minute or ten minutes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryPoint {
     /// Requests that ended as asked.
@@ -73,7 +75,7 @@ pub struct HistoryPoint {
     /// Reads with a deadline, by what became of them.
     #[serde(flatten)]
     pub reads: Shares,
-    /// 99th percentile of response times; of several volumes' or tenants', the largest. Absent without a request.
+    /// 99th percentile of response times; the largest of several volumes or tenants, and of ten minutes. Absent without a request.
     pub p99_us: Option<u64>,
 }
 

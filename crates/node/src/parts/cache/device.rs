@@ -43,7 +43,7 @@ fn layout(c: &Section, bytes: u64, block_bytes: u32, salt: u64) -> Result<Layout
 /// Opens a cache's NVRAM; makes it when the cache is made, before anything says that there is a cache. `file` is the fast device.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
+/// If the device can't be used; the error names the reason and the remedy.
 pub fn open_nvram(c: &Section, pool_uuid: Uuid, file: &File, fast: &Opened) -> Result<Option<DeviceFile>, String> {
     let page = page_of(file, fast.region)?;
     // What is wrong with the page is the layer's to say.
@@ -113,7 +113,7 @@ pub struct Opened {
 /// Opens a pool's fast device; makes it at the first use, unless `needed` says what only it can have.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
+/// If the device can't be used; the error names the reason and the remedy.
 pub fn open(c: &Section, pool_uuid: Uuid, needed: Option<String>) -> Result<Opened, String> {
     let path = &c.file;
     let expect = expect(pool_uuid);

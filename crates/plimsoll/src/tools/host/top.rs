@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Watch who makes whom wait, by process and control group
 ///
-/// A line is a process's requests of a disk: their rate, the share of the disk's time, what they took, and for whose requests they waited
-/// most. Needs no agent and no promise. What the kernel writes back for others is a kernel thread's (kworker).
+/// A line is a process's requests of a disk: their rate, the share of the disk's time, what they took, and for whose requests they
+/// waited most. Needs no agent and no promise. Writes that the kernel writes back for others count as a kernel thread's (kworker).
 #[derive(Args)]
 #[command(after_help = "Examples:\n  plimsoll host top\n  plimsoll host top --once --every 5s --json")]
 pub struct Top {

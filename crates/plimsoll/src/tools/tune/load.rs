@@ -51,7 +51,7 @@ pub struct Load {
     contents: Option<u64>,
 }
 
-/// Whatever is asked must be answered within this.
+/// Time within which each request must be answered.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Reads under way at most; further ones wait.
 const READS_MAX: usize = 1024;

@@ -1,4 +1,4 @@
-//! Few enough mixes are all looked at, which is a proof.
+//! An examination of all mixes, if they are few enough. The result is a proof.
 //!
 //! On the grid of times the cell of each of a mix's percentiles is known, and so a lower bound of its error. Only mixes that
 //! this bound doesn't exclude are computed exactly. OpTune's own systems, 20 to 36 configurations and five epochs, are such.

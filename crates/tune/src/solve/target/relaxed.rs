@@ -1,12 +1,13 @@
 //! The error of a mix from below, as a convex function of its shares.
 //!
-//! The square of a percentile's lateness is the sum of `t² - …` over the stretches of time at whose end the mix has not yet
-//! reached that percentile's share. Its earliness is such a sum, too. So in each stretch the error is a function of the one
-//! number `F(t) = Σ share · F_i(t)`: a staircase, falling up to the target's share there and rising beyond
-//! it. Its lower convex envelope is piecewise linear, which makes the sum over stretches a convex function of the shares that
-//! never exceeds the error. (In the limit of all percentiles the error is the squared Wasserstein distance, which is convex in
-//! mixtures, and the envelope is the function.) Where a percentile is known to lie within a range of stretches, the staircases
-//! have fewer steps, and the envelopes come closer: [`Ranges`] is what branch and bound divides.
+//! The square of a percentile's lateness is a sum of `t² - …` over stretches of time. The stretches are those at whose end the mix has not
+//! yet reached that percentile's share. Earliness is such a sum, too. So in each stretch the error is a function of the one number
+//! `F(t) = Σ share · F_i(t)`. This function is a staircase, falling up to the target's share there and rising beyond it. Its lower convex
+//! envelope is piecewise linear, which makes the sum over stretches a convex function of the shares that never exceeds the error.
+//!
+//! In the limit of all percentiles the error is the squared Wasserstein distance, which is convex in mixtures, and the envelope is the
+//! function. Where a percentile is known to lie within a range of stretches, the staircases have fewer steps, and the envelopes come
+//! closer. Branch and bound divides these ranges ([`Ranges`]).
 
 use crate::cdf::{Cdf, SHARE_TOLERANCE};
 
@@ -269,8 +270,8 @@ mod tests {
     use super::*;
     use plimsoll_base::Rng;
 
-    /// Whatever the mix, and whatever range its percentiles are said to lie in that they do lie in: never above the error, and
-    /// never below what less knowledge gives.
+    /// The relaxed value is never above the error, and never below the value of less knowledge. This holds for any mix and any
+    /// ranges that contain its percentiles.
     #[test]
     fn it_is_below_the_error_and_the_closer_the_more_is_known() {
         let mut rng = Rng::new(4, "relaxed");
