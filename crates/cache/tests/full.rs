@@ -124,6 +124,22 @@ fn a_volume_without_space_below_is_told_so_and_another_goes_on() {
     }
 }
 
+/// After a power loss at this instant the oracle judges what is read, and then the slow device alone has the same.
+fn cut_here(life: &mut Life) -> Result<(), String> {
+    let mut next = Life::again(life.cut(), life.setup, life.oracle.clone())?;
+    let found = next.read_all()?;
+    slow(&mut next, DiskFaults::default());
+    next.order(CacheControl::Flush);
+    next.settle()?;
+    for (v, found) in (0..).zip(&found) {
+        let below = next.pool.disk(0).peek(extent_of(v).device_offset, SECTORS * SECTOR);
+        if found != below.as_slice() {
+            return Err(format!("the slow device has something else of volume {v} than what was read"));
+        }
+    }
+    Ok(())
+}
+
 /// Changes of dirty extents that find no room, while there is space below for these: each is written back first. The power goes after every
 /// event, and the oracle judges.
 fn changed_without_room(planted: Option<Planted>, shuffle: Option<u64>) -> Result<Life, String> {
@@ -145,10 +161,10 @@ fn changed_without_room(planted: Option<Planted>, shuffle: Option<u64>) -> Resul
         life.run(&[Act::Ask(ask)], &mut |_| Ok(true))?;
         while life.inside() > 0 {
             life.step()?;
-            Life::again(life.cut(), life.setup, life.oracle.clone())?;
+            cut_here(&mut life)?;
         }
         for _ in 0..3 {
-            Life::again(life.cut(), life.setup, life.oracle.clone())?;
+            cut_here(&mut life)?;
             life.step()?;
         }
     }
@@ -157,7 +173,7 @@ fn changed_without_room(planted: Option<Planted>, shuffle: Option<u64>) -> Resul
 
 #[test]
 fn a_change_of_a_dirty_extent_that_finds_no_room_ends_well_where_there_is_space_below() {
-    for shuffle in [None, Some(1), Some(2), Some(3)] {
+    for shuffle in [None, Some(1)] {
         let mut life = changed_without_room(None, shuffle).unwrap();
         assert_eq!(life.errors, []);
         assert!(life.cache().status().counters.diverted > 0);
@@ -311,7 +327,7 @@ fn whatever_finds_no_space_ends_and_nothing_promised_is_lost() {
 #[test]
 fn planted_mistakes_about_space_are_found() {
     for planted in Planted::OF_SPACE {
-        let found = (0..50).find_map(|seed| Some((seed, changed_without_room(Some(planted), Some(seed)).err()?)));
+        let found = (0..10).find_map(|seed| Some((seed, changed_without_room(Some(planted), Some(seed)).err()?)));
         let (seed, why) = found.unwrap_or_else(|| panic!("{planted:?} isn't found"));
         println!("{planted:?}: seed {seed}: {why}");
     }

@@ -203,6 +203,7 @@ fn full_under_a_cache(sharing: &str) {
     let server = Server::start(dir.path(), &config);
     check(&server);
     until("the problem isn't told after a restart", || failing(&server, "vol").is_some());
+    until("it is no event after a restart", || events(&server, "write-back of volume `vol` fails") == 1);
     // Room is made.
     common::ok("mount", &["-o", "remount,size=320m", small.path.to_str().unwrap()]);
     until("the problem stays", || failing(&server, "vol").is_none());
