@@ -200,7 +200,7 @@ ceph: build-deps
 failover: build-deps
 	cargo run --release -p plimsoll-client --example failover_cost
 
-# Three nodes in real time, with noise: percentiles of base, hedged and mitt side by side, seven minutes.
+# Three nodes in real time, under two loads with noise: percentiles of base, hedged and mitt side by side, ten minutes.
 live: build-deps
 	cargo build --release -p plimsoll -p plimsoll-lab
 	target/release/plimsoll lab run mittos-live

@@ -31,6 +31,10 @@ impl Op {
     pub const fn is_change(self) -> bool {
         matches!(self, Op::Write | Op::Trim | Op::WriteZeroes)
     }
+    /// Returns whether it names a range that it may change or read, and carries no bytes: a few bytes on the wire can mean gigabytes.
+    pub const fn is_range(self) -> bool {
+        matches!(self, Op::Trim | Op::WriteZeroes | Op::Cache)
+    }
     /// A short name for logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {
@@ -99,13 +103,13 @@ impl fmt::Debug for IoId {
     }
 }
 
-/// A volume and how many times its number was reused: data kept under one key never show under another, so a
+/// A volume's number, and which of the volumes with that number it is: data kept under one key never show under another, so a
 /// deleted volume's can't come back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct VolumeKey {
     /// The volume's number in its pool; 0 is no volume (a pool's own I/O).
     pub id: u32,
-    /// Number of earlier volumes that had this number.
+    /// Higher than that of every earlier volume with this number; with gaps.
     pub generation: u32,
 }
 

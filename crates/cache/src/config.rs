@@ -79,6 +79,8 @@ pub enum Planted {
     DeadBeforeDurable,
     /// A fill isn't dropped when its extent is written meanwhile.
     StaleFill,
+    /// A write leaves the extent's content in memory that was read ahead.
+    AheadKept,
     /// Dirty duplicates aren't recorded.
     ForgetDirtyDuplicates,
     /// An older epoch of the journal is taken than the newest whole one.
@@ -170,7 +172,7 @@ impl Planted {
     pub const OF_LIVES: Planted = Planted::ConfirmUnflushed;
 
     /// Those that show when the power goes.
-    pub const ALL: [Planted; 22] = [
+    pub const ALL: [Planted; 23] = [
         Planted::NoBarrier,
         Planted::NoDeadRecords,
         Planted::NoRetireRecord,
@@ -183,6 +185,7 @@ impl Planted {
         Planted::CleanBeforeFlush,
         Planted::DeadBeforeDurable,
         Planted::StaleFill,
+        Planted::AheadKept,
         Planted::ForgetDirtyDuplicates,
         Planted::OldJournal,
         Planted::ForgetDeletions,
@@ -298,7 +301,15 @@ impl Default for Shape {
     }
 }
 
+/// Extents that a trim, zeroes or a prefetch may have in one request: the cache looks at each, at its begin and at its end.
+const RANGE_EXTENTS: u64 = 512;
+
 impl Shape {
+    /// Returns the length of the longest trim, zeroes or prefetch that the cache takes without keeping others waiting.
+    pub fn range_bytes(&self) -> u64 {
+        RANGE_EXTENTS * u64::from(self.extent_bytes)
+    }
+
     /// Checks that the configuration is possible.
     ///
     /// # Errors

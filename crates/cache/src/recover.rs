@@ -151,6 +151,8 @@ pub(crate) struct Recovery {
     /// WEUs of dirty extents found at this or an earlier start that no flush was known to have covered.
     doubted: BTreeSet<u32>,
     gone: BTreeSet<VolumeKey>,
+    /// Those of them that were deleted since this start began.
+    forgotten: BTreeSet<VolumeKey>,
     /// See [`Recovered::missed`].
     missed: BTreeSet<VolumeKey>,
     next_weu: u32,
@@ -197,6 +199,7 @@ impl Recovery {
             suspect: BTreeSet::new(),
             doubted: BTreeSet::new(),
             gone: BTreeSet::new(),
+            forgotten: BTreeSet::new(),
             missed: BTreeSet::new(),
             next_weu: 0,
             unreadable: Unreadable::default(),
@@ -230,6 +233,7 @@ impl Recovery {
     /// A volume was deleted: what is found of it from now on doesn't count.
     pub(crate) fn forget(&mut self, key: VolumeKey) {
         self.gone.insert(key);
+        self.forgotten.insert(key);
     }
 
     /// The range of the device that was ordered under `what` was read, or couldn't be.

@@ -49,7 +49,9 @@ impl Cache {
         let mut locked: Vec<Key> = Vec::new();
         let mut needs = 0;
         for key in extents() {
-            self.ahead.remove(key);
+            if !self.planted(Planted::AheadKept) {
+                self.ahead.remove(key);
+            }
             self.recipes.changed(key);
             self.counters.extents_written += 1;
             if cached(self, key) {

@@ -452,3 +452,67 @@ fn a_volume_that_is_deleted_while_starting_stays_deleted() {
     }
     assert!(taken_over > 0 && in_snapshot > 0, "{taken_over} {in_snapshot}");
 }
+
+/// A pool whose cache is told of these volumes of the oracle, and of no others.
+fn told_of(disks: Vec<SimDisk>, setup: &Setup, keys: &[VolumeKey]) -> plimsoll_stack::sim::SimPool {
+    let mut p = plimsoll_stack::sim::SimPool::with_stack(disks, |offers| {
+        let mut s = plimsoll_stack::Stack::new(plimsoll_stack::StackConfig::default(), offers);
+        s.push(Box::new(plimsoll_stack::Front::new()), vec![plimsoll_stack::Target::Node(1)]);
+        let cache = Cache::new(layout(), setup.config).with_known(keys.iter().map(|key| (*key, true)));
+        s.push(Box::new(cache), vec![plimsoll_stack::Target::Node(2), plimsoll_stack::Target::Device(1)]);
+        s.push(Box::new(plimsoll_stack::Map::new()), vec![plimsoll_stack::Target::Device(0)]);
+        s
+    });
+    keys.iter().for_each(|key| announce(&mut p, *key, setup.modes[key.id as usize - 1]));
+    assert_eq!(p.start(), LayerState::Ready);
+    p
+}
+
+/// A start that isn't told of a volume has nothing of it. Nor has any later start, which may be told of its key: after a restore of the
+/// metadata it may be another volume's.
+#[test]
+fn what_is_found_of_an_unknown_volume_never_comes_back() {
+    for mode in [Mode::Through, Mode::Back] {
+        let setup = plain([mode; 2]);
+        let setup = Setup { config: CacheConfig { watermark_percent: 90, ..setup.config }, ..setup };
+        let mut life = written(setup);
+        let keys = [life.oracle.key(0), life.oracle.key(1)];
+        life.stop();
+        let now = life.pool.now();
+        life.pool.with_layer(|c: &mut Cache, out| c.drain(now, out));
+        life.settle().unwrap();
+        let disks = life.killed();
+        let found = |p: &mut plimsoll_stack::sim::SimPool| {
+            let status = p.stack().layer::<Cache>().unwrap().status();
+            (status.start.extents, status.dirty)
+        };
+        let both = found(&mut told_of(disks.clone(), &setup, &keys));
+        let mut p = told_of(disks, &setup, &keys[..1]);
+        let one = found(&mut p);
+        assert!(one.0 > 0 && one.0 < both.0, "{mode:?}: {one:?} of {both:?}");
+        let later = found(&mut told_of(p.lose_power(), &setup, &keys));
+        assert_eq!(later, one, "{mode:?}");
+    }
+}
+
+/// The journal says that a volume was deleted, and the metadata have it, as they were restored from an older backup. The first start has
+/// nothing of it; what is written to it then is there after the next.
+#[test]
+fn a_volume_that_is_there_again_keeps_what_is_written_to_it() {
+    let setup = Setup { known: Some([true; 2]), ..plain([Mode::Back, Mode::Back]) };
+    let setup = Setup { config: CacheConfig { watermark_percent: 90, ..setup.config }, ..setup };
+    let mut life = written(setup);
+    let (key, now) = (life.oracle.key(1), life.pool.now());
+    life.pool.with_layer(|c: &mut Cache, out| c.forget(now, key, out));
+    while life.pool.stack().is_using(key) {
+        life.pool.step().expect("its deletion becomes durable");
+    }
+    let mut life = Life::start(life.cut(), setup, life.oracle.clone()).unwrap();
+    assert_eq!(life.cache().status().dirty, 30, "the other one's");
+    life.ask_extents(Op::Write, 1, 0..30).unwrap();
+    life.settle().unwrap();
+    life.ask_flush(1).unwrap();
+    life.settle().unwrap();
+    let mut next = Life::again(life.cut(), setup, life.oracle.clone()).unwrap();
+    assert_eq!(next.cache().status().dirty, 60);
+}

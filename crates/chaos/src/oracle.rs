@@ -295,6 +295,11 @@ impl Oracle {
         self.volumes[volume] = Volume { generation, units: zeroes(size_bytes) };
     }
 
+    /// Number of a volume among those that had its name.
+    pub fn generation(&self, volume: usize) -> u64 {
+        self.volumes[volume].generation
+    }
+
     /// A volume grew.
     pub fn grown(&mut self, volume: usize, size_bytes: u64) {
         self.volumes[volume].units.resize_with((size_bytes / UNIT) as usize, || vec![Version::left(0)]);

@@ -56,7 +56,9 @@ fn the_lab_lists_runs_keeps_and_reports() {
     let out = lab(&["run", "VF-E10", "--quick", "--trace", "small.csv"]);
     assert_eq!(out.status.code(), Some(1));
     assert!(
-        text(&out.stderr).contains("--trace is for MT-E13, MT-E13-D4, MT-E13-MS, MT-E13-D4-MS, MT-E13-SSD, SCHED-CMP"),
+        text(&out.stderr).contains(
+            "--trace is for MT-E13, MT-E13-D4, MT-E13-MS, MT-E13-D4-MS, MT-E13-HELD-OUT, MT-E13-SSD, SCHED-CMP"
+        ),
         "{}",
         text(&out.stderr)
     );

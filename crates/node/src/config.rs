@@ -214,17 +214,25 @@ impl fmt::Display for ConfigErrors {
 }
 impl std::error::Error for ConfigErrors {}
 
+/// Stands for the file of a configuration that the program has in itself.
+const EMBEDDED: &str = "(embedded default)";
+
 /// The file that a configuration is from: which one, and where its lines begin.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
     file: PathBuf,
+    is_embedded: bool,
     /// Bytes at which lines end.
     ends: Vec<usize>,
 }
 
 impl Source {
     fn new(file: &Path, text: &str) -> Source {
-        Source { file: file.to_path_buf(), ends: text.match_indices('\n').map(|(at, _)| at).collect() }
+        Source {
+            file: file.to_path_buf(),
+            is_embedded: false,
+            ends: text.match_indices('\n').map(|(at, _)| at).collect(),
+        }
     }
 
     /// An error at a place in the text.
@@ -233,9 +241,14 @@ impl Source {
         ConfigError { file: self.file.clone(), line, what }
     }
 
-    /// The file.
+    /// The file; of an embedded configuration a name that says so.
     pub fn file(&self) -> &Path {
-        &self.file
+        if self.is_embedded { Path::new(EMBEDDED) } else { &self.file }
+    }
+
+    /// Returns whether there is no file: the program has the configuration in itself.
+    pub fn is_embedded(&self) -> bool {
+        self.is_embedded
     }
 
     /// The file and the line of a place in the text, for people.
@@ -286,6 +299,16 @@ impl Config {
             }
             _ => Err(ConfigErrors(errors)),
         }
+    }
+
+    /// Checks a text that the program has in itself. Relative paths in it are taken from `folder`.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn embedded(text: &str, folder: &Path) -> Result<Config, ConfigErrors> {
+        let mut config = Config::parse(text, &folder.join(EMBEDDED))?;
+        config.source.is_embedded = true;
+        Ok(config)
     }
 
     /// Adds what is wrong with it: the first error of each pool, tenant, volume and grant.

@@ -146,7 +146,7 @@ fn restore(device: &Path, from: &Path, older: bool, yes: bool, json: bool) -> Re
     }
     println!("{}: {volumes} volumes are restored and verified; {age}", device.display());
     if zeroed_bytes > 0 {
-        println!("  free space, {}, was zeroed", bytes(zeroed_bytes));
+        println!("  {} were zeroed: free space, and space that other volumes had since", bytes(zeroed_bytes));
     }
     Ok(())
 }

@@ -177,6 +177,12 @@ fn a_renamed_volume_keeps_its_data_and_settings_and_whoever_uses_it_keeps_its_na
     assert_eq!(volumes(&server), ["new", "taken", "vol"]);
     let shown = server.control("GET", "/v1/volumes/new").json();
     assert_eq!((&shown["behind"], &shown["promise"]["deadline_us"]), (&json!("unclean stop"), &json!(30_000)));
+    // The alert for an end that wasn't orderly goes by this metric.
+    let metrics = server.control("GET", "/metrics").body;
+    for (volume, behind) in [("new", 1), ("taken", 0)] {
+        let sample = format!("volume=\"{volume}\",reason=\"unclean stop\"}} {behind}\n");
+        assert!(metrics.contains(&sample), "{sample}: {metrics}");
+    }
     let mut client = Client::connect(&server.socket(), "new").unwrap();
     assert_eq!(client.read(0, 8192).unwrap().unwrap(), [[7; 4096], [8; 4096]].concat());
     drop(client);

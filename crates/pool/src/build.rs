@@ -12,6 +12,7 @@ use plimsoll_logs::{Layout as LogsLayout, Logs};
 use plimsoll_sched::admission::Admission;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_stack::ranges::RANGE_BYTES;
 use plimsoll_stack::{Front, Layer, Map, Offer, Stack};
 use plimsoll_throttle::Throttle;
 
@@ -28,6 +29,10 @@ pub const UNLIMITED: Offer =
 
 /// Bytes of a page in memory.
 const PAGE_BYTES: u64 = 4096;
+/// Pages of the longest trim or zeroes that a page cache takes without keeping others waiting: it looks at each.
+const RANGE_PAGES: u64 = 4096;
+/// The same in bytes of a modelled drive, which is busy for their time.
+const MODEL_RANGE_BYTES: u64 = 16 << 20;
 
 /// Builds the model of a plan before a device of this size.
 pub type Models<'a> = dyn FnMut(&ModelPlan, u64) -> Result<AnyModel, BadPlan> + 'a;
@@ -64,7 +69,14 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
     if *throttle {
         w.chain("throttle", Box::new(Throttle::new()));
     }
-    w.chain("front", Box::new(Front::new()));
+    let parts = [
+        cache.map(|c| c.shape.range_bytes()),
+        memory.as_ref().map(|_| RANGE_PAGES * PAGE_BYTES),
+        logs.as_ref().map(|_| plimsoll_logs::config::RANGE_BYTES),
+        model.as_ref().map(|_| MODEL_RANGE_BYTES),
+    ];
+    let parts = parts.into_iter().flatten().fold(RANGE_BYTES, u64::min);
+    w.chain("front", Box::new(Front::new().with_parts(parts)));
     if let Some(config) = cores {
         config.check().map_err(BadPlan)?;
         w.chain("cores", Box::new(Cores::new(config.clone())));
@@ -104,7 +116,8 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
         }
         w.chain("fence", Box::new(Fence::new(f.clone())));
     }
-    let (queue, model) = scheduled(scheduler, model, below.size_bytes)?;
+    let has_room = admission.is_some_and(|a| a.room.is_some());
+    let (queue, model) = scheduled(scheduler, has_room, model, below.size_bytes)?;
     w.chain("scheduler", queue);
     if let Some(model) = model {
         w.chain("model", Box::new(model));
@@ -189,7 +202,13 @@ fn cache_layer(c: &CachePlan, fast: &Offer) -> Result<Cache, BadPlan> {
 /// The scheduler, and the model with the predictor that the scheduler needs.
 type Scheduled = (Box<dyn Layer>, Option<ModelLayer<AnyModel>>);
 
-fn scheduled(s: &SchedulerPlan, model: Option<ModelLayer<AnyModel>>, below_bytes: u64) -> Result<Scheduled, BadPlan> {
+fn scheduled(
+    s: &SchedulerPlan,
+    has_room: bool,
+    model: Option<ModelLayer<AnyModel>>,
+    below_bytes: u64,
+) -> Result<Scheduled, BadPlan> {
+    let options = SchedulerOptions { has_room, ..s.options };
     if s.options.depth == 0 {
         return Err(BadPlan("depth 0 would serve nothing".into()));
     }
@@ -218,10 +237,10 @@ fn scheduled(s: &SchedulerPlan, model: Option<ModelLayer<AnyModel>>, below_bytes
                 MittSsd::new(flash, SsdPrecision::FULL)
             }
         };
-        let queue = s.kind.layer(&s.options, DiskModel::unknown(0));
+        let queue = s.kind.layer(&options, DiskModel::unknown(0));
         return Ok((queue, Some(model.with_predictor(Box::new(predictor)))));
     }
     // A modelled disk's profile is of all of it, however small the device behind it.
     let size_bytes = model.as_ref().map_or(below_bytes, |m| m.model().size_bytes());
-    Ok((s.kind.layer(&s.options, s.costs.of_disk(size_bytes)?), model))
+    Ok((s.kind.layer(&options, s.costs.of_disk(size_bytes)?), model))
 }

@@ -5,15 +5,19 @@
 //!
 //! A map that is older than the pool shows less than there is, and calls space free that has somebody's data. So a restore says how old the
 //! backup is, by the metadata that is still there or by the witness of its newest change, and refuses an older one unless it is asked to.
-//! Unless the backup has the pool's own map, all space that it calls free is zeroed: free space reads as zeroes.
+//! Unless the backup has the pool's own map, all space that it calls free is zeroed: free space reads as zeroes. So is what it calls a
+//! volume's and is another volume's by the metadata that are still there. If none are, nobody knows of such space.
+//!
+//! Knowledge of the pool on other devices, which an older backup takes back: `older.rs`.
 //!
 //! A restore that is broken off leaves a note (`unfinished.rs`), by which every start refuses the pool and the same restore goes on.
 
 use crate::device::{
-    DeviceError, DeviceErrorKind, First, Locked, ROLE_MAIN, first_bytes, lock, open_meta, open_restored_meta, owner,
+    DeviceError, DeviceErrorKind, First, Locked, ROLE_MAIN, first_bytes, lock, open_restored_meta, owner,
     read_superblock, write_superblock,
 };
-use crate::meta::{MetaError, MetaStore, MetaView};
+use crate::meta::{CACHE_ROW, MetaError, MetaStore, MetaView};
+use crate::older::Found;
 use crate::probe::Probe;
 use crate::record::{ReplicaRecord, tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
 use crate::region::{HEADER_BYTES, Medium, RegionBackend, clear_slots, witness_of};
@@ -36,7 +40,7 @@ pub const BACKUP_FORMAT: u64 = 1;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Backup {
     superblock: Superblock,
-    state: State,
+    pub(crate) state: State,
 }
 
 /// Age of a backup, by what is left of the pool's metadata.
@@ -72,7 +76,7 @@ pub struct Restored {
     pub age: Age,
     /// Volumes of the pool, those being deleted included.
     pub volumes: usize,
-    /// Bytes of free space that were zeroed.
+    /// Bytes that were zeroed: free space, and space of volumes that other volumes had since.
     pub zeroed_bytes: u64,
 }
 
@@ -185,7 +189,8 @@ impl Backup {
             return Err(RestoreError::Backup(what.into()));
         }
         let free_bytes = self.put_and_verify(&medium, &probe, &found).map_err(on_device)?;
-        let zeroed_bytes = if found.is_same { 0 } else { free_bytes };
+        let others_bytes: u64 = self.of_others(&found).iter().map(|(_, len)| len).sum();
+        let zeroed_bytes = if found.is_same { 0 } else { free_bytes + others_bytes };
         Ok(Restored { age: found.age, volumes: self.volumes(), zeroed_bytes })
     }
 
@@ -238,24 +243,29 @@ impl Backup {
         must_be_ours(note.map(|n| n.device_uuid))?;
         must_be_ours(witness.map(|w| w.device_uuid))?;
         let sequence = there.as_ref().map_or(0, |s| s.sequence).max(witness.map_or(0, |w| w.superblock));
+        // Also of a device on which a restore isn't finished: as long as the metadata can be read, they tell whose the data are.
+        let store = there.as_ref().and_then(|s| open_restored_meta(medium.clone(), s, u64::MAX).ok());
+        let state = store.map(|s| s.state().clone());
         if let Some(note) = note {
-            return Ok(self.after(note, sequence));
+            return Ok(self.after(note, sequence, state));
         }
         let formatted = there.as_ref().is_some_and(|s| s.formatted);
-        let store = there.as_ref().and_then(|s| open_meta(medium.clone(), s, u64::MAX).ok());
-        let changes = store.as_ref().map(|s| s.state().commit).or(witness.map(|w| w.changes));
-        let is_same = changes == Some(self.state.commit)
-            || store.as_ref().is_some_and(|s| essence(s.state()) == essence(&self.state));
-        Ok(Found { age: self.age(changes, is_same), is_same, sequence, formatted, changes, goes_on: false })
+        let changes = state.as_ref().map(|s| s.commit).or(witness.map(|w| w.changes));
+        let cache_generation = state.as_ref().map(|s| s.generations.get(&CACHE_ROW).copied().unwrap_or(0));
+        let is_same =
+            changes == Some(self.state.commit) || state.as_ref().is_some_and(|s| essence(s) == essence(&self.state));
+        let age = self.age(changes, is_same);
+        Ok(Found { age, is_same, sequence, formatted, changes, cache_generation, state, goes_on: false })
     }
 
-    /// A device on which a restore isn't finished: its metadata say nothing of what they were before.
-    fn after(&self, note: Note, sequence: u64) -> Found {
+    /// A device on which a restore isn't finished: the note says what its metadata were before.
+    fn after(&self, note: Note, sequence: u64, state: Option<State>) -> Found {
         let goes_on = note.backup == self.id();
         let is_same = goes_on && note.is_same;
         let age = if goes_on { self.age(note.changes, is_same) } else { Age::Unfinished };
         let sequence = sequence.max(note.sequence);
-        Found { age, is_same, sequence, formatted: note.formatted, changes: note.changes, goes_on }
+        let Note { changes, formatted, cache_generation, .. } = note;
+        Found { age, is_same, sequence, formatted, changes, cache_generation, state, goes_on }
     }
 
     fn age(&self, changes: Option<u64>, is_same: bool) -> Age {
@@ -273,12 +283,8 @@ impl Backup {
             formatted: found.formatted || self.superblock.formatted,
             ..self.superblock.clone()
         };
-        let changes = found.changes.unwrap_or(0).max(self.state.commit);
-        let mut state = State { commit: changes + 1, ..restored(&self.state) };
+        let state = if found.is_same { self.same(found) } else { self.older(found) };
         let (home, metadata) = (self.region(RegionKind::Home), self.region(RegionKind::Metadata));
-        if !found.is_same {
-            state.spend_free_ids(home);
-        }
         let space = state.check(home).map_err(|what| DeviceErrorKind::Meta(MetaError::Corrupt { what }))?;
         let note = Note {
             backup: self.id(),
@@ -287,9 +293,15 @@ impl Backup {
             changes: found.changes,
             is_same: found.is_same,
             formatted: found.formatted,
+            cache_generation: found.cache_generation,
         };
         note.write(medium, metadata).map_err(io("cannot write its metadata"))?;
         if !found.is_same {
+            // As long as the metadata tell whose it is: a restore that is broken off here finds it again.
+            for (offset, len) in self.of_others(found) {
+                medium.0.zero(offset, len).map_err(io("cannot zero what other volumes had since"))?;
+            }
+            medium.sync().map_err(io("cannot sync it"))?;
             // Metadata that are still whole show volumes in what is zeroed now, also to programs that don't know the note.
             clear_slots(medium, metadata).map_err(io("cannot write its metadata"))?;
             medium.sync().map_err(io("cannot sync it"))?;
@@ -312,20 +324,6 @@ fn io(doing: &'static str) -> impl Fn(std::io::Error) -> DeviceErrorKind {
     move |error| DeviceErrorKind::Io { doing, error }
 }
 
-/// Remains of a device's metadata.
-struct Found {
-    age: Age,
-    /// The backup's map is the pool's: what it calls free reads as zeroes.
-    is_same: bool,
-    /// The newest sequence of a superblock that is known.
-    sequence: u64,
-    formatted: bool,
-    /// The newest change, if it is known.
-    changes: Option<u64>,
-    /// A restore of this backup isn't finished.
-    goes_on: bool,
-}
-
 /// True if the superblocks and the beginning of the metadata are zeroes.
 fn is_blank(medium: &impl Medium) -> Result<bool, DeviceErrorKind> {
     let mut b = vec![0; (REGION_ALIGN + HEADER_BYTES) as usize];
@@ -338,17 +336,6 @@ fn essence(state: &State) -> State {
     let mut state = State { commit: 0, ..state.clone() };
     for v in state.volumes.values_mut() {
         (v.replica, v.behind) = (ReplicaRecord::default(), None);
-    }
-    state
-}
-
-/// The rows as they are put back. Nobody knows what volumes were written since: each may lack other replicas' changes, and only the cache
-/// may have its latest.
-fn restored(state: &State) -> State {
-    let mut state = state.clone();
-    for v in state.volumes.values_mut() {
-        v.replica.open = true;
-        v.behind = None;
     }
     state
 }

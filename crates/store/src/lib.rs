@@ -18,6 +18,7 @@ mod db;
 pub mod device;
 mod earlier;
 pub mod meta;
+mod older;
 mod probe;
 pub mod record;
 pub mod region;

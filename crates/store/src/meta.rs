@@ -194,7 +194,7 @@ impl MetaError {
 const STRICT_VOLUMES_MAX: usize = 256;
 
 /// Among the generations of volumes' ids: 0 is no volume's.
-const CACHE_ROW: u32 = 0;
+pub(crate) const CACHE_ROW: u32 = 0;
 
 /// The store's contents as of its newest durable change.
 #[derive(Clone, Debug)]
@@ -362,7 +362,8 @@ impl MetaStore {
             behind: None,
             given_up: None,
         };
-        self.commit(vec![Edit::PutName(volume.name.clone(), id), Edit::PutVolume(volume.clone())], false)?;
+        let (name, own) = (Edit::PutName(volume.name.clone(), id), Edit::PutGeneration(id, generation));
+        self.commit(vec![name, own, Edit::PutVolume(volume.clone())], false)?;
         self.lowest_free_id = id + 1;
         Ok(volume)
     }
@@ -525,7 +526,7 @@ impl MetaStore {
         Ok(volume)
     }
 
-    /// Gives back the space of a volume being deleted. The next volume with its id has the next generation.
+    /// Gives back the space of a volume being deleted. The next volume with its id has a higher generation.
     ///
     /// # Errors
     /// [`MetaError::NotDeleting`] or a failing storage.

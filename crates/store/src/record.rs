@@ -42,7 +42,7 @@ pub enum VolumeState {
 /// A volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VolumeRecord {
-    /// Its number, and how many had it before.
+    /// Its number, and the generation of that: no other volume of the pool ever has both.
     pub key: VolumeKey,
     /// Its name.
     pub name: String,

@@ -1,13 +1,9 @@
 //! The metadata store's contents in memory, and the edits that change them.
 
-use crate::meta::VOLUMES_MAX;
 use crate::record::{CacheRecord, SettingsRecord, TenantRecord, VolumeRecord, VolumeState};
 use crate::space::{GRANULE_BYTES, Space};
 use crate::superblock::Region;
 use std::collections::BTreeMap;
-
-/// Generations that an id skips when nobody knows which were used: one is spent by a deletion.
-const GENERATIONS_SPENT: u32 = 1 << 16;
 
 /// One change of one row. A mutation is a list of these, made durable in one transaction and then applied in memory.
 #[derive(Clone, PartialEq, Debug)]
@@ -16,7 +12,8 @@ pub(crate) enum Edit {
     DropVolume(u32),
     PutName(String, u32),
     DropName(String),
-    /// The generation that the next volume with this id gets.
+    /// The generation of the volume with this id, or, where there is none, the least that the next one may get. Of id 0: how often the
+    /// cache's device was declared out of date.
     PutGeneration(u32, u32),
     /// Undoes the first [`Edit::PutGeneration`] of an id; never written.
     DropGeneration(u32),
@@ -156,22 +153,18 @@ impl State {
         Ok(space)
     }
 
-    /// Gives each id that no volume has generations of its own: volumes that aren't in these rows may have had those before, and the cache may
-    /// still have extents of theirs. A volume takes a granule at least, which bounds the ids.
-    pub(crate) fn spend_free_ids(&mut self, home: Region) {
-        let ids = (home.len / GRANULE_BYTES).min(VOLUMES_MAX as u64) as u32;
-        for id in (1..=ids).filter(|id| !self.volumes.contains_key(id)) {
-            let generation = self.generations.entry(id).or_default();
-            *generation = generation.saturating_add(GENERATIONS_SPENT).min(u32::MAX - 1);
-        }
-    }
-
-    /// The lowest id, from `lowest` on, that no volume has, and the generation its next use gets. 0 is no volume's id.
+    /// The lowest id, from `lowest` on, that no volume has, and the generation of a volume that the next change makes with it. 0 is no
+    /// volume's id.
+    ///
+    /// The generation is the number of that change: a restore goes on above all numbers of changes, so no key is ever given twice. Earlier
+    /// programs counted an id's volumes instead. Their next number applies where it is higher, and after 2^32 changes.
     pub(crate) fn next_key(&self, lowest: u32) -> (u32, u32) {
         let mut id = lowest;
         while self.volumes.contains_key(&id) || self.generations.get(&id) == Some(&u32::MAX) {
             id += 1;
         }
-        (id, self.generations.get(&id).copied().unwrap_or(0))
+        let counted = self.generations.get(&id).copied().unwrap_or(0);
+        let change = u32::try_from(self.commit + 1).ok().filter(|change| *change < u32::MAX);
+        (id, counted.max(change.unwrap_or(0)))
     }
 }

@@ -9,7 +9,8 @@
 //!      32  newest sequence of a superblock that was known, u64
 //!      40  newest change that was known, u64
 //!      48  1 if that change was known, 2 if the backup's map was the pool's, 4 if logs or a cache were formatted; their sum
-//!      49  zero, 7 bytes
+//!      49  zero, 3 bytes
+//!      52  generation of the pool's cache plus one, u32; 0 if it wasn't known
 //!      56  xxh3-64 of 0..56
 //! ```
 //! The second copy is written and synced before the first, and removed after it. The first holds if it is valid, otherwise the second.
@@ -36,6 +37,8 @@ pub(crate) struct Note {
     pub(crate) changes: Option<u64>,
     pub(crate) is_same: bool,
     pub(crate) formatted: bool,
+    /// `None` if it wasn't known how often the cache's device was declared out of date.
+    pub(crate) cache_generation: Option<u32>,
 }
 
 impl Note {
@@ -47,6 +50,7 @@ impl Note {
         b[32..40].copy_from_slice(&self.sequence.to_le_bytes());
         b[40..48].copy_from_slice(&self.changes.unwrap_or(0).to_le_bytes());
         b[48] = u8::from(self.changes.is_some()) | u8::from(self.is_same) << 1 | u8::from(self.formatted) << 2;
+        b[52..56].copy_from_slice(&self.cache_generation.map_or(0, |n| n.saturating_add(1)).to_le_bytes());
         let checksum = xxh3_64(&b[..56]);
         b[56..].copy_from_slice(&checksum.to_le_bytes());
         b
@@ -64,6 +68,7 @@ impl Note {
             changes: (b[48] & 1 != 0).then_some(number(40)),
             is_same: b[48] & 2 != 0,
             formatted: b[48] & 4 != 0,
+            cache_generation: u32::from_le_bytes(b[52..56].try_into().expect("four bytes")).checked_sub(1),
         })
     }
 
@@ -106,8 +111,15 @@ mod tests {
     fn a_note_is_read_back_and_a_changed_one_is_none() {
         for changes in [None, Some(u64::MAX)] {
             for (is_same, formatted) in [(false, true), (true, false)] {
-                let note =
-                    Note { backup: 7, device_uuid: Uuid::from_u128(9), sequence: 3, changes, is_same, formatted };
+                let note = Note {
+                    backup: 7,
+                    device_uuid: Uuid::from_u128(9),
+                    sequence: 3,
+                    changes,
+                    is_same,
+                    formatted,
+                    cache_generation: is_same.then_some(0),
+                };
                 let b = note.encode();
                 assert_eq!(Note::decode(&b), Some(note));
                 for at in 0..NOTE_BYTES {

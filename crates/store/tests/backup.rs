@@ -1,13 +1,14 @@
 //! Metadata that are lost and restored from a backup: the map is right, and nothing is restored over what it must not.
 
-use plimsoll_base::Class;
+use plimsoll_base::{Class, Rng, VolumeKey};
 use plimsoll_store::{
     Age, Backup, CreateOptions, DeviceErrorKind, DeviceFile, Expect, MetaStore, NewVolume, RestoreError, TenantLimits,
     TenantRecord, Uuid,
 };
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
 
@@ -101,7 +102,7 @@ fn an_older_backup_is_told_and_its_free_space_is_zeroed() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("p.img");
     let (mut store, device, text) = pool(&path);
-    let backup = Backup::parse(&text).expect("a backup");
+    let (backup, key) = (Backup::parse(&text).expect("a backup"), store.volume("a").expect("there").key);
     assert!(matches!(
         backup.restore(&path, true),
         Err(RestoreError::Device(e)) if matches!(e.kind, DeviceErrorKind::Locked { .. })
@@ -120,13 +121,181 @@ fn an_older_backup_is_told_and_its_free_space_is_zeroed() {
     assert_eq!(done.age, Age::Older(1));
     let (_device, store) = open(&path);
     assert_eq!(store.volumes().count(), 2);
-    let generation = |name: &str| store.volume(name).map(|v| v.key.generation);
-    assert_eq!((generation("a"), generation("later")), (Some(0), None));
+    assert_eq!((store.volume("a").map(|v| v.key), store.volume("later")), (Some(key), None));
     assert_eq!((done.zeroed_bytes, read(&path, at)), (store.free_bytes(), 0), "what is free reads as zeroes");
-    // The next volume isn't taken for one that was made since and is in no map.
-    let mut store = store;
-    add(&mut store, "next", 1);
-    assert!(store.volume("next").expect("made").key.generation > 1000);
+}
+
+fn delete(store: &mut MetaStore, name: &str) {
+    let id = store.begin_delete(name).expect("there").key.id;
+    store.finish_delete(id).expect("deleted");
+}
+
+/// A pool in a history in which keys are given.
+struct History {
+    path: PathBuf,
+    open: Option<(DeviceFile, MetaStore)>,
+    /// Keys of all volumes that were ever made, whether they are in the metadata or not.
+    keys: BTreeSet<VolumeKey>,
+    /// Volumes that were ever made.
+    made: u64,
+    backups: Vec<Backup>,
+}
+
+/// Steps of a history, each as probable as it is often here.
+const STEPS: [Step; 12] = {
+    use Step::*;
+    [Make, Make, Make, Make, Delete, Delete, Delete, BeginDelete, FinishDelete, Backup, Restore, Restart]
+};
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Make,
+    Delete,
+    BeginDelete,
+    FinishDelete,
+    Backup,
+    Restore,
+    Restart,
+}
+
+impl History {
+    fn begin(path: PathBuf) -> History {
+        drop(create(&path).open_meta(u64::MAX).expect("formatted"));
+        let open = Some(open(&path));
+        History { path, open, keys: BTreeSet::new(), made: 0, backups: Vec::new() }
+    }
+
+    fn store(&mut self) -> &mut MetaStore {
+        &mut self.open.as_mut().expect("open").1
+    }
+
+    /// Makes a volume. Fails if its key was another's.
+    fn make(&mut self) -> Result<(), String> {
+        self.made += 1;
+        let name = format!("v{}", self.made);
+        if self.store().free_bytes() < MIB {
+            return Ok(());
+        }
+        add(self.store(), &name, 1);
+        let key = self.store().volume(&name).expect("made").key;
+        if self.keys.insert(key) { Ok(()) } else { Err(format!("{key:?} is given again")) }
+    }
+
+    fn step(&mut self, step: Step, rng: &mut Rng) -> Result<(), String> {
+        let names: Vec<String> = self.store().volumes().map(|v| v.name.clone()).collect();
+        let one = (!names.is_empty()).then(|| names[rng.below(names.len() as u64) as usize].clone());
+        match (step, one) {
+            (Step::Make, _) => self.make()?,
+            (Step::Delete, Some(name)) => delete(self.store(), &name),
+            (Step::BeginDelete, Some(name)) => drop(self.store().begin_delete(&name).expect("there")),
+            (Step::FinishDelete, _) => {
+                let ids: Vec<u32> = self.store().deleting().map(|v| v.key.id).collect();
+                ids.into_iter().for_each(|id| self.store().finish_delete(id).expect("deleting"));
+            }
+            (Step::Backup, _) => {
+                let (device, store) = self.open.as_ref().expect("open");
+                self.backups.push(Backup::of(device.superblock(), store));
+            }
+            (Step::Restore, _) if !self.backups.is_empty() => {
+                self.open = None;
+                // Nothing, the store's pages, or superblocks and pages are lost before: something tells the newest change.
+                match rng.below(3) {
+                    0 => {}
+                    1 => write_zeroes(&self.path, MIB + 8192, 64 << 10),
+                    _ => [(0, 8192), (MIB + 8192, 64 << 10)]
+                        .into_iter()
+                        .for_each(|(at, len)| write_zeroes(&self.path, at, len)),
+                }
+                let backup = &self.backups[rng.below(self.backups.len() as u64) as usize];
+                backup.restore(&self.path, true).map_err(|e| e.to_string())?;
+                self.open = Some(open(&self.path));
+            }
+            (Step::Restart, _) => {
+                self.open = None;
+                self.open = Some(open(&self.path));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Volumes come and go, and any backup is restored at any time, over metadata that are there or lost: no volume ever gets a key that another
+/// had. The cache may have data under each of them.
+#[test]
+fn no_key_is_given_twice_whatever_is_restored() {
+    for seed in 0..6 {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut history = History::begin(dir.path().join("p.img"));
+        let mut rng = Rng::new(seed, "keys");
+        for n in 0..120 {
+            let step = STEPS[rng.below(STEPS.len() as u64) as usize];
+            history.step(step, &mut rng).unwrap_or_else(|e| panic!("seed {seed}, step {n}, {step:?}: {e}"));
+        }
+        assert!(history.keys.len() > 20 && history.backups.len() > 3, "{} keys", history.keys.len());
+    }
+}
+
+/// All that could tell the newest change is lost, and volumes were made and deleted since the backup: their keys aren't given again.
+#[test]
+fn no_key_is_given_twice_after_all_is_lost() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut history = History::begin(dir.path().join("p.img"));
+    let mut rng = Rng::new(1, "lost");
+    history.make().expect("new");
+    history.step(Step::Backup, &mut rng).expect("a backup");
+    for _ in 0..30 {
+        history.make().expect("new");
+        history.step(Step::Delete, &mut rng).expect("one is there");
+    }
+    history.open = None;
+    write_zeroes(&history.path, 0, 2 * MIB);
+    let age = history.backups[0].restore(&history.path, true).expect("asked to").age;
+    assert_eq!(age, Age::Unknown);
+    history.open = Some(open(&history.path));
+    for _ in 0..30 {
+        history.step(Step::Delete, &mut rng).expect("one is there");
+        history.make().unwrap();
+    }
+}
+
+/// A restore takes back neither the number of times that the cache's device was out of date nor what was given up.
+#[test]
+fn a_cache_that_was_out_of_date_or_given_up_since_stays_so() {
+    for (offset, len) in [(0, 0), (MIB + 8192, 64 << 10), (0, 2 * MIB)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("p.img");
+        let (mut store, device, _) = pool(&path);
+        store.outdate_cache().expect("noted");
+        let backup = Backup::of(device.superblock(), &store);
+        let mut devices = vec![store.cache_generation()];
+        store.outdate_cache().expect("noted");
+        devices.push(store.cache_generation());
+        let given_up = store.give_up("a").expect("there").given_up;
+        devices.push(store.cache_generation());
+        drop((store, device));
+        write_zeroes(&path, offset, len);
+        for restores in 0..3 {
+            backup.restore(&path, true).expect("asked to");
+            let (_device, mut store) = open(&path);
+            let generation = store.cache_generation();
+            assert!(devices.iter().all(|g| g % 65_536 != generation % 65_536), "{generation} was {devices:?}");
+            assert!(generation - devices[0] < 30_000, "{generation}");
+            if restores == 0 && len == 0 {
+                assert_eq!(store.volume("a").expect("there").given_up, given_up);
+            }
+            devices.push(generation);
+            add(&mut store, "next", 1);
+        }
+    }
+    // A pool that never had a cache doesn't wait for one.
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("p.img");
+    let (mut store, device, text) = pool(&path);
+    add(&mut store, "later", 1);
+    drop((store, device));
+    Backup::parse(&text).expect("a backup").restore(&path, true).expect("asked to");
+    assert_eq!(open(&path).1.cache_generation(), 0);
 }
 
 #[test]

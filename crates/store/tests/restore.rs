@@ -10,7 +10,7 @@ use plimsoll_store::{
     Age, Backup, CreateOptions, DeviceErrorKind, Expect, Medium, MetaError, MetaStore, NewVolume, RemoteDevice,
     RestoreError, TenantLimits, TenantRecord, Uuid,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -40,13 +40,16 @@ fn add(store: &mut MetaStore, name: &str, mib: u64) {
     store.create_volume(new).expect("room");
 }
 
-/// Writes a volume's number into each of its granules, as its owner would.
+/// Writes its name's first letter into each of a volume's granules, as its owner would.
 fn fill(disk: &Disk, store: &MetaStore, name: &str) {
-    let v = store.volume(name).expect("there");
     for at in granules(store, name) {
-        disk.write_at(&[v.key.id as u8 + 100; DATA_BYTES], at).expect("written");
+        disk.write_at(&[letter(name); DATA_BYTES], at).expect("written");
     }
     disk.sync().expect("synced");
+}
+
+fn letter(name: &str) -> u8 {
+    name.as_bytes()[0]
 }
 
 fn granules(store: &MetaStore, name: &str) -> Vec<u64> {
@@ -79,6 +82,8 @@ struct Case {
     /// Volumes that the backup has, and the first byte of each of their granules.
     after: Shown,
     data: BTreeMap<u64, u8>,
+    /// Granules that the backup calls a volume's, and that have another's data.
+    others: BTreeSet<u64>,
 }
 
 /// Changes of a device since its backup was taken.
@@ -87,6 +92,8 @@ enum Since {
     Nothing,
     /// A volume was made.
     Made,
+    /// A volume was deleted, and another made in its place, with its number.
+    Replaced,
     /// The metadata store's pages were lost.
     PagesLost,
     /// Both superblocks were lost.
@@ -109,14 +116,25 @@ fn case(since: Since) -> Case {
     store.begin_delete("gone").expect("there");
     let backup = Backup::parse(&Backup::of(device.superblock(), &store).text()).expect("a backup");
     let after = shown(&store);
-    if since == Since::Made {
-        add(&mut store, "later", 1);
+    let mut others = BTreeSet::new();
+    if matches!(since, Since::Made | Since::Replaced) {
+        if since == Since::Replaced {
+            let id = store.begin_delete("b").expect("there").key.id;
+            for at in &after["b"] {
+                disk.write_at(&[0; DATA_BYTES], *at).expect("written");
+            }
+            store.finish_delete(id).expect("deleted");
+        }
+        add(&mut store, "later", if since == Since::Replaced { 2 } else { 1 });
         fill(&disk, &store, "later");
+        let of_b = after["b"].iter().copied();
+        others.extend(granules(&store, "later").into_iter().filter(|at| of_b.clone().any(|b| b == *at)));
+        assert_eq!(others.len(), if since == Since::Replaced { 2 } else { 0 });
     }
     drop((store, device));
     let lose = |offset: u64, len: u64| disk.write_at(&vec![0; len as usize], offset).expect("written");
     match since {
-        Since::Nothing | Since::Made => {}
+        Since::Nothing | Since::Made | Since::Replaced => {}
         Since::PagesLost => lose(MIB + 8192, 64 << 10),
         Since::SuperblocksLost => lose(0, 8192),
         Since::AllLost => lose(0, 2 * MIB),
@@ -124,14 +142,15 @@ fn case(since: Since) -> Case {
     disk.sync().expect("synced");
     let (older, age) = match since {
         Since::Made => (true, Age::Older(1)),
+        Since::Replaced => (true, Age::Older(3)),
         Since::AllLost => (true, Age::Unknown),
         _ => (false, Age::Current),
     };
     let before = open(&disk).ok().map(|(_, store)| shown(&store));
-    assert_eq!(before.is_some(), matches!(since, Since::Nothing | Since::Made), "{since:?}");
+    assert_eq!(before.is_some(), matches!(since, Since::Nothing | Since::Made | Since::Replaced), "{since:?}");
     let data = after.values().flatten().map(|at| (*at, first_byte(&disk, *at))).collect();
     // Opening wrote, too.
-    Case { disk: disk.copy(), backup, older, age, before, after, data }
+    Case { disk: disk.copy(), backup, older, age, before, after, data, others }
 }
 
 /// After a power loss: `Ok(true)` if the new metadata are there, `Ok(false)` if a restore is to be finished or the old are there.
@@ -147,17 +166,17 @@ fn judge(case: &Case, disk: &Disk) -> Result<bool, String> {
     if now.is_empty() {
         return Err("the pool is shown without any volume".into());
     }
+    let is_new = store.volumes().all(|v| v.replica.open);
     for (name, granules) in &now {
-        let id = store.volume(name).expect("there").key.id as u8;
         for at in granules {
             match first_byte(disk, *at) {
-                own if own == id + 100 => {}
+                0 if is_new && case.others.contains(at) => {}
+                own if own == letter(name) => {}
                 0 => return Err(format!("{name} is shown, and its granule at {at} is zeroed")),
-                other => return Err(format!("{name} is shown with data of volume {}", other - 100)),
+                other => return Err(format!("{name} is shown with data of {:?}", char::from(other))),
             }
         }
     }
-    let is_new = store.volumes().all(|v| v.replica.open);
     match (is_new, &case.before) {
         (true, _) if now == case.after => free_is_zero(case, disk, &store).map(|()| true),
         (false, Some(before)) if now == *before => Ok(false),
@@ -225,7 +244,8 @@ fn lose_power_everywhere(case: &Case, step: usize, rng: &mut Rng) -> (u64, Resul
     (calls, all)
 }
 
-const ALL: [Since; 5] = [Since::Nothing, Since::Made, Since::PagesLost, Since::SuperblocksLost, Since::AllLost];
+const ALL: [Since; 6] =
+    [Since::Nothing, Since::Made, Since::Replaced, Since::PagesLost, Since::SuperblocksLost, Since::AllLost];
 
 /// `PLIMSOLL_RESTORE_SEEDS` says how often each call is the last.
 #[test]
@@ -234,7 +254,7 @@ fn power_lost_at_any_call_of_a_restore_leaves_old_new_or_an_unfinished_one() {
     for since in ALL {
         let case = case(since);
         // What was lost before makes little difference: not every call, unless all seeds are run.
-        let step = if seeds > 1 || matches!(since, Since::Nothing | Since::Made) { 1 } else { 4 };
+        let step = if seeds > 1 || matches!(since, Since::Nothing | Since::Made | Since::Replaced) { 1 } else { 4 };
         for seed in 0..seeds {
             let (calls, result) = lose_power_everywhere(&case, step, &mut Rng::new(seed, "restore"));
             assert!(calls > 20, "{calls} calls are too few to tell");

@@ -60,7 +60,13 @@ impl Recovery {
                     _ => self.found_volume(e.name.volume, world),
                 };
                 last = Some((e.name.volume, volume));
-                let Some(volume) = volume else { continue };
+                let Some(volume) = volume else {
+                    // Should its key ever be a volume's again, as after a restore of the metadata, nothing of it comes back.
+                    if self.is_gone(&e.name.volume, world) {
+                        set_bit(&mut world.index.weu_mut(weu).dead, slot);
+                    }
+                    continue;
+                };
                 whose = whose.or(Some(world.volumes[volume as usize].partition));
                 let key = Key::new(volume, e.name.extent);
                 match e.what {
@@ -90,6 +96,11 @@ impl Recovery {
     /// True if the volume was deleted.
     pub(super) fn is_gone(&self, key: &VolumeKey, world: &World) -> bool {
         self.gone.contains(key) || world.volumes.is_unknown(key)
+    }
+
+    /// True if the journal says that a volume was deleted, and the pool's metadata have it: they were restored from an older backup.
+    fn is_there_again(&self, key: &VolumeKey, world: &World) -> bool {
+        world.volumes.known().is_some_and(|known| known.contains_key(key)) && !self.forgotten.contains(key)
     }
 
     /// True if a volume's extents were given up after the journal was last written.
@@ -153,7 +164,8 @@ impl Recovery {
             suspect: std::mem::take(&mut self.doubted),
             of_names: std::mem::take(&mut self.of_names),
             fingerprints: std::mem::take(&mut self.fingerprints),
-            gone: self.gone.iter().map(|key| (*key, life)).collect(),
+            // Of a volume that is there again all that was found is dead: what is cached of it from now on counts.
+            gone: self.gone.iter().filter(|key| !self.is_there_again(key, world)).map(|key| (*key, life)).collect(),
             missed: missed.into_iter().filter(|key| self.is_missed(key, world)).collect(),
             old: self.old,
             begun_at: self.begun_at,

@@ -3,7 +3,7 @@
 //! A read whose pages are in memory waits for nothing. One whose pages were swapped out is judged by the forecast of the layers
 //! below. So it's refused at once if its deadline is below the smallest possible I/O. Its pages are then brought in in the
 //! background, so that the next read finds them in memory (MT-M20). A first read is never refused (MT-M21): it is no sign that
-//! memory is short. Lookup and read are one step, so no page is evicted in between (MT-M22).
+//! memory is short. Lookup and read are one step, so no page is evicted in between (MT-M22): a hit has its bytes from then on.
 //!
 //! Writes go through, and what they write is in memory once they are done. Changes that overlap come one after the other. A read
 //! may overlap a change in flight: a client's read that a layer above widened, or this layer's own background read. The pages
@@ -66,6 +66,8 @@ struct Reading {
 pub enum Planted {
     /// Keep what a read brings though a change of the same page was in flight.
     KeepOverlapped,
+    /// Look again for a hit's pages when it ends: what was evicted meanwhile is read from below.
+    LookTwice,
 }
 
 /// See the module's documentation.
@@ -390,6 +392,12 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
     fn wake(&mut self, now: Time, out: &mut Actions) {
         while self.hits.front().is_some_and(|h| h.0 <= now) {
             let (_, mut io) = self.hits.pop_front().expect("just seen");
+            if self.planted == Some(Planted::LookTwice) && self.find(&io.head) != Found::InMemory {
+                self.begin_read(&io.head);
+                self.in_flight += 1;
+                out.submit(0, io);
+                continue;
+            }
             let data = std::mem::take(&mut io.data);
             out.done(io, data);
         }

@@ -126,7 +126,7 @@ impl Experiment for ComposedForecasts {
              ten at the flash drive and ten in its scheduler"
                 .into(),
             "the drives differ from those that were profiled by ±15 % per component, drawn by the seed; the flash drive's costs and all that \
-             isn't the disk's are learned; the first 60 rounds only teach"
+             isn't the disk's are learned; the first 60 rounds only teach; nothing is in order, so the flash cache's read-ahead is off"
                 .into(),
             "bias: what probes took less what was forecast, in percent of what they took".into(),
         ]

@@ -71,7 +71,8 @@ fn common_notes() -> Vec<String> {
          guest or page cache between; one thread for every 8 % of saturation, each machine's rate capped, its operations coming at random \
          (the paper gives neither threads nor gaps); saturation is four machines of 16 threads without caps",
         "the cache is the flash cache with blocks of 4 KiB in write-evict units of 256 KiB, without deduplication and compression, \
-         write-back; its size is chosen per personality, the same for all seeds, and the hit ratio of reads is a row (VF-A4)",
+         write-back, without read-ahead, as the paper's (the switch read-ahead has ours); its size is chosen per personality, the same for \
+         all seeds, and the hit ratio of reads is a row (VF-A4)",
         "a fence deals slots there and back over the disk: who follows in the rotation is at most two quarters of it away (half of it is \
          what a turn's first batch is predicted with)",
         "deviation of means as §4.3.1 has it: alone and shared under one seed; p99's deviation is not in the paper",

@@ -24,6 +24,8 @@ pub enum Switch {
     VolatileFence,
     /// VF-*: the first request of a turn is treated by the published rules, by where the arm is
     PublishedFence,
+    /// VF-*: the flash cache reads ahead, and doesn't keep what is read in order, as by default
+    ReadAhead,
     /// ML-E7: what is read and written is spread over the whole disk, by the megabyte
     SpreadMixes,
     /// NI-E5 to E8: writes end when the cache has them (write-back)
@@ -32,6 +34,8 @@ pub enum Switch {
     Runs,
     /// NI-E5 to E8: the plain array writes together what lies in one chunk
     Coalesce,
+    /// NI-E5 to E8: the cache is larger by what headers take of its small units beyond what they take of the paper's
+    LargeUnits,
     /// NI-E5 to E8: nothing is deduplicated (NI-M7 to M9 undone)
     NoDedup,
     /// NI-E5 to E8: nothing is compressed
@@ -51,10 +55,12 @@ impl Switch {
             Switch::GetsAnywhere => "gets-anywhere",
             Switch::VolatileFence => "volatile-fence",
             Switch::PublishedFence => "published-fence",
+            Switch::ReadAhead => "read-ahead",
             Switch::SpreadMixes => "spread-mixes",
             Switch::WriteBack => "write-back",
             Switch::Runs => "runs",
             Switch::Coalesce => "coalesce",
+            Switch::LargeUnits => "large-units",
             Switch::NoDedup => "no-dedup",
             Switch::NoCompression => "no-compression",
             Switch::NoCrowding => "no-crowding",

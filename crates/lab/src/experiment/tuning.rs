@@ -5,6 +5,7 @@
 //! same files and disk, other arrivals.
 
 pub mod carry;
+pub mod conflict;
 pub mod jobs;
 pub mod node;
 mod rows;

@@ -9,6 +9,7 @@ use crate::parts::PoolView;
 use crate::parts::page::Page;
 use crate::parts::scheduler::Scheduler;
 use crate::parts::{About, PARTS};
+use crate::replica::Behind;
 use crate::view::{ExportView, OpView, Summary};
 use plimsoll_base::Span;
 
@@ -20,6 +21,7 @@ const WINDOWS: [&str; 3] = ["minute", "hour", "day"];
 const POOL_STATES: [&str; 5] = ["recovering", "ready", "degraded", "failed", "ended"];
 const VOLUME_STATES: [VolumeState; 4] =
     [VolumeState::Recovering, VolumeState::Ready, VolumeState::Degraded, VolumeState::Failed];
+const BEHIND: [Behind; 3] = [Behind::Unclean, Behind::WriterLost, Behind::Resync];
 
 /// The whole exposition.
 pub fn exposition(control: &Control, views: &Views) -> String {
@@ -167,6 +169,19 @@ fn volumes(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
             let labels =
                 [("pool", control.node.pools[v.pool].name.as_str()), ("volume", &v.name), ("state", state.name())];
             page.sample("plimsoll_volume_state", &labels, u8::from(v.state() == state));
+        }
+    }
+    page.family(
+        "plimsoll_volume_behind",
+        "gauge",
+        "1 for the reason for which the volume may lack acknowledged writes, 0 for the others.",
+    );
+    for v in directory.volumes.values() {
+        let behind = v.replica.behind();
+        for reason in BEHIND {
+            let labels =
+                [("pool", control.node.pools[v.pool].name.as_str()), ("volume", &v.name), ("reason", reason.name())];
+            page.sample("plimsoll_volume_behind", &labels, u8::from(behind == reason));
         }
     }
     page.family("plimsoll_volume_size_bytes", "gauge", "The volume's size.");

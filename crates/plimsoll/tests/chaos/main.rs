@@ -84,6 +84,13 @@ impl Client {
     }
 }
 
+/// A backup of the pool's metadata.
+struct Backup {
+    text: String,
+    /// Of each volume then: its number among those of its name, and its size.
+    volumes: Vec<(u64, u64)>,
+}
+
 struct Run<'a> {
     seed: u64,
     plan: Plan,
@@ -102,6 +109,9 @@ struct Run<'a> {
     oracle: Oracle,
     sizes: Vec<u64>,
     rng: Rng,
+    /// Draws when a backup is taken and restored: seeds from before them do the same otherwise.
+    backups: Rng,
+    backup: Option<Backup>,
     answers: u64,
     refused: u64,
     /// Requests with a flag that they can't have, which were refused.
@@ -129,6 +139,8 @@ fn run(seed: u64, lies: Lies) -> Result<[u64; 5], String> {
         oracle: Oracle::new(seed, &sizes),
         sizes,
         rng: Rng::new(seed, "chaos live"),
+        backups: Rng::new(seed, "chaos backups"),
+        backup: None,
         answers: 0,
         refused: 0,
         foreign: 0,
@@ -151,18 +163,26 @@ fn run(seed: u64, lies: Lies) -> Result<[u64; 5], String> {
 
 impl Run<'_> {
     fn lives(&mut self) -> Result<(), String> {
+        let mut is_restored = false;
         for life in 0..LIVES {
-            if life > 0 {
+            // A cache that may have something of a restored volume must stay.
+            if life > 0 && !is_restored {
                 self.plan = self.plan.otherwise(&mut self.rng, true);
             }
             let what = |e| format!("life {life}: {e}");
             self.start().map_err(what)?;
             self.read_all().map_err(what)?;
             let mut work = Work::new(self.seed, life);
-            for _ in 0..50 + self.rng.below(500) {
+            let steps = 50 + self.rng.below(500);
+            let backed_up = self.backups.below(2 * steps);
+            for step in 0..steps {
+                if step == backed_up {
+                    self.back_up().map_err(what)?;
+                }
                 self.step(work.next(&self.plan, &self.sizes.clone())).map_err(what)?;
             }
             self.end(work.end()).map_err(what)?;
+            is_restored = self.restore().map_err(what)?;
         }
         let at_end = |e| format!("at the end: {e}");
         self.start().map_err(at_end)?;
@@ -253,6 +273,45 @@ impl Run<'_> {
         }
         self.connections.clear();
         Ok(())
+    }
+
+    /// Takes a backup of the pool's metadata. Logs take back none that is older.
+    fn back_up(&mut self) -> Result<(), String> {
+        if self.plan.logs.is_none() {
+            let answer = self.server().control("GET", &format!("/v1/pools/{POOL}/backup"));
+            if answer.code != 200 {
+                return Err(format!("a backup ended {}: {}", answer.code, answer.body));
+            }
+            let volumes = self.sizes.iter().enumerate().map(|(n, size)| (self.oracle.generation(n), *size)).collect();
+            self.backup = Some(Backup { text: answer.body, volumes });
+        }
+        Ok(())
+    }
+
+    /// Restores the backup, if there is one, in half of the cases. A volume that was made anew since is the earlier one again, without its
+    /// data. Not if one has grown since: what it would have at its end, should it grow again, isn't promised.
+    fn restore(&mut self) -> Result<bool, String> {
+        let Some(mut backup) = self.backup.take_if(|_| self.backups.chance(0.5)) else { return Ok(false) };
+        let now: Vec<(u64, u64)> =
+            self.sizes.iter().enumerate().map(|(n, size)| (self.oracle.generation(n), *size)).collect();
+        if now.iter().zip(&backup.volumes).any(|(now, then)| now.0 == then.0 && now.1 != then.1) {
+            return Ok(false);
+        }
+        let (device, from) = (self.dir.join("main.img"), self.dir.join("old.backup"));
+        std::fs::write(&from, &backup.text).map_err(|e| e.to_string())?;
+        let (device, from) = (device.to_str().expect("text"), from.to_str().expect("text"));
+        common::ok(env!("CARGO_BIN_EXE_plimsoll"), &["pool", "restore", device, "--from", from, "--older", "--yes"]);
+        for (n, (now, then)) in now.iter().zip(&mut backup.volumes).enumerate() {
+            if now.0 != then.0 {
+                self.oracle.remade(n, then.1);
+                self.sizes[n] = then.1;
+                then.0 = self.oracle.generation(n);
+            }
+        }
+        // It may be restored once more.
+        self.backup = Some(backup);
+        self.operations += 1;
+        Ok(true)
     }
 
     fn receive_what_came(&mut self) -> Result<(), String> {

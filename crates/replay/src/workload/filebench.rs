@@ -169,7 +169,8 @@ impl FilebenchConfig {
         self.bytes.saturating_sub(self.inode_bytes()) / (u64::from(self.files) + 1) / BLOCK * BLOCK
     }
 
-    fn inode_bytes(&self) -> u64 {
+    /// Bytes of inodes, which lie in front of all files.
+    pub fn inode_bytes(&self) -> u64 {
         (u64::from(self.files) + 1).div_ceil(INODES_PER_BLOCK) * BLOCK
     }
 

@@ -72,6 +72,37 @@ fn busy_is_said_of_swapped_out_pages_only_and_brings_them_in() {
     assert!(s.is_idle());
 }
 
+/// Takes a read of a page in memory, has other pages evict it while it's being copied, and returns the time that the read took.
+fn read_while_evicted(mistake: Option<Planted>) -> Span {
+    let mut s = stack();
+    s.with_layer(Time::ZERO, |l: &mut PageCacheLayer, _| {
+        l.cache().insert(7);
+        mistake.into_iter().for_each(|m| l.plant(m));
+    });
+    assert!(offer(&mut s, Time::ZERO, 7, 100), "it's in memory, so it's never refused");
+    s.with_layer(Time::ZERO, |l: &mut PageCacheLayer, _| {
+        (100..164).for_each(|page| {
+            l.cache().insert(page);
+        });
+        assert_ne!(l.cache().residency(7), Residency::Resident, "64 others took its place");
+    });
+    loop {
+        let now = s.next_wake();
+        s.wake(now);
+        if let Some(c) = s.next_done() {
+            assert!(c.outcome.is_done(), "{:?}", c.outcome);
+            return now.since(Time::ZERO);
+        }
+    }
+}
+
+/// Pages that were told to be in memory are read from there, whatever is evicted meanwhile (MT-M22).
+#[test]
+fn what_was_found_is_not_lost_before_it_is_read() {
+    assert!(read_while_evicted(None) <= US(100), "within its deadline");
+    assert!(read_while_evicted(Some(Planted::LookTwice)) > US(100), "the test finds the mistake");
+}
+
 const VOL: VolumeKey = VolumeKey { id: 1, generation: 1 };
 
 /// Bytes come from memory as they were written last, whatever overlaps: a plain array is the judge.

@@ -2,7 +2,7 @@
 
 use crate::experiment::fence::system::System;
 use crate::experiment::{Inputs, LabError};
-use plimsoll_base::{LatencyHistogram, Span, Time};
+use plimsoll_base::{LatencyHistogram, Op, Span, Time};
 use plimsoll_cache::Cache;
 use plimsoll_fence::plan::deviation_percent;
 use plimsoll_fence::status::BatchCounters;
@@ -85,6 +85,10 @@ pub struct Machine {
 #[derive(Clone)]
 pub struct Got {
     pub response: LatencyHistogram,
+    /// Those that read or write a file's data: not inodes, not flushes. An access of a file is one request, up to 1 MiB.
+    pub files: LatencyHistogram,
+    /// Bytes of the data of files.
+    pub file_bytes: u64,
     /// Requests a second.
     pub per_second: f64,
 }
@@ -119,12 +123,17 @@ impl Run {
     }
 }
 
-fn load(system: &System, number: u16, m: Machine, warm_at: Time) -> Result<Box<dyn ClosedLoop>, BadWorkload> {
+fn filebench(system: &System, number: u16, m: Machine, warm_at: Time) -> FilebenchConfig {
     let (_, bytes) = system.part(number);
     let mut config = FilebenchConfig::new(m.personality, 0, bytes);
     config.files = if m.personality == Personality::Fileserver { 400 } else { 2000 };
     (config.threads, config.ops_per_second) = (m.threads, m.rate);
     (config.capped_from, config.at_random) = (warm_at, true);
+    config
+}
+
+fn load(system: &System, number: u16, m: Machine, warm_at: Time) -> Result<Box<dyn ClosedLoop>, BadWorkload> {
+    let config = filebench(system, number, m, warm_at);
     Ok(Box::new(Filebench::new(&config, system.seed * 100 + u64::from(number))?))
 }
 
@@ -144,6 +153,9 @@ pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Resul
     let from = warm_at + times.settle;
     let until = from + times.measured;
     let mut response = vec![LatencyHistogram::new(); machines.len()];
+    let mut files = vec![(LatencyHistogram::new(), 0); machines.len()];
+    let inodes: Vec<u64> =
+        (0..).zip(machines).map(|(i, m)| m.map_or(0, |m| filebench(system, i, m, warm_at).inode_bytes())).collect();
     let hits = |pool: &Pool| {
         let counters = pool.stack.layer::<Cache>().map(|c| c.status().counters);
         counters.map_or((0, 0), |c| (c.extents_hit, c.extents_read))
@@ -159,17 +171,23 @@ pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Resul
     let (before, fence_before) = (hits(&pool), fence(&pool, from));
     closed_loop_watched(&mut pool, &mut workload, &limits(until), &mut |_, _| {}, &mut |now, c| {
         if now < until && c.outcome.is_done() {
-            response[usize::from(c.io.tenant.0)].record(now.since(c.io.arrived_at));
+            let (machine, took) = (usize::from(c.io.tenant.0), now.since(c.io.arrived_at));
+            response[machine].record(took);
+            if matches!(c.io.op, Op::Read | Op::Write) && c.io.offset >= inodes[machine] {
+                files[machine].0.record(took);
+                files[machine].1 += c.io.len;
+            }
         }
     })?;
     let after = hits(&pool);
     let hit_percent = 100.0 * (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64;
     let seconds = times.measured.as_secs_f64();
-    let got = |(h, m): (LatencyHistogram, &Option<Machine>)| {
-        m.map(|_| Got { per_second: h.count() as f64 / seconds, response: h })
-    };
+    let got =
+        |((response, (files, file_bytes)), m): ((LatencyHistogram, (LatencyHistogram, u64)), &Option<Machine>)| {
+            m.map(|_| Got { per_second: response.count() as f64 / seconds, response, files, file_bytes })
+        };
     Ok(Run {
-        got: response.into_iter().zip(machines).map(got).collect(),
+        got: response.into_iter().zip(files).zip(machines).map(got).collect(),
         hit_percent,
         fence: fence_before.zip(fence(&pool, until)),
         measured: times.measured,
@@ -203,6 +221,11 @@ pub struct Deviation {
     /// Mean response times, ms.
     pub alone_ms: f64,
     pub shared_ms: f64,
+    /// The same per access of a file's data, as the paper has its raw figures (§4.6.1, §4.6.2).
+    pub file_alone_ms: f64,
+    pub file_shared_ms: f64,
+    /// Mean bytes of such an access, alone.
+    pub file_bytes: f64,
 }
 
 impl Deviation {
@@ -216,6 +239,9 @@ impl Deviation {
             p99: deviation_percent(p99(alone), p99(shared)),
             alone_ms: mean(alone),
             shared_ms: mean(shared),
+            file_alone_ms: alone.files.mean().as_millis_f64(),
+            file_shared_ms: shared.files.mean().as_millis_f64(),
+            file_bytes: alone.file_bytes as f64 / alone.files.count().max(1) as f64,
         }
     }
 
@@ -229,6 +255,9 @@ impl Deviation {
             p99: of(|d| d.p99),
             alone_ms: of(|d| d.alone_ms),
             shared_ms: of(|d| d.shared_ms),
+            file_alone_ms: of(|d| d.file_alone_ms),
+            file_shared_ms: of(|d| d.file_shared_ms),
+            file_bytes: of(|d| d.file_bytes),
         }
     }
 }

@@ -84,6 +84,8 @@ pub struct System {
     pub fenced_machines: u16,
     /// Writes to a fenced disk end when its write cache has them.
     pub volatile: bool,
+    /// The flash cache reads ahead, and doesn't keep what is read in order, as the product's does by default.
+    pub reads_ahead: bool,
     /// Lend idle time.
     pub hybrid: bool,
     /// Permitted cost of that for an owner, in thousandths of its response times.
@@ -107,6 +109,7 @@ impl System {
             slot: Span::from_millis(20),
             fenced_machines: u16::MAX,
             volatile: false,
+            reads_ahead: false,
             hybrid: false,
             lend_permille: 10,
             seed,
@@ -120,7 +123,8 @@ impl System {
     /// With the published rules, if that switch is turned.
     pub fn switched(self, inputs: &Inputs) -> System {
         let published = self.fenced && inputs.has(Switch::PublishedFence);
-        System { rules: if published { Some(Rules::Published) } else { self.rules }, ..self }
+        let rules = if published { Some(Rules::Published) } else { self.rules };
+        System { rules, reads_ahead: self.reads_ahead || inputs.has(Switch::ReadAhead), ..self }
     }
 
     /// Beginning of each machine's volume, and the part of it that its files are spread over.
@@ -209,6 +213,11 @@ impl System {
 
     fn cache(&self, sharing: Sharing, config: &PoolConfig) -> Result<CachePlan, LabError> {
         let options = DeviceOptions { seed: config.seed, mismatch: config.mismatch };
+        let default = CacheConfig::default();
+        let (sequential_bytes, prefetch_bytes_max) = match self.reads_ahead {
+            true => (default.sequential_bytes, default.prefetch_bytes_max),
+            false => (u64::MAX, 0),
+        };
         Ok(CachePlan {
             shape: SHAPE,
             config: CacheConfig {
@@ -217,9 +226,9 @@ impl System {
                 sharing,
                 free_percent: 10,
                 trim: false,
-                sequential_bytes: u64::MAX,
-                prefetch_bytes_max: 0,
-                ..CacheConfig::default()
+                sequential_bytes,
+                prefetch_bytes_max,
+                ..default
             },
             size_bytes: Some(self.cache_bytes * u64::from(self.machines)),
             known: None,

@@ -283,7 +283,7 @@ impl Experiment for AllInOne {
             "three nodes, each a page cache over a flash cache (ours, for bcache) over a disk under CFQ; one volume with the data of three              users: 1 GiB in memory, 128 MiB on flash, 4 GiB on the disk; deadlines 0.1, 2 and 20 ms; a hop takes 0.3 ms"
                 .into(),
             "a pool of the product has its page cache below the flash cache; here it is above, as a host's is above bcache, and the \
-             flash cache's drive tells its inside"
+             flash cache's drive tells its inside; reads are at random, so its read-ahead is off"
                 .into(),
             "on the first node, which all ask first: four threads read 4 KiB at random from the disk, one writes 64 KiB at a time to the              flash beside the cache, a fifth of the pages is gone"
                 .into(),

@@ -39,7 +39,12 @@ fn lengths(inputs: &Inputs) -> (Span, Span) {
 }
 
 /// Returns the service under one setting, by the indices of its values, after a warm-up.
-fn under(idle: usize, exponent: usize, config: WebConfig, inputs: &Inputs) -> Result<(Cdf, WebServer), LabError> {
+pub(super) fn under(
+    idle: usize,
+    exponent: usize,
+    config: WebConfig,
+    inputs: &Inputs,
+) -> Result<(Cdf, WebServer), LabError> {
     let (warm, time) = lengths(inputs);
     let mut s = server(config)?;
     s.apply(&Setting(vec![idle as u16, exponent as u16])).map_err(told)?;
@@ -50,9 +55,13 @@ fn under(idle: usize, exponent: usize, config: WebConfig, inputs: &Inputs) -> Re
 
 /// A server of its own for each setting, warm for an hour: what the cache holds of the setting before lasts longer than a run.
 fn profile(seed: u64, inputs: &Inputs) -> Result<Profiled, LabError> {
+    profile_of(&config(seed), inputs)
+}
+
+fn profile_of(config: &WebConfig, inputs: &Inputs) -> Result<Profiled, LabError> {
     let time = lengths(inputs).1;
     profiled_by(graph(), space(&IDLE_MS, &EXPONENTS), &mut |setting| {
-        let mut s = server(config(seed))?;
+        let mut s = server(config.clone())?;
         s.apply(setting).map_err(told)?;
         s.serve(time);
         Ok(s.serve(time))
@@ -61,7 +70,11 @@ fn profile(seed: u64, inputs: &Inputs) -> Result<Profiled, LabError> {
 
 /// The same files and disk, another stream of requests.
 fn fresh(seed: u64) -> Result<Box<dyn Adapter>, LabError> {
-    Ok(Box::new(server(WebConfig { stream: 2, ..config(seed) })?))
+    fresh_of(config(seed))
+}
+
+fn fresh_of(config: WebConfig) -> Result<Box<dyn Adapter>, LabError> {
+    Ok(Box::new(server(WebConfig { stream: 2, ..config })?))
 }
 
 fn periods(inputs: &Inputs) -> u32 {
@@ -290,7 +303,7 @@ web_experiment!(
     bounded
 );
 
-fn bounded_rows() -> Vec<RowSpec> {
+pub(super) fn bounded_rows() -> Vec<RowSpec> {
     vec![
         RowSpec::new("p99 without a bound, predicted", "ms"),
         RowSpec::new("p99 under the looser bound on the median, predicted", "ms").beside(89.2),
@@ -307,7 +320,12 @@ fn bounded_rows() -> Vec<RowSpec> {
 }
 
 fn bounded(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-    let p = profile(seed, inputs)?;
+    bounded_of(&config(seed), inputs)
+}
+
+/// The rows of OT-E6 for a web server.
+pub(super) fn bounded_of(config: &WebConfig, inputs: &Inputs) -> Result<Sample, LabError> {
+    let p = profile_of(config, inputs)?;
     // The paper's 10 and 5 ms lie 88 % and 44 % of the way between its least median and that of its least p99.
     let (loose_ms, tight_ms) = (between(&p, 0.5, 0.88)?, between(&p, 0.5, 0.44)?);
     let free = p.solve(&objective("p99", &[]))?;
@@ -315,7 +333,8 @@ fn bounded(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let tight = p.solve(&objective("p99", &[(0.5, tight_ms)]))?;
     let alone = loose.best_static.map_or(f64::NAN, |b| b.1);
     let back = p.solve(&objective("p50", &[(0.99, (free.value + tight.value) / 2.0)]))?;
-    let achieved = p.achieved(fresh(seed)?.as_mut(), &loose.mix, tried_for(PERIOD, inputs), periods(inputs))?;
+    let mut system = fresh_of(config.clone())?;
+    let achieved = p.achieved(system.as_mut(), &loose.mix, tried_for(PERIOD, inputs), periods(inputs))?;
     let predicted = loose.mix.cdf(&p.all);
     let values = [
         free.value,

@@ -1,0 +1,197 @@
+//! A pool with a cache whose metadata are restored from an older backup: the cache's device knows volumes that the metadata don't, and
+//! the other way round. Nobody reads what was another tenant's, or older than what was written; nothing that only the cache had is lost.
+
+mod common;
+use common::client::Client;
+use common::{Server, config};
+use serde_json::Value;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+const VOLUME_BYTES: usize = 8 * MIB;
+const BLOCK: usize = 8192;
+
+fn without_cache() -> String {
+    let tenants = "[[tenant]]\nname = \"a\"\nclass = \"best-effort\"\n[[tenant]]\nname = \"b\"\nclass = \"best-effort\"\n[[volume]]";
+    config(r#"{ file = "p.img", size = "128MiB" }"#, "8MiB").replace("[[volume]]", tenants)
+}
+
+fn with_cache(mode: &str) -> String {
+    let section =
+        format!("[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"{mode}\"\nweu = \"256KiB\"\n");
+    without_cache().replacen("[[tenant]]", &format!("{section}[[tenant]]"), 1)
+}
+
+fn create(server: &Server, name: &str, tenant: &str) {
+    server.cli(&["volume", "create", name, "--pool", "p", "--size", "8MiB", "--tenant", tenant]);
+}
+
+fn delete(server: &Server, name: &str) {
+    server.cli(&["volume", "delete", name, "--yes", "--disconnect"]);
+}
+
+fn backup(server: &Server) {
+    let file = server.dir.join("old.backup");
+    server.cli(&["pool", "backup", "p", "--out", file.to_str().unwrap()]);
+}
+
+/// Restores the backup, which must be an older one.
+fn restore(dir: &Path) {
+    let (device, from) = (dir.join("p.img"), dir.join("old.backup"));
+    let arguments = ["pool", "restore", device.to_str().unwrap(), "--from", from.to_str().unwrap(), "--older", "--yes"];
+    let said = common::ok(env!("CARGO_BIN_EXE_plimsoll"), &arguments);
+    assert!(said.contains("the metadata were changed"), "{said}");
+}
+
+fn client(server: &Server, volume: &str) -> Client {
+    Client::once_served(&server.socket(), volume)
+}
+
+/// A block that no other tenant or version has.
+fn block(n: usize, version: u8) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..BLOCK).map(|i| if i % 8 == 0 { (n + i / 8) as u8 | 1 } else { version }).collect();
+    bytes[2..4].copy_from_slice(&(n as u16).to_le_bytes());
+    bytes
+}
+
+fn write_all(c: &mut Client, version: u8) {
+    for n in 0..VOLUME_BYTES / BLOCK {
+        c.write((n * BLOCK) as u64, &block(n, version)).unwrap().unwrap();
+    }
+    c.flush().unwrap().unwrap();
+}
+
+/// Reads all, not in order, so that it isn't taken for a scan.
+fn check_all(c: &mut Client, version: u8) {
+    let count = VOLUME_BYTES / BLOCK;
+    for n in (0..count).map(|n| n * 389 % count) {
+        let found = c.read((n * BLOCK) as u64, BLOCK as u32).unwrap().unwrap();
+        assert_eq!(found[1], version, "block {n} has another version");
+        assert_eq!(found, block(n, version), "block {n}");
+    }
+}
+
+/// Bytes that aren't zero.
+fn bytes_of_others(c: &mut Client) -> usize {
+    let read = |at: usize| c.read((at * MIB) as u64, MIB as u32).unwrap().unwrap();
+    (0..VOLUME_BYTES / MIB).map(read).map(|bytes| bytes.iter().filter(|b| **b != 0).count()).sum()
+}
+
+fn status(server: &Server) -> Value {
+    serde_json::from_str(&server.cli(&["cache", "status", "p", "--json"])).unwrap()
+}
+
+fn wait_for(server: &Server, what: &str, holds: impl Fn(&Value) -> bool) {
+    let began = Instant::now();
+    while !holds(&status(server)) {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}: {}", status(server));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A volume of the backup was deleted since, and its number used again for another tenant's, which the cache has much of. The restored
+/// volume shows nothing of that; nor does one that gets the number next, whatever starts and ends come between.
+fn nobody_reads_what_was_anothers(mode: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let text = with_cache(mode);
+    let server = Server::start(dir.path(), &text);
+    wait_for(&server, "it serves", |v| v["state"] == "ready");
+    create(&server, "x", "b");
+    backup(&server);
+    delete(&server, "x");
+    create(&server, "a1", "a");
+    let mut a = client(&server, "a1");
+    write_all(&mut a, 7);
+    check_all(&mut a, 7);
+    // What is written to others confirms the first's units.
+    let mut other = client(&server, "vol");
+    write_all(&mut other, 9);
+    wait_for(&server, "most is cached", |v| v["extents"].as_u64() > Some(VOLUME_BYTES as u64 / BLOCK as u64));
+    check_all(&mut a, 7);
+    drop((a, other));
+    assert!(server.stop());
+    restore(dir.path());
+
+    let server = Server::start(dir.path(), &text);
+    assert_eq!(bytes_of_others(&mut client(&server, "x")), 0, "{mode}: of the restored volume");
+    delete(&server, "x");
+    create(&server, "b1", "b");
+    assert_eq!(bytes_of_others(&mut client(&server, "b1")), 0, "{mode}: before a restart");
+    assert!(server.stop());
+    for end in ["a restart", "a kill"] {
+        let server = Server::start(dir.path(), &text);
+        assert_eq!(bytes_of_others(&mut client(&server, "b1")), 0, "{mode}: after {end}");
+        check_all(&mut client(&server, "vol"), 9);
+        server.kill();
+    }
+    // Restored once more, and its number used once more.
+    restore(dir.path());
+    let server = Server::start(dir.path(), &text);
+    delete(&server, "x");
+    create(&server, "b2", "b");
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &text);
+    assert_eq!(bytes_of_others(&mut client(&server, "b2")), 0, "{mode}: after a second restore");
+    check_all(&mut client(&server, "vol"), 9);
+}
+
+#[test]
+fn nobody_reads_what_was_anothers_in_a_cache_that_writes_through() {
+    nobody_reads_what_was_anothers("through");
+}
+
+#[test]
+fn nobody_reads_what_was_anothers_in_a_cache_that_writes_back() {
+    nobody_reads_what_was_anothers("back");
+}
+
+/// The pool was served without its cache since the backup. The restored metadata know nothing of that: what the cache has is old all the
+/// same.
+#[test]
+fn a_cache_that_was_away_since_the_backup_does_not_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = with_cache("through");
+    let server = Server::start(dir.path(), &text);
+    let mut c = client(&server, "vol");
+    write_all(&mut c, 1);
+    check_all(&mut c, 1);
+    backup(&server);
+    drop(c);
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &without_cache());
+    write_all(&mut client(&server, "vol"), 2);
+    assert!(server.stop());
+    restore(dir.path());
+    let server = Server::start(dir.path(), &text);
+    check_all(&mut client(&server, "vol"), 2);
+    assert!(server.stop());
+}
+
+/// Data that only the cache has stay, and those of a volume that was deleted since the backup are its own from its restore on.
+#[test]
+fn what_only_the_cache_has_is_there_after_a_restore() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = with_cache("back");
+    let server = Server::start(dir.path(), &text);
+    create(&server, "x", "b");
+    write_all(&mut client(&server, "vol"), 1);
+    write_all(&mut client(&server, "x"), 2);
+    backup(&server);
+    delete(&server, "x");
+    assert!(status(&server)["dirty_extents"].as_u64() > Some(0), "{}", status(&server));
+    server.kill();
+    restore(dir.path());
+
+    let server = Server::start(dir.path(), &text);
+    check_all(&mut client(&server, "vol"), 1);
+    assert_eq!(bytes_of_others(&mut client(&server, "x")), 0, "it was deleted");
+    write_all(&mut client(&server, "x"), 3);
+    server.kill();
+    for _ in 0..2 {
+        let server = Server::start(dir.path(), &text);
+        check_all(&mut client(&server, "x"), 3);
+        check_all(&mut client(&server, "vol"), 1);
+        server.kill();
+    }
+}

@@ -1,0 +1,119 @@
+//! A backup beside what is left of the pool: rows as they are put back.
+//!
+//! The devices of the pool's cache, and the data in the pool's own space, are of the pool as it was before the restore. An older backup
+//! takes back which keys of volumes were given away, how often the cache's device was out of date, and whose the space is. The first two go
+//! on above all that was ever used. Space that another volume has had since is zeroed.
+
+use crate::backup::{Age, Backup};
+use crate::meta::CACHE_ROW;
+use crate::state::State;
+use plimsoll_base::VolumeKey;
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Numbers of changes that the restore of an older backup skips. The newest change may be a few above the newest that is known, and an
+/// earlier program may have given an id's volumes generations above it.
+const CHANGES_SKIPPED: u64 = 1 << 20;
+/// Generations of the cache that such a restore skips if nothing tells the newest: more failures of its device than there were since the
+/// backup. Few beside the 32,768 that the cache's device can distinguish.
+const CACHE_GENERATIONS_SKIPPED: u32 = 1024;
+
+/// Remains of a device's metadata.
+pub(crate) struct Found {
+    pub(crate) age: Age,
+    /// The backup's map is the pool's: what it calls free reads as zeroes.
+    pub(crate) is_same: bool,
+    /// The newest sequence of a superblock that is known.
+    pub(crate) sequence: u64,
+    pub(crate) formatted: bool,
+    /// The newest change, if it is known.
+    pub(crate) changes: Option<u64>,
+    /// The cache's generation, if it is known.
+    pub(crate) cache_generation: Option<u32>,
+    /// The metadata, if they can be read.
+    pub(crate) state: Option<State>,
+    /// A restore of this backup isn't finished.
+    pub(crate) goes_on: bool,
+}
+
+impl Backup {
+    /// The rows as they are put back where nothing was changed since.
+    pub(crate) fn same(&self, found: &Found) -> State {
+        let newest = found.changes.unwrap_or(0).max(self.state.commit);
+        State { commit: newest + 1, ..restored(&self.state) }
+    }
+
+    /// The rows as they are put back where they may be older than the pool. Their change gets a number above all that were ever used,
+    /// and so does each volume that is made afterwards: its key is new, also to a cache that has data of volumes that aren't in these
+    /// rows. If nothing tells the newest number, the time of day in seconds is above it: nobody changes metadata once a second for long.
+    pub(crate) fn older(&self, found: &Found) -> State {
+        let mut state = restored(&self.state);
+        let highest = |s: &State| s.generations.iter().filter(|(id, _)| **id != CACHE_ROW).map(|(_, n)| *n).max();
+        let generations = [Some(&self.state), found.state.as_ref()].into_iter().flatten().filter_map(highest).max();
+        let newest = found.changes.unwrap_or(0).max(self.state.commit).max(generations.unwrap_or(0).into());
+        state.commit = newest + CHANGES_SKIPPED;
+        if found.changes.is_none() {
+            let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            state.commit = state.commit.max(since_1970.as_secs());
+        }
+        if let Some(generation) = self.cache_generation_after(found, state.commit) {
+            state.generations.insert(CACHE_ROW, generation);
+        }
+        // What was given up since stays so.
+        for v in state.volumes.values_mut() {
+            let there = found.state.as_ref().and_then(|s| s.volumes.get(&v.key.id)).filter(|there| there.key == v.key);
+            v.given_up = v.given_up.max(there.and_then(|there| there.given_up));
+        }
+        state
+    }
+
+    /// The generation of the pool's cache after the restore of an older backup: another than any that its device may have been written
+    /// under, so that clean data on it don't count. Dirty data do. `None` if the pool never had a cache, as far as is known.
+    fn cache_generation_after(&self, found: &Found, commit: u64) -> Option<u32> {
+        let backup = self.state.generations.get(&CACHE_ROW).copied().unwrap_or(0);
+        match found.cache_generation {
+            Some(newest) => Some(newest.max(backup)).filter(|n| *n > 0).map(|n| n.saturating_add(1)),
+            None if backup == 0 => None,
+            // The number of the change makes it differ from that of an earlier restore of the same backup.
+            None => {
+                let skipped = CACHE_GENERATIONS_SKIPPED + (commit % u64::from(CACHE_GENERATIONS_SKIPPED)) as u32;
+                Some(backup.saturating_add(skipped))
+            }
+        }
+    }
+
+    /// Space (offset and length) that the backup calls a volume's, and that is another volume's by the metadata that are still there.
+    pub(crate) fn of_others(&self, found: &Found) -> Vec<(u64, u64)> {
+        let Some(there) = found.state.as_ref().filter(|_| !found.is_same) else { return Vec::new() };
+        let owned: BTreeMap<u64, (u64, VolumeKey)> = there
+            .volumes
+            .values()
+            .flat_map(|v| v.extents.iter().map(|e| (e.device_offset, (e.device_offset + e.len, v.key))))
+            .collect();
+        let mut others = Vec::new();
+        for v in self.state.volumes.values() {
+            for e in &v.extents {
+                let (begin, end) = (e.device_offset, e.device_offset + e.len);
+                let first = owned.range(..begin).next_back();
+                for (from, (to, key)) in first.into_iter().chain(owned.range(begin..end)) {
+                    let (from, to) = ((*from).max(begin), (*to).min(end));
+                    if from < to && *key != v.key {
+                        others.push((from, to - from));
+                    }
+                }
+            }
+        }
+        others
+    }
+}
+
+/// The rows as they are put back. Nobody knows what volumes were written since: each may lack other replicas' changes, and only the cache
+/// may have its latest.
+fn restored(state: &State) -> State {
+    let mut state = state.clone();
+    for v in state.volumes.values_mut() {
+        v.replica.open = true;
+        v.behind = None;
+    }
+    state
+}
