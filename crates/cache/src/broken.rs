@@ -54,6 +54,7 @@ impl Cache {
         for insert in std::mem::take(&mut self.starved) {
             self.insert_failed(now, insert, out);
         }
+        self.break_diverted(now, out);
         // What hasn't reached the slow device yet must not, before it's recorded that the cache holds something older.
         for op in waited.changes {
             let o = &mut self.ops[op];

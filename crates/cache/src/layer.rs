@@ -24,6 +24,7 @@ use crate::parts::WEUS_MIN;
 use crate::read::{Ahead, Fetch};
 use crate::recipes::Recipes;
 use crate::recover::Recovery;
+use crate::refused::{Diverted, Refusal};
 use crate::relearn::Relearn;
 use crate::request::{ClientOp, Pending, WorkFor};
 use crate::state::State;
@@ -77,6 +78,9 @@ pub struct Cache {
     pub(crate) evicting: BTreeMap<u32, Evict>,
     /// Inserts without room.
     pub(crate) starved: VecDeque<usize>,
+    /// By slot, volumes with extents that couldn't be written back.
+    pub(crate) refusals: BTreeMap<u16, Refusal>,
+    pub(crate) diverted: Vec<Diverted>,
     /// By partition.
     pub(crate) write_backs: Vec<WriteBack>,
     /// Empty. Every event fills it while anything is dirty: its memory is used again.
@@ -136,6 +140,8 @@ impl Cache {
             bad: BTreeSet::new(),
             evicting: BTreeMap::new(),
             starved: VecDeque::new(),
+            refusals: BTreeMap::new(),
+            diverted: Vec::new(),
             write_backs: Vec::new(),
             dirty_parts: Vec::new(),
             destaging: BTreeSet::new(),
@@ -200,6 +206,7 @@ impl Cache {
             self.send_chunks(now, out);
             // Evictions first: what they wait for is begun after them, or nothing may ever happen again.
             let freed = self.progress_evictions(now, out);
+            self.resolve_starved(now, out);
             self.progress_destage(now, out);
             self.progress_flush(now, out);
             self.progress_confirming(now, out);
@@ -208,6 +215,7 @@ impl Cache {
                 break;
             }
         }
+        self.forget_refusals();
         self.progress_relearning(now, out);
         self.write_journal(now, false, out);
         self.durability.check();

@@ -4,6 +4,7 @@ use crate::batch::WriteBack;
 use crate::config::{Codec, Mode, Sharing};
 use crate::index::IndexCounters;
 use crate::layer::Cache;
+use crate::refused::WriteBackFails;
 use crate::state::{Bypassed, State};
 use crate::volumes::Volume;
 use plimsoll_base::{Span, Time, VolumeKey};
@@ -57,6 +58,8 @@ pub struct Counters {
     pub ahead: u64,
     /// Dirty extents written to the slow device.
     pub written_back: u64,
+    /// Extents of write-back volumes that were written through, as write-back failed and there was no room.
+    pub diverted: u64,
     /// Reads of the slow device that writes of parts of extents needed.
     pub fetched_for_writes: u64,
 }
@@ -179,6 +182,8 @@ pub struct CacheStatus {
     pub start: StartReport,
     /// Volumes that it knows.
     pub volumes: Vec<VolumeStatus>,
+    /// Volumes whose write-back fails.
+    pub write_back_fails: Vec<WriteBackFails>,
     /// Lost ranges, the first thousand.
     pub lost: Vec<LostRange>,
     /// Volumes to which what was written last may be missing: headers were corrupt at this start or an earlier one.
@@ -265,6 +270,7 @@ impl Cache {
             index: self.index.counters(),
             start: self.start_report,
             volumes: self.volumes.iter().filter(|v| self.volumes.slot(&v.key).is_some()).filter_map(volume).collect(),
+            write_back_fails: self.write_back_fails(),
             lost: self.lost.clone(),
             missed: self.durability.missed().iter().copied().collect(),
         }

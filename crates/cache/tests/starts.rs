@@ -36,7 +36,18 @@ fn unreadable_range(disk: &mut SimDisk, from: u64, to: u64) {
 fn start(disks: Vec<SimDisk>, setup: Setup, life: &Life) -> (LayerState, Life) {
     let mut p = pool(disks, &setup, &life.oracle);
     let state = p.start();
-    (state, Life { pool: p, oracle: life.oracle.clone(), setup, may_fail: false, failed: 0, slow_lost: false })
+    (
+        state,
+        Life {
+            pool: p,
+            oracle: life.oracle.clone(),
+            setup,
+            may_fail: false,
+            failed: 0,
+            errors: Vec::new(),
+            slow_lost: false,
+        },
+    )
 }
 
 /// One sector of each WEU's headers, of the journal, of the page: where nobody can miss anything the volumes are served, with what is

@@ -274,6 +274,8 @@ pub struct Life {
     /// Requests may fail; so many did.
     pub may_fail: bool,
     pub failed: u64,
+    /// They were of these volumes (from 0), and ended so.
+    pub errors: Vec<(u32, Op, Outcome)>,
     /// A flush of the slow disk has failed, and with it went what wasn't durable there.
     pub slow_lost: bool,
 }
@@ -284,7 +286,7 @@ impl Life {
         let oracle = oracle();
         let mut pool = pool(disks(seed, setup.block), &setup, &oracle);
         assert_eq!(pool.start(), LayerState::Ready, "{:?}", pool.stack().layer::<Cache>().unwrap().status());
-        Life { pool, oracle, setup, may_fail: false, failed: 0, slow_lost: false }
+        Life { pool, oracle, setup, may_fail: false, failed: 0, errors: Vec::new(), slow_lost: false }
     }
 
     /// Starts over disks as an earlier life left them.
@@ -299,7 +301,7 @@ impl Life {
         if status.start.damaged > 0 && !setup.rots {
             return Err(format!("headers are said to be damaged: {:?}", status.start));
         }
-        Ok(Life { pool, oracle, setup, may_fail: false, failed: 0, slow_lost: false })
+        Ok(Life { pool, oracle, setup, may_fail: false, failed: 0, errors: Vec::new(), slow_lost: false })
     }
 
     /// Starts over disks as a power loss left them, and judges all that is there.
@@ -382,6 +384,7 @@ impl Life {
         while let Some(c) = self.pool.next_done() {
             if self.may_fail && !c.outcome.is_done() {
                 self.failed += 1;
+                self.errors.push((c.io.volume.id - 1, c.io.op, c.outcome));
                 self.oracle.failed(&c);
             } else {
                 self.oracle.ended(&c)?;

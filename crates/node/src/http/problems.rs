@@ -8,6 +8,7 @@
 //! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile or the pool's `miss_percent` leaves, see [`are_too_many`] | 200 |
 //! | a request is stuck | in flight for longer than [`STUCK`] | 200 |
 //! | requests fail | at the device or for lack of space, in the last [`FAILED_MINUTES`] | 200 |
+//! | write-back fails | as long as extents of a volume can't be written to the pool's device | 200 |
 //! | faults are injected | as long as they are | 200 |
 //!
 //! A node that breaks a promise still serves. So a load balancer that takes nodes out of service by the status of `/healthz` doesn't
@@ -21,8 +22,9 @@ use crate::engine::recent::{Counts, Tally, Within};
 use crate::events::{unix_us, utc};
 use crate::node::{Node, RunningPool};
 use crate::parts::PoolView;
+use crate::parts::cache::{self, FailingVolume};
 use crate::view::{ExportPromise, FAILED_MINUTES};
-use plimsoll_base::{IoError, Objective, Span, TenantId};
+use plimsoll_base::{IoError, Objective, Span, TenantId, VolumeKey};
 use plimsoll_stack::LayerState;
 
 /// Requests in the last minute below which chance may decide: then [`FEW_TIMES`] times the allowed number must be late.
@@ -73,6 +75,7 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
         }
         rest.extend(cache(&node.pools[pool], view, unix_us()));
         rest.extend(osds(&node.pools[pool].name, view));
+        rest.extend(write_backs(&node.pools[pool], view, |key| directory.volume_name(pool, key)));
         rest.extend(stuck(&node.pools[pool].name, &view.pool, |key| directory.volume_name(pool, key)));
     }
     let injected = inject::injections(directory, views);
@@ -126,6 +129,28 @@ fn osds(pool: &str, view: &PoolView) -> Vec<(String, String)> {
         (format!("pool `{pool}`: osd.{}", o.number), what)
     };
     all.map(problem).collect()
+}
+
+/// Volumes of a pool whose write-back fails.
+fn write_backs(pool: &RunningPool, view: &PoolView, name: impl Fn(VolumeKey) -> String) -> Vec<(String, String)> {
+    let seen = view.layers.of::<cache::Cache>();
+    let problem = |f: &plimsoll_cache::WriteBackFails| {
+        let todo = match f.error {
+            IoError::NoSpace => "free space in the file system under it",
+            IoError::FlushFailed => "recover the pool after you have checked the device",
+            _ => "check the device and the kernel's log",
+        };
+        let v = FailingVolume::of(f, view.pool.now, name(f.volume));
+        let key = format!("pool `{}`: write-back of volume `{}`", pool.name, v.volume);
+        let what = format!(
+            "pool `{}`, {}: {}: {todo}; a change for which the cache has no room meanwhile goes to the device, or fails",
+            pool.name,
+            pool.device,
+            v.text()
+        );
+        (key, what)
+    };
+    seen.into_iter().flat_map(|s| &s.write_back_fails).map(problem).collect()
 }
 
 /// True if more of `all` requests are late than the share that may be, in hundredths of a percent.
