@@ -220,7 +220,7 @@ enum Place {
     Tcp(String),
 }
 
-/// A character, or U+FFFD for one that a terminal obeys: all control characters but the end of a line and the tab, and those that turn the
+/// A character, or U+FFFD for one that a terminal acts on: all control characters but the end of a line and the tab, and those that turn the
 /// direction of writing. A node has none of them in names and messages; whoever answers in its place may.
 fn plain(c: char) -> char {
     let is_obeyed = match c {

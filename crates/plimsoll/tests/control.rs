@@ -307,7 +307,7 @@ fn reading_is_free_and_changing_takes_the_token() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// What is refused hasn't grown the volume: that can't be undone.
+/// A refused change has not grown the volume: growth can't be undone.
 #[test]
 fn a_change_that_is_refused_has_not_grown_the_volume() {
     let dir = tempfile::tempdir().unwrap();
