@@ -26,6 +26,7 @@ pub use text::{ByteSize, SpanText};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -261,6 +262,19 @@ impl Source {
     }
 }
 
+/// Longest file that is read, in bytes: 65,536 volumes take less. Any longer one is something else, and a reload of it would take all memory.
+const FILE_BYTES_MAX: u64 = 32 << 20;
+
+/// Text of a file, if it isn't too long.
+fn text_of(file: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(file)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(std::io::Error::other("it is longer than 32 MiB, which no configuration is"));
+    }
+    Ok(text)
+}
+
 impl Config {
     /// Reads and checks a file. Relative paths in it are taken from its folder.
     ///
@@ -268,7 +282,7 @@ impl Config {
     /// All that is wrong with it.
     pub fn load(file: &Path) -> Result<Config, ConfigErrors> {
         let unread = |e| ConfigError { file: file.to_path_buf(), line: 0, what: format!("cannot be read: {e}") };
-        let text = std::fs::read_to_string(file).map_err(|e| ConfigErrors(vec![unread(e)]))?;
+        let text = text_of(file).map_err(|e| ConfigErrors(vec![unread(e)]))?;
         Config::parse(&text, file)
     }
 
