@@ -133,8 +133,6 @@ pub enum Planted {
     LostDuplicateForgotten,
     /// BLOCK_STATUS is the slow device's answer, whatever only the cache has.
     StatusFromBelow,
-    /// A change that goes through because there is no room doesn't wait until the journal says that the cached copy is dead.
-    DivertUnrecorded,
     /// A dirty extent's change goes through because there is no room, and leaves the extent dirty.
     DivertDirty,
 }
@@ -150,7 +148,7 @@ impl Planted {
         [Planted::CleanWhenBroken, Planted::ForgetCleaning, Planted::BelieveAfterLoss, Planted::FlushOutOfOrder];
 
     /// Those that show when the slow device has no space.
-    pub const OF_SPACE: [Planted; 2] = [Planted::DivertUnrecorded, Planted::DivertDirty];
+    pub const OF_SPACE: [Planted; 1] = [Planted::DivertDirty];
 
     /// Those that show when sectors are corrupt.
     pub const OF_ROT: [Planted; 12] = [

@@ -230,7 +230,7 @@ impl Cache {
         o.touched.push((key, was_cached));
         let range = (from, from + len);
         // As a change that goes through from the beginning: no start may find the older copy.
-        match self.durability.has_record(needs) || self.planted(Planted::DivertUnrecorded) {
+        match self.durability.has_record(needs) {
             true => self.send_range(op, range, out),
             false => self.diverted.push(Diverted { needs, op, range }),
         }
