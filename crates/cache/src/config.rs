@@ -133,8 +133,6 @@ pub enum Planted {
     LostDuplicateForgotten,
     /// BLOCK_STATUS is the slow device's answer, whatever only the cache has.
     StatusFromBelow,
-    /// A dirty extent's change goes through because there is no room, and leaves the extent dirty.
-    DivertDirty,
 }
 
 impl Planted {
@@ -146,9 +144,6 @@ impl Planted {
     /// Those that show when devices fail.
     pub const OF_FAULTS: [Planted; 4] =
         [Planted::CleanWhenBroken, Planted::ForgetCleaning, Planted::BelieveAfterLoss, Planted::FlushOutOfOrder];
-
-    /// Those that show when the slow device has no space.
-    pub const OF_SPACE: [Planted; 1] = [Planted::DivertDirty];
 
     /// Those that show when sectors are corrupt.
     pub const OF_ROT: [Planted; 12] = [

@@ -10,7 +10,6 @@
 //! A volume is *halted* while nothing of it can be written. Then only a few of its extents are tried every second, so that
 //! those of other volumes are written back meanwhile.
 
-use crate::config::Planted;
 use crate::evict::Evict;
 use crate::index::Key;
 use crate::layer::Cache;
@@ -204,9 +203,7 @@ impl Cache {
                     self.end_insert(now, insert, out);
                 }
                 Some(_) if self.destaging.contains(&key) => self.starved.push_back(insert),
-                Some(op) if !self.dirty.contains(&key) || self.planted(Planted::DivertDirty) => {
-                    self.divert(insert, op, key, out);
-                }
+                Some(op) if !self.dirty.contains(&key) => self.divert(insert, op, key, out),
                 Some(op) if self.dirty.is_refused(&key) => {
                     let error = self.refusals.get(&key.volume()).map_or(IoError::Device, |r| r.error);
                     self.ops[op].failed = Some(error);
@@ -222,7 +219,7 @@ impl Cache {
         self.inserts.remove(insert);
         self.counters.diverted += 1;
         self.gate.divert(key);
-        let was_cached = !self.dirty.contains(&key) && self.drop_clean(key);
+        let was_cached = self.drop_clean(key);
         let needs = self.durability.precedes(&key);
         let (from, len) = self.covered(&self.ops[op].head, key);
         let o = &mut self.ops[op];
