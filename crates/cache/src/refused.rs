@@ -94,7 +94,7 @@ impl Cache {
                     r.halted = tally.written == 0 && (r.halted || tally.refused >= HALTING.min(least));
                 }
                 None if tally.written > 0 && self.dirty.refused_of(slot).next().is_none() => {
-                    drop(self.refusals.remove(&slot))
+                    self.refusals.remove(&slot);
                 }
                 None if tally.written > 0 => {
                     if let Some(r) = self.refusals.get_mut(&slot) {
