@@ -137,10 +137,6 @@ pub enum Planted {
     LostDuplicateForgotten,
     /// BLOCK_STATUS is the slow device's answer, whatever only the cache has.
     StatusFromBelow,
-    /// A change that goes through because there is no room doesn't wait until the journal says that the cached copy is dead.
-    DivertUnrecorded,
-    /// A dirty extent's change goes through because there is no room, and leaves the extent dirty.
-    DivertDirty,
 }
 
 impl Planted {
@@ -158,9 +154,6 @@ impl Planted {
 
     /// That shows when a volume is given up while it is written back.
     pub const OF_GIVE_UP: Planted = Planted::OvertakeWriteBack;
-
-    /// Those that show when the slow device has no space.
-    pub const OF_SPACE: [Planted; 2] = [Planted::DivertUnrecorded, Planted::DivertDirty];
 
     /// Those that show when sectors are corrupt.
     pub const OF_ROT: [Planted; 12] = [

@@ -10,7 +10,6 @@
 //! A volume is *halted* while nothing of it can be written. Then only a few of its extents are tried every second, so that
 //! those of other volumes are written back meanwhile.
 
-use crate::config::Planted;
 use crate::evict::Evict;
 use crate::index::Key;
 use crate::layer::Cache;
@@ -95,7 +94,7 @@ impl Cache {
                     r.halted = tally.written == 0 && (r.halted || tally.refused >= HALTING.min(least));
                 }
                 None if tally.written > 0 && self.dirty.refused_of(slot).next().is_none() => {
-                    drop(self.refusals.remove(&slot))
+                    self.refusals.remove(&slot);
                 }
                 None if tally.written > 0 => {
                     if let Some(r) = self.refusals.get_mut(&slot) {
@@ -204,9 +203,7 @@ impl Cache {
                     self.end_insert(now, insert, out);
                 }
                 Some(_) if self.destaging.contains(&key) => self.starved.push_back(insert),
-                Some(op) if !self.dirty.contains(&key) || self.planted(Planted::DivertDirty) => {
-                    self.divert(insert, op, key, out);
-                }
+                Some(op) if !self.dirty.contains(&key) => self.divert(insert, op, key, out),
                 Some(op) if self.dirty.is_refused(&key) => {
                     let error = self.refusals.get(&key.volume()).map_or(IoError::Device, |r| r.error);
                     self.ops[op].failed = Some(error);
@@ -222,7 +219,7 @@ impl Cache {
         self.inserts.remove(insert);
         self.counters.diverted += 1;
         self.gate.divert(key);
-        let was_cached = !self.dirty.contains(&key) && self.drop_clean(key);
+        let was_cached = self.drop_clean(key);
         let needs = self.durability.precedes(&key);
         let (from, len) = self.covered(&self.ops[op].head, key);
         let o = &mut self.ops[op];
@@ -230,7 +227,7 @@ impl Cache {
         o.touched.push((key, was_cached));
         let range = (from, from + len);
         // As a change that goes through from the beginning: no start may find the older copy.
-        match self.durability.has_record(needs) || self.planted(Planted::DivertUnrecorded) {
+        match self.durability.has_record(needs) {
             true => self.send_range(op, range, out),
             false => self.diverted.push(Diverted { needs, op, range }),
         }
