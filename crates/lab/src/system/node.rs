@@ -259,7 +259,6 @@ impl NodePool {
             behind: Behind::Plain,
             nvram_bytes: 8 << 20,
             clients: 1,
-            rate: None,
             write_back: false,
             coalesces: false,
             free_writes: false,
