@@ -52,7 +52,7 @@ pub struct SchedulerOptions {
     pub late: Late,
     /// Time that CFQ keeps the device for a process's next request (OT-M11).
     pub slice_idle: Span,
-    /// Admission above leaves room for the errors of forecasts. The pool's composition sets it by its admission.
+    /// Admission above leaves room for the errors of forecasts. It follows from the pool's admission when a pool is composed.
     #[serde(skip)]
     pub has_room: bool,
 }
