@@ -64,7 +64,7 @@ def two_values(trial, epoch):
 
 
 def peer(sampler, ask, trials):
-    """What a sampler finds within a budget, over the seeds."""
+    """The best mix that a sampler finds within a budget, for each seed."""
     found, missed, began = [], 0, time.time()
     for seed in range(1, SEEDS + 1):
         study = optuna.create_study(sampler=sampler(seed=seed))

@@ -1,7 +1,7 @@
 //! A batch of what is written back, and how far a partition is with it.
 
 use crate::index::{Key, Loc};
-use plimsoll_base::{Data, Time};
+use plimsoll_base::{Data, IoError, Time};
 use std::ops::Range;
 
 /// Extents that adjoin, by their numbers in a batch, with the length and content of each: one request of the slow device.
@@ -15,6 +15,8 @@ pub(crate) struct Item {
     pub loc: Loc,
     /// It is a request of its own.
     alone: bool,
+    /// It was refused before.
+    pub again: bool,
     /// It was begun.
     pub begun: bool,
     /// Another content was pointed at since it was begun. The same content may be back since, at the same place: then it is as
@@ -24,11 +26,13 @@ pub(crate) struct Item {
     pub data: Option<Data>,
     /// True if it is on the slow device now.
     pub written: bool,
+    /// The slow device's error, if it refused it when it was a request of its own.
+    pub refused: Option<IoError>,
 }
 
 impl Item {
-    pub(crate) fn new(key: Key, loc: Loc, alone: bool) -> Item {
-        Item { key, loc, alone, begun: false, changed: false, data: None, written: false }
+    pub(crate) fn new(key: Key, loc: Loc, alone: bool, again: bool) -> Item {
+        Item { key, loc, alone, again, begun: false, changed: false, data: None, written: false, refused: None }
     }
 }
 
@@ -51,6 +55,8 @@ pub(crate) struct Batch {
     pub flushing: bool,
     /// A flush of the slow device failed.
     pub failed: bool,
+    /// Its error, if it was one of this batch's.
+    pub error: Option<IoError>,
     /// The slow device refused some of it.
     pub refused: bool,
     began_at: Time,
@@ -67,6 +73,7 @@ impl Batch {
             outstanding: 0,
             flushing: false,
             failed: false,
+            error: None,
             refused: false,
             began_at: now,
             flush_at: now,
@@ -101,6 +108,8 @@ pub(crate) struct WriteBack {
     /// Extents of the next batch at most.
     pub most: usize,
     pub batch: Option<Batch>,
+    /// There is no room for dirty extents, and there will be none before write-back works again.
+    pub full: bool,
 }
 
 impl WriteBack {
@@ -144,7 +153,7 @@ mod tests {
         let keys = [(1, 4), (1, 5), (1, 6), (1, 8), (1, 9), (2, 10), (2, 11), (2, 12), (2, 13), (2, 14)];
         let item = |(v, n): (u16, u64)| {
             let loc = Loc::new(0, 0, 1, 0);
-            Item::new(Key::new(v, n), loc, false)
+            Item::new(Key::new(v, n), loc, false, false)
         };
         let items = keys.map(item);
         let runs: Vec<_> = runs_of(&items, 4).into_iter().map(|r| r.items).collect();

@@ -39,7 +39,7 @@ impl Cache {
         if !self.is_ready() {
             return self.start_failed(now, what, out);
         }
-        self.state = State::Bypassed(Bypassed::new(format!("the fast device failed ({what})")));
+        self.state = State::Bypassed(Bypassed::new(format!("the fast device failed ({what})"), now));
         out.report(&CacheReport::DeviceFailed);
         self.gate.end_all_fills();
         self.ahead = Ahead::default();
@@ -54,6 +54,7 @@ impl Cache {
         for insert in std::mem::take(&mut self.starved) {
             self.insert_failed(now, insert, out);
         }
+        self.break_diverted(now, out);
         // What hasn't reached the slow device yet must not, before it's recorded that the cache holds something older.
         for op in waited.changes {
             let o = &mut self.ops[op];
@@ -127,6 +128,15 @@ impl Cache {
             self.lose(key);
         }
         self.forget_dirty(slot);
+    }
+
+    /// True if the fast device has failed, that is recorded, and the slow device has all of a volume: nothing newer is on the fast device,
+    /// whenever that comes back, and nothing is written to it before. So the volume needs the cache no longer, in whatever mode it is.
+    pub fn is_whole_without(&self, volume: VolumeKey) -> bool {
+        let recorded = self.state.bypassed().is_some_and(Bypassed::is_recorded);
+        let Some(slot) = self.volumes.slot(&volume).filter(|_| recorded) else { return false };
+        let lost = self.lost.iter().any(|l| l.volume == volume) || !self.durability.missed().is_empty();
+        !lost && !self.dirty.has_risk(slot) && !self.gate.is_changing(slot)
     }
 
     /// Describes the damage that was found at the start, if there is any.

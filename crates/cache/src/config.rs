@@ -101,6 +101,10 @@ pub enum Planted {
     CleanWhenBroken,
     /// Extents written back are forgotten before the journal records that.
     ForgetCleaning,
+    /// After the fast device failed, a flush doesn't look at dirty extents.
+    FlushWhenBroken,
+    /// A change of an extent that was given up doesn't wait for what write-back had sent of it.
+    OvertakeWriteBack,
     /// A flush of the slow device is trusted although another, under way with it, has failed.
     BelieveAfterLoss,
     /// A chunk counts as durable although one before it in its WEU isn't written.
@@ -133,6 +137,10 @@ pub enum Planted {
     LostDuplicateForgotten,
     /// BLOCK_STATUS is the slow device's answer, whatever only the cache has.
     StatusFromBelow,
+    /// A change that goes through because there is no room doesn't wait until the journal says that the cached copy is dead.
+    DivertUnrecorded,
+    /// A dirty extent's change goes through because there is no room, and leaves the extent dirty.
+    DivertDirty,
 }
 
 impl Planted {
@@ -144,6 +152,15 @@ impl Planted {
     /// Those that show when devices fail.
     pub const OF_FAULTS: [Planted; 4] =
         [Planted::CleanWhenBroken, Planted::ForgetCleaning, Planted::BelieveAfterLoss, Planted::FlushOutOfOrder];
+
+    /// That shows when devices fail and the operator has flushes served again.
+    pub const OF_RECOVERED_FLUSHES: Planted = Planted::FlushWhenBroken;
+
+    /// That shows when a volume is given up while it is written back.
+    pub const OF_GIVE_UP: Planted = Planted::OvertakeWriteBack;
+
+    /// Those that show when the slow device has no space.
+    pub const OF_SPACE: [Planted; 2] = [Planted::DivertUnrecorded, Planted::DivertDirty];
 
     /// Those that show when sectors are corrupt.
     pub const OF_ROT: [Planted; 12] = [

@@ -6,17 +6,20 @@
 //!     slow device, adjoining extents as one ──► flush of the slow device ──► clean, in memory and in the journal
 //! ```
 //! The next batch is twice as large if a batch's flush took longer than half of its writes' time. It is half as large if the flush took
-//! less than an eighth. A write that the slow device refuses is tried again later, alone, while the others go on.
+//! less than an eighth. A write that the slow device refuses is tried again at once, each extent alone, then every second, while the
+//! others go on ([`crate::refused`]).
 
 use crate::batch::{Batch, DirtyPart, Item, Piece, WriteBack, runs_of};
 use crate::config::{Mode, Planted};
 use crate::index::{Key, Loc};
 use crate::layer::{Cache, SLOW};
 use crate::read::Purpose;
+use crate::refused::Tally;
 use crate::request::{Pending, RETRY, join};
-use plimsoll_base::{Data, Op, Outcome, OwnKind, TenantId, Time, VolumeKey};
+use crate::state::Bypassed;
+use plimsoll_base::{Data, IoError, Op, Outcome, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Bytes in a batch at first, per request at the slow device at once ...
@@ -29,6 +32,13 @@ const RUN_BYTES_MAX: u64 = 128 << 10;
 impl Cache {
     fn batch(&mut self, part: u16) -> Option<&mut Batch> {
         self.write_backs.get_mut(usize::from(part))?.batch.as_mut()
+    }
+
+    pub(crate) fn write_back_of(&mut self, part: u16) -> &mut WriteBack {
+        if self.write_backs.len() <= usize::from(part) {
+            self.write_backs.resize_with(usize::from(part) + 1, WriteBack::default);
+        }
+        &mut self.write_backs[usize::from(part)]
     }
 
     fn part_of(&self, key: Key) -> u16 {
@@ -48,7 +58,8 @@ impl Cache {
         let mark = space * u64::from(self.config.watermark_percent) / 100 / self.extent_bytes();
         let w = &mut self.write_backs[usize::from(part)];
         w.on = dirty > mark || (w.on && dirty > mark / 2);
-        let leisure = !self.stopping && (w.on || drains);
+        let on = w.on;
+        let leisure = !self.stopping && (on || drains || self.has_probes(part));
         leisure || ((!self.stopping || !self.starved.is_empty()) && self.is_urgent(now, part))
     }
 
@@ -70,28 +81,29 @@ impl Cache {
             same
         });
         for DirtyPart { part, dirty, drains } in parts.drain(..) {
-            if self.write_backs.len() <= usize::from(part) {
-                self.write_backs.resize_with(usize::from(part) + 1, WriteBack::default);
-            }
-            let w = &self.write_backs[usize::from(part)];
+            let w = self.write_back_of(part);
+            let retry_at = w.retry_at;
             if w.is_busy() || w.waits.is_some() {
                 continue;
             }
-            if now < w.retry_at {
-                out.wake_at(w.retry_at);
+            // A client waits for the outcome of what is asked.
+            let asked = self.asked(part).next().is_some();
+            if now < retry_at && !asked {
+                out.wake_at(retry_at);
                 continue;
             }
-            if self.destage_wanted(now, part, dirty, drains) {
+            if self.destage_wanted(now, part, dirty, drains) || asked {
                 self.begin_batch(now, part, false, out);
             }
         }
         self.dirty_parts = parts;
     }
 
-    /// Dirty extents of a partition's volumes, from `from` on and round.
+    /// Dirty extents of a partition's volumes that aren't halted, from `from` on and round.
     fn dirty_of(&self, part: u16, from: Key) -> impl Iterator<Item = Key> {
         let all = move || {
-            let mine = self.dirty.volumes().filter(move |v| self.volumes[*v as usize].partition == part);
+            let is_mine = move |v: &u16| self.volumes[*v as usize].partition == part && !self.is_halted(*v);
+            let mine = self.dirty.volumes().filter(is_mine);
             mine.map(|v| (Key::new(v, 0), Key::new(v + 1, 0)))
         };
         let after = all().flat_map(move |(first, end)| self.dirty.range(first.max(from).min(end), end));
@@ -138,7 +150,7 @@ impl Cache {
         if items.is_empty() {
             // All of it was refused, or can't be read, or its volumes aren't known: a client's change, an announcement or time
             // may help.
-            let at = self.dirty.next_try().unwrap_or(now + RETRY).max(now + RETRY);
+            let at = now + RETRY;
             self.write_backs[usize::from(part)].retry_at = at;
             return out.wake_at(at);
         }
@@ -148,19 +160,24 @@ impl Cache {
         self.destage_more(now, part, out);
     }
 
-    /// Chooses the next batch: the extents that evictions wait for, then the rest, in address order from the end of the last batch.
+    /// Chooses the next batch: a few extents that were refused before, those that evictions wait for, then the rest, in address order from
+    /// the end of the last batch. Nothing else of halted volumes.
     /// Returns them, whether there are more that aren't durable yet, and the most that a batch may have.
     fn choose(&mut self, now: Time, part: u16) -> (Vec<Item>, bool, usize) {
         let bounds = self.batch_bounds();
         let w = &self.write_backs[usize::from(part)];
         let most = w.most.clamp(bounds.0, bounds.1);
         let (on, from) = (w.on && !self.stopping, w.cursor.unwrap_or(Key::new(0, 0)));
-        let urgent: BTreeSet<Key> = self.urgent(part).collect();
+        let asked = self.asked(part).take(most.div_ceil(2));
+        let probes = self.probes(now, part, most.div_ceil(4));
+        let first: Vec<Key> = asked.chain(probes).collect();
+        let urgent: BTreeSet<Key> = self.urgent(part).filter(|k| !self.is_halted(k.volume())).collect();
+        let before_rest = first.len() + urgent.len();
         let drains = |k: &Key| !self.stopping && self.volumes[k.volume() as usize].drains();
         let rest = self.dirty_of(part, from).filter(|k| on || drains(k));
         let (mut items, mut chosen, mut cursor): (Vec<Item>, _, _) = (Vec::new(), BTreeSet::new(), w.cursor);
         let (mut held, mut undurable) = (Vec::new(), false);
-        for (i, key) in urgent.iter().copied().chain(rest).enumerate() {
+        for (i, key) in first.iter().copied().chain(urgent).chain(rest).enumerate() {
             if items.len() >= most {
                 break;
             }
@@ -174,14 +191,15 @@ impl Cache {
                 undurable = true;
             } else {
                 chosen.insert(key);
-                items.push(Item::new(key, loc, self.dirty.is_alone(key)));
-                if i >= urgent.len() {
+                items.push(Item::new(key, loc, self.dirty.is_alone(key), self.dirty.is_refused(&key)));
+                if i >= before_rest {
                     cursor = Some(key);
                 }
             }
         }
         held.into_iter().for_each(|k| self.dirty.hold(k, Time::NEVER));
         items.iter().for_each(|i| self.dirty.release(i.key));
+        first.into_iter().filter(|k| chosen.contains(k)).for_each(|k| self.probed(k));
         let w = &mut self.write_backs[usize::from(part)];
         (w.cursor, w.most) = (cursor, most);
         items.sort_unstable_by_key(|i| i.key);
@@ -302,11 +320,11 @@ impl Cache {
             let key = b.items[i].key;
             self.recipes.changed(key);
             b.items[i].written = outcome.is_done();
-            if !outcome.is_done() {
+            if let Outcome::Failed(error) = outcome {
                 b.refused = true;
-                self.dirty.hold(key, now + RETRY);
-                if items.len() > 1 {
-                    self.dirty.set_alone(key);
+                match items.len() {
+                    1 => b.items[i].refused = Some(error),
+                    _ => self.dirty.set_alone(key),
                 }
             }
         }
@@ -328,6 +346,9 @@ impl Cache {
         let Some(b) = &mut w.batch else { return };
         b.outstanding -= 1;
         b.failed |= !outcome.is_done();
+        if let Outcome::Failed(error) = outcome {
+            b.error = Some(error);
+        }
         let (left, failed) = (b.outstanding, b.failed);
         if failed {
             w.retry_at = now + RETRY;
@@ -346,14 +367,22 @@ impl Cache {
         let b = w.batch.take().expect("a batch is under way");
         w.resize(&b, now, bounds);
         if b.refused && !b.items.iter().any(|i| i.written) {
-            w.retry_at = now + RETRY;
             self.give_up_waiting(now, out);
         }
+        let mut tallies: BTreeMap<u16, Tally> = BTreeMap::new();
+        let unflushed = (!flushed).then_some(b.error.unwrap_or(IoError::FlushFailed));
         for i in b.items {
             self.destaging.remove(&i.key);
+            let tally = tallies.entry(i.key.volume()).or_default();
+            let error = i.refused.or(unflushed.filter(|_| i.written));
+            if let Some(error) = error.filter(|_| ready) {
+                (tally.refused, tally.error) = (tally.refused + usize::from(!i.again), Some(error));
+                self.dirty.hold(i.key, now + RETRY);
+            }
             if !(i.written && flushed && ready) {
                 continue;
             }
+            tally.written += 1;
             self.dirty.mark_written_back(&i.key);
             if !i.changed && self.dirty.contains(&i.key) {
                 assert!(
@@ -362,6 +391,10 @@ impl Cache {
                 );
                 self.clean(i.key, i.loc);
             }
+        }
+        self.batch_tallied(now, tallies, bounds.0);
+        for io in self.state.bypassed_mut().map(Bypassed::write_back_over).unwrap_or_default() {
+            self.route(now, io, out);
         }
         if self.flush_asked && self.dirty.wanted() == 0 {
             self.flush_asked = false;

@@ -130,9 +130,20 @@ impl Dirty {
         self.held.get(&key).is_some_and(|until| *until > now)
     }
 
-    /// The earliest time at which one of those that wait may be tried.
-    pub(crate) fn next_try(&self) -> Option<Time> {
-        self.held.values().copied().filter(|t| *t != Time::NEVER).min()
+    /// True if any extent waits.
+    pub(crate) fn is_any_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// True if an extent couldn't be written back when it was tried last, or can't be read.
+    pub(crate) fn is_refused(&self, key: &Key) -> bool {
+        self.held.contains_key(key)
+    }
+
+    /// The extents of a volume that the slow device refused when they were tried last.
+    pub(crate) fn refused_of(&self, slot: u16) -> impl Iterator<Item = Key> + '_ {
+        let of_it = self.held.range(Key::new(slot, 0)..Key::new(slot + 1, 0));
+        of_it.filter(|(_, until)| **until != Time::NEVER).map(|(k, _)| *k)
     }
 
     /// True if a WEU has an extent that can't be written back for now.
@@ -184,6 +195,17 @@ impl Dirty {
     /// True if the next start would take the cache's copy of `key` for the latest, after the fast device has failed.
     pub(crate) fn is_at_risk(&self, key: &Key) -> bool {
         self.contains(key) || self.uncertain.contains(key)
+    }
+
+    /// True if any extent is at risk.
+    pub(crate) fn is_any_at_risk(&self) -> bool {
+        !self.keys.is_empty() || !self.uncertain.is_empty()
+    }
+
+    /// True if any extent of a volume is at risk.
+    pub(crate) fn has_risk(&self, slot: u16) -> bool {
+        let mut uncertain = self.uncertain.range(Key::new(slot, 0)..Key::new(slot + 1, 0));
+        self.of_volume(slot).next().is_some() || uncertain.next().is_some()
     }
 
     /// The extents of a volume that are at risk.

@@ -29,6 +29,7 @@ impl Cache {
         for op in journaled.changes {
             self.send_through(now, op, out);
         }
+        self.send_diverted(out);
         for op in journaled.flushes {
             self.part_done(now, op, out);
         }

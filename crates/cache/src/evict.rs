@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 const RESERVE: u32 = 2;
 const RESERVE_SHARE: u32 = 64;
 const RESERVE_MAX: u32 = 8;
-/// WEUs that may be leaving without getting any further.
+/// WEUs of a partition that may be leaving without getting any further.
 const STUCK_MAX: usize = 1024;
 /// Entries that the cleaner looks at per eviction, beside its share of all.
 const SWEEP_LEAST: usize = 64;
@@ -42,22 +42,28 @@ impl Cache {
     /// True if a WEU became free.
     pub(crate) fn progress_evictions(&mut self, now: Time, out: &mut Actions) -> bool {
         for partition in 0..self.partitions() {
+            let mine = self.evicting.keys().filter(|w| self.index.weu(**w).partition == partition);
+            // One that gets no further for now makes no room: another must go.
+            let (mut leaving, mut stuck) = mine.fold((0, 0), |(leaving, stuck), w| match self.is_stuck(*w) {
+                true => (leaving, stuck + 1),
+                false => (leaving + 1, stuck),
+            });
             loop {
                 let (used, quota) = self.index.use_of(partition);
-                // One that gets no further for now makes no room: another must go.
-                let comes = |w: &&u32| self.index.weu(**w).partition == partition && !self.is_stuck(**w);
-                let leaving = self.evicting.keys().filter(comes).count() as u32;
                 // A reserve must leave something to reserve for.
                 let wanted = (u64::from(quota) * u64::from(self.config.free_percent) / 100) as u32;
                 let ahead = (quota / RESERVE_SHARE).clamp(RESERVE, RESERVE_MAX);
                 let reserve = ahead.max(wanted).min(quota / 2);
                 let room = (quota + leaving).saturating_sub(used);
-                let stuck = self.evicting.len() > STUCK_MAX;
-                if (room >= reserve && used <= quota + leaving) || stuck {
+                if (room >= reserve && used <= quota + leaving) || stuck > STUCK_MAX {
                     break;
                 }
                 let Some(weu) = self.index.begin_eviction(partition) else { break };
                 self.evicting.insert(weu, Evict::Waiting);
+                match self.is_stuck(weu) {
+                    true => stuck += 1,
+                    false => leaving += 1,
+                }
             }
         }
         let before = self.evicting.len();
@@ -69,11 +75,6 @@ impl Cache {
 
     pub(crate) fn partitions(&self) -> u16 {
         self.index.partitions()
-    }
-
-    /// True if a leaving WEU waits for an extent that can't be written back for now.
-    fn is_stuck(&self, weu: u32) -> bool {
-        self.dirty.is_stuck(weu) && self.evicting.get(&weu) == Some(&Evict::Waiting)
     }
 
     fn progress_eviction(&mut self, now: Time, weu: u32, out: &mut Actions) {
@@ -127,7 +128,8 @@ impl Cache {
     /// Keys of a partition's volumes that evictions wait for: what is dirty in leaving WEUs, and what headers in them name, which
     /// pins them. They may lie in another's WEUs: space was shared before.
     pub(crate) fn urgent(&self, part: u16) -> impl Iterator<Item = Key> {
-        let waiting = self.evicting.iter().filter(|(_, e)| **e == Evict::Waiting);
+        // One with extents of a halted volume doesn't leave, whatever else of it is written back.
+        let waiting = self.evicting.iter().filter(|(w, e)| **e == Evict::Waiting && !self.is_halted_in(**w));
         let mine = move |k: &Key| self.volumes[k.volume() as usize].partition == part;
         waiting.flat_map(|(w, _)| self.dirty.in_weu(*w)).filter(mine)
     }
@@ -200,6 +202,7 @@ impl Cache {
     pub(crate) fn trimmed(&mut self, weu: u32) {
         if self.evicting.remove(&weu).is_some() {
             self.index.free(weu);
+            self.may_have_room();
         }
     }
 }

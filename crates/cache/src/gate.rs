@@ -82,6 +82,13 @@ impl Gate {
         self.check();
     }
 
+    /// A change of an extent in the cache becomes one that goes through.
+    pub(crate) fn divert(&mut self, key: Key) {
+        let was = self.closed.remove(&key);
+        assert!(was, "it was closed when the change began");
+        self.pass(key);
+    }
+
     fn stop_fill(&mut self, key: &Key) {
         if !Planted::StaleFill.is_in(self.planted) {
             self.fills.remove(key);
@@ -251,6 +258,17 @@ mod tests {
         assert!(gate.is_closed(&key(7)) && gate.is_changing(0) && !gate.is_changing(1));
         gate.leave(&[key(7)], std::iter::empty());
         assert!(!gate.is_any_closed() && !gate.has_waiting());
+    }
+
+    #[test]
+    fn a_change_that_is_diverted_passes_and_nothing_is_changed_in_the_cache_before_it_ends() {
+        let mut gate = Gate::new(None);
+        gate.close(key(7));
+        gate.divert(key(7));
+        assert!(!gate.is_closed(&key(7)) && gate.is_busy(&key(7)));
+        gate.wait(key(7), io(1));
+        gate.leave(&[], [key(7)].into_iter());
+        assert_eq!(gate.take_waiting(&key(7)).len(), 1);
     }
 
     #[test]

@@ -47,6 +47,17 @@ pub(crate) struct Insert {
     priority: Priority,
 }
 
+impl Insert {
+    /// The change that waits for it, if it's dirty.
+    pub(crate) fn op(&self) -> Option<usize> {
+        self.op
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.op.is_some()
+    }
+}
+
 /// The result for an extent whose content seemed to be there.
 enum Duplicate {
     /// It wasn't, or can't be relied on.
@@ -60,7 +71,8 @@ enum Duplicate {
 impl Cache {
     /// Caches what the slow device has too.
     pub(crate) fn insert_clean(&mut self, now: Time, key: Key, data: Data, token: u64, out: &mut Actions) {
-        let behind = self.chunks.iter().filter(|c| c.closed && !c.dirty).count() >= CLEAN_CHUNKS_MAX;
+        let behind = self.chunks.iter().filter(|c| c.closed && !c.dirty).count() >= CLEAN_CHUNKS_MAX
+            || self.is_known_full(self.volumes[key.volume() as usize].partition);
         if self.inserts.len() >= INSERTS_MAX || behind || !self.is_ready() || self.stopping {
             self.counters.dropped += 1;
             self.gate.drop_fill(&key);
@@ -104,7 +116,7 @@ impl Cache {
         self.is_ready() && (i.op.is_some() || (self.gate.may_fill(&i.key, i.token) && !self.stopping))
     }
 
-    fn end_insert(&mut self, now: Time, insert: usize, out: &mut Actions) {
+    pub(crate) fn end_insert(&mut self, now: Time, insert: usize, out: &mut Actions) {
         let i = self.inserts.remove(insert);
         match i.op {
             Some(op) => self.part_done(now, op, out),

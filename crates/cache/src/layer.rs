@@ -24,6 +24,7 @@ use crate::parts::WEUS_MIN;
 use crate::read::{Ahead, Fetch};
 use crate::recipes::Recipes;
 use crate::recover::Recovery;
+use crate::refused::{Diverted, Refusal};
 use crate::relearn::Relearn;
 use crate::request::{ClientOp, Pending, WorkFor};
 use crate::state::State;
@@ -44,6 +45,8 @@ pub struct Cache {
     pub(crate) config: CacheConfig,
     pub(crate) layout: Layout,
     pub(crate) state: State,
+    /// The reason for which the fast device isn't there at all, until the start.
+    absent: Option<String>,
     pub(crate) index: Index,
     pub(crate) durability: Durability,
     /// Packed and not yet on the device, oldest first.
@@ -75,6 +78,9 @@ pub struct Cache {
     pub(crate) evicting: BTreeMap<u32, Evict>,
     /// Inserts without room.
     pub(crate) starved: VecDeque<usize>,
+    /// By slot, volumes with extents that couldn't be written back.
+    pub(crate) refusals: BTreeMap<u16, Refusal>,
+    pub(crate) diverted: Vec<Diverted>,
     /// By partition.
     pub(crate) write_backs: Vec<WriteBack>,
     /// Empty. Every event fills it while anything is dirty: its memory is used again.
@@ -111,6 +117,7 @@ impl Cache {
             config,
             layout,
             state: State::Recovering(Box::new(Recovery::new(layout, config.planted))),
+            absent: None,
             index,
             durability: Durability::new(layout, config.generation, config.planted),
             chunks: Vec::new(),
@@ -133,6 +140,8 @@ impl Cache {
             bad: BTreeSet::new(),
             evicting: BTreeMap::new(),
             starved: VecDeque::new(),
+            refusals: BTreeMap::new(),
+            diverted: Vec::new(),
             write_backs: Vec::new(),
             dirty_parts: Vec::new(),
             destaging: BTreeSet::new(),
@@ -166,6 +175,15 @@ impl Cache {
         self
     }
 
+    /// The cache starts without its fast device, for this reason: nothing is ever read from it or written to it. If no volume may be
+    /// behind ([`Cache::with_known`]) the volumes go on without a cache; otherwise the start fails. The owner has to record that the
+    /// device's content is out of date, as after [`crate::CacheReport::DeviceFailed`].
+    #[must_use]
+    pub fn with_absent(mut self, why: Option<String>) -> Cache {
+        self.absent = why;
+        self
+    }
+
     pub(crate) fn planted(&self, p: Planted) -> bool {
         p.is_in(self.config.planted)
     }
@@ -188,6 +206,7 @@ impl Cache {
             self.send_chunks(now, out);
             // Evictions first: what they wait for is begun after them, or nothing may ever happen again.
             let freed = self.progress_evictions(now, out);
+            self.resolve_starved(now, out);
             self.progress_destage(now, out);
             self.progress_flush(now, out);
             self.progress_confirming(now, out);
@@ -196,6 +215,7 @@ impl Cache {
                 break;
             }
         }
+        self.forget_refusals();
         self.progress_relearning(now, out);
         self.write_journal(now, false, out);
         self.durability.check();
@@ -213,7 +233,10 @@ impl Layer for Cache {
     }
 
     fn start(&mut self, now: Time, below: &[Offer], out: &mut Actions) {
-        self.begin_recovery(now, below[FAST as usize], out);
+        match self.absent.take() {
+            Some(why) => self.start_failed(now, &why, out),
+            None => self.begin_recovery(now, below[FAST as usize], out),
+        }
     }
 
     /// False only if the fast device lost acknowledged writes while every volume is write-through without dirty extents: the slow device
@@ -229,10 +252,13 @@ impl Layer for Cache {
             || !self.volumes.iter().all(written_through)
     }
 
+    /// A cache whose fast device failed is ready if the slow device has all data: volumes are served whole, only slower. Its status says
+    /// that the device failed.
     fn state(&self) -> LayerState {
         match &self.state {
             State::Recovering(_) | State::Starting(_) => LayerState::Recovering,
-            State::Serving if self.lost.is_empty() && self.damage().is_none() => LayerState::Ready,
+            State::Bypassed(_) if self.dirty.is_any_at_risk() => LayerState::Degraded,
+            State::Serving | State::Bypassed(_) if self.lost.is_empty() && self.damage().is_none() => LayerState::Ready,
             State::Serving | State::Bypassed(_) => LayerState::Degraded,
             State::Failed(_) => LayerState::Failed,
         }

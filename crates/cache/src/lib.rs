@@ -30,6 +30,7 @@ pub mod policy;
 mod read;
 mod recipes;
 mod recover;
+mod refused;
 mod relearn;
 mod request;
 mod start;
@@ -49,6 +50,7 @@ pub use layer::{Cache, FAST, SLOW};
 pub use layout::Layout;
 pub use nvram::Nvram;
 pub use parts::WEUS_MIN;
+pub use refused::WriteBackFails;
 pub use status::{Activity, CacheStatus, Counters, LostRange, StartReport, VolumeStatus};
 
 /// Writes that make a cache of a fast device: places and bytes, in this order. The page is last: until then there is no cache.

@@ -20,6 +20,7 @@ impl Cache {
 
     /// Tells each part how much it may have.
     pub(crate) fn share_out(&mut self) {
+        self.may_have_room();
         let total = self.config.weus_max.min(self.layout.weus);
         if self.config.sharing == Sharing::Shared {
             return self.index.set_quota(0, total);

@@ -4,6 +4,7 @@ use crate::config::{Mode, Sharing};
 use crate::index::{Key, Loc};
 use crate::layer::{Cache, FAST, SLOW};
 use crate::request::{ClientOp, Pending, WorkFor};
+use crate::state::State;
 use crate::tasks::{Expected, Unpack, extract};
 use plimsoll_base::{
     Completion, Confidence, Data, Io, IoError, IoHead, Op, Origin, Outcome, OwnKind, Priority, Span, TenantId, Time,
@@ -95,7 +96,7 @@ impl Cache {
 
     pub(crate) fn read(&mut self, now: Time, io: Io, out: &mut Actions) {
         let Some((slot, size, mode)) = self.volume_of(&io.head) else { return self.pass(io, out) };
-        let none_dirty = self.volumes[slot as usize].dirty == 0;
+        let none_dirty = self.volumes[slot as usize].dirty == 0 && (self.is_ready() || self.destaging.is_empty());
         let useless = mode == Mode::Off || !self.is_ready();
         if io.len == 0 || (useless && none_dirty) {
             return self.pass(io, out);
@@ -103,9 +104,14 @@ impl Cache {
         let (e, head) = (self.extent_bytes(), io.head);
         let keys = |from: u64, to: u64| (from / e..to.div_ceil(e)).map(|n| Key::new(slot, n));
         if !self.is_ready() {
-            return match keys(head.offset, head.end()).any(|k| self.dirty.contains(&k)) {
-                true => out.end(io, Outcome::Failed(IoError::Device)),
-                false => self.pass(io, out),
+            let mut all = keys(head.offset, head.end());
+            if all.clone().any(|k| self.dirty.contains(&k)) {
+                return out.end(io, Outcome::Failed(IoError::Device));
+            }
+            return match &mut self.state {
+                // It was given up: what write-back had sent of it before is there first, or what is read now would change afterwards.
+                State::Bypassed(b) if all.any(|k| self.destaging.contains(&k)) => b.wait_for_write_back(io),
+                _ => self.pass(io, out),
             };
         }
         let step = self.streams.read(

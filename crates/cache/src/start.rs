@@ -155,7 +155,9 @@ impl Cache {
         self.progress(now, out);
     }
 
-    /// The fast device can't be read, or written, while starting. If nobody can miss anything the volumes go on without a cache.
+    /// The fast device can't be opened, read or written while starting. If no volume can miss anything the volumes go on without a cache;
+    /// otherwise the cache, and with it the pool, fails. The invariant: a volume of which the cache may have newer data than the slow
+    /// device is never served from the slow device alone.
     pub(crate) fn start_failed(&mut self, now: Time, what: &str, out: &mut Actions) {
         let behind = match self.state {
             State::Recovering(_) => self.volumes.may_be_behind(),
@@ -169,7 +171,7 @@ impl Cache {
                  good, give that up with `plimsoll cache give-up VOLUME --lose-data` for each of them, and start again",
                 self.volumes.behind()
             )),
-            false => State::Bypassed(Bypassed::new(why)),
+            false => State::Bypassed(Bypassed::new(why, now)),
         };
         if self.wants_failure_record() {
             out.report(&CacheReport::DeviceFailed);

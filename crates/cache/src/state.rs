@@ -26,16 +26,24 @@ pub(crate) struct Starting {
     pub report: StartReport,
 }
 
-/// See [`State::Bypassed`]. Changes wait until the owner has recorded that the device's content is out of date.
+/// See [`State::Bypassed`]. Changes wait until the owner has recorded that the device's content is out of date. After that, a request
+/// waits only for a write of the same extent that write-back had sent before the device failed.
 pub(crate) struct Bypassed {
     why: String,
+    since: Time,
     recorded: bool,
     waiting: VecDeque<Io>,
+    behind_write_back: VecDeque<Io>,
 }
 
 impl Bypassed {
-    pub(crate) fn new(why: String) -> Bypassed {
-        Bypassed { why, recorded: false, waiting: VecDeque::new() }
+    pub(crate) fn new(why: String, since: Time) -> Bypassed {
+        Bypassed { why, since, recorded: false, waiting: VecDeque::new(), behind_write_back: VecDeque::new() }
+    }
+
+    /// The time at which the device failed.
+    pub(crate) fn since(&self) -> Time {
+        self.since
     }
 
     /// The reason.
@@ -51,6 +59,16 @@ impl Bypassed {
     pub(crate) fn wait(&mut self, io: Io) {
         debug_assert!(!self.recorded, "nothing waits for what is recorded");
         self.waiting.push_back(io);
+    }
+
+    /// A request waits until write-back has no write of its extents in flight.
+    pub(crate) fn wait_for_write_back(&mut self, io: Io) {
+        self.behind_write_back.push_back(io);
+    }
+
+    /// A batch of write-back has ended: the requests that waited for one.
+    pub(crate) fn write_back_over(&mut self) -> VecDeque<Io> {
+        std::mem::take(&mut self.behind_write_back)
     }
 
     /// The failure is recorded, durably: the changes that waited.
@@ -79,8 +97,8 @@ impl State {
         if let State::Bypassed(b) = self { Some(b) } else { None }
     }
 
-    /// Returns true if changes wait for the failure's record.
+    /// Returns true if changes wait for the failure's record, or for write-back.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.bypassed().is_some_and(|b| !b.waiting.is_empty())
+        self.bypassed().is_some_and(|b| !b.waiting.is_empty() || !b.behind_write_back.is_empty())
     }
 }

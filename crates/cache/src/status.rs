@@ -4,9 +4,10 @@ use crate::batch::WriteBack;
 use crate::config::{Codec, Mode, Sharing};
 use crate::index::IndexCounters;
 use crate::layer::Cache;
-use crate::state::State;
+use crate::refused::WriteBackFails;
+use crate::state::{Bypassed, State};
 use crate::volumes::Volume;
-use plimsoll_base::{Span, VolumeKey};
+use plimsoll_base::{Span, Time, VolumeKey};
 
 /// Counters since the start; bytes of extents are counted before compression.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -57,6 +58,8 @@ pub struct Counters {
     pub ahead: u64,
     /// Dirty extents written to the slow device.
     pub written_back: u64,
+    /// Extents of write-back volumes that were written through, as write-back failed and there was no room.
+    pub diverted: u64,
     /// Reads of the slow device that writes of parts of extents needed.
     pub fetched_for_writes: u64,
 }
@@ -122,7 +125,8 @@ pub struct VolumeStatus {
     pub mode: Mode,
     /// Extents that only the cache has.
     pub dirty: u64,
-    /// It isn't write-back, and the slow device has all of it, which the next start will know: the cache isn't needed for it.
+    /// The slow device has all of it, which the next start will know, and it isn't write-back or the fast device failed: the cache isn't
+    /// needed for it.
     pub at_home: bool,
     /// Reads of clients, and those that needed nothing from the slow device.
     pub reads: u64,
@@ -148,6 +152,8 @@ pub struct CacheStatus {
     pub state: &'static str,
     /// The problem, if there is one.
     pub why: Option<String>,
+    /// The time at which the fast device failed, if it did and the volumes go on without the cache.
+    pub failed_at: Option<Time>,
     /// Of an extent and a WEU, bytes.
     pub extent_bytes: u32,
     /// See above.
@@ -158,7 +164,7 @@ pub struct CacheStatus {
     pub dedup: bool,
     /// The owners of the space.
     pub sharing: Sharing,
-    /// WEUs on the device, those it may use, and those in use.
+    /// WEUs on the device, those it may use, and those in use; none once the device failed.
     pub weus: (u32, u32, u32),
     /// Entries of the file index and of the fingerprint index.
     pub entries: (u64, u64),
@@ -176,6 +182,8 @@ pub struct CacheStatus {
     pub start: StartReport,
     /// Volumes that it knows.
     pub volumes: Vec<VolumeStatus>,
+    /// Volumes whose write-back fails.
+    pub write_back_fails: Vec<WriteBackFails>,
     /// Lost ranges, the first thousand.
     pub lost: Vec<LostRange>,
     /// Volumes to which what was written last may be missing: headers were corrupt at this start or an earlier one.
@@ -220,7 +228,13 @@ impl Cache {
             State::Bypassed(b) => ("broken", Some(self.at_risk(b.why()))),
             State::Failed(why) => ("failed", Some(why.clone())),
         };
-        let used = self.layout.weus - self.index.free_weus();
+        let weus = match &self.state {
+            State::Bypassed(_) => (0, 0, 0),
+            _ => {
+                let used = self.layout.weus - self.index.free_weus();
+                (self.layout.weus, self.config.weus_max.min(self.layout.weus), used)
+            }
+        };
         let mut counters = self.counters;
         counters.journal_bytes = self.durability.journal_bytes();
         let volume = |v: &Volume| {
@@ -229,7 +243,7 @@ impl Cache {
                 key: v.key,
                 mode: config.mode,
                 dirty: v.dirty,
-                at_home: self.is_written_back(v.key),
+                at_home: self.is_written_back(v.key) || self.is_whole_without(v.key),
                 reads: v.reads,
                 read_hits: v.read_hits,
             })
@@ -237,12 +251,13 @@ impl Cache {
         CacheStatus {
             state,
             why,
+            failed_at: self.state.bypassed().map(Bypassed::since),
             extent_bytes: self.layout.shape.extent_bytes,
             weu_bytes: self.layout.shape.weu_bytes,
             codec: self.config.codec,
             dedup: self.config.fingerprints_percent > 0,
             sharing: self.config.sharing,
-            weus: (self.layout.weus, self.config.weus_max.min(self.layout.weus), used),
+            weus,
             entries: (self.index.files() as u64, self.index.fingerprints() as u64),
             dirty: self.dirty.len() as u64,
             flush_left: self.dirty.wanted() as u64,
@@ -255,6 +270,7 @@ impl Cache {
             index: self.index.counters(),
             start: self.start_report,
             volumes: self.volumes.iter().filter(|v| self.volumes.slot(&v.key).is_some()).filter_map(volume).collect(),
+            write_back_fails: self.write_back_fails(),
             lost: self.lost.clone(),
             missed: self.durability.missed().iter().copied().collect(),
         }

@@ -29,11 +29,18 @@ impl Cache {
                 false if self.stopping => out.end(io, Outcome::Failed(IoError::Device)),
                 false => b.wait(io),
                 true if extents().any(|k| self.dirty.is_at_risk(&k)) => out.end(io, Outcome::Failed(IoError::Device)),
+                // It was given up: what write-back had sent of it before must not come after what is written now.
+                true if !Planted::OvertakeWriteBack.is_in(self.config.planted)
+                    && extents().any(|k| self.destaging.contains(&k)) =>
+                {
+                    b.wait_for_write_back(io);
+                }
                 true => self.pass(io, out),
             };
         }
-        // Where there are more volumes than parts, some have none: theirs go through.
-        let has_part = self.index.use_of(self.volumes[slot as usize].partition).1 > 0;
+        // Where there are more volumes than parts, some have none: theirs go through. So do all while write-back makes no room.
+        let part = self.volumes[slot as usize].partition;
+        let has_part = self.index.use_of(part).1 > 0 && !self.is_known_full(part);
         let cached = |c: &Cache, k: Key| {
             let whole = (k.extent() + 1) * e <= size;
             let only_here = c.dirty.contains(&k) || c.destaging.contains(&k) || c.gate.is_closed(&k);
@@ -100,21 +107,27 @@ impl Cache {
     /// Sends a write-through change to the slow device. No start trusts older cached copies from now on.
     pub(crate) fn send_through(&mut self, _now: Time, op: usize, out: &mut Actions) {
         let o = &mut self.ops[op];
-        let (head, ranges) = (o.head, o.through.clone());
+        let ranges = o.through.clone();
         o.outstanding += ranges.len() as u32 - 1;
-        for (from, to) in ranges {
-            let mut part = head;
-            let whole = (from, to) == (head.offset, head.end());
-            if !whole {
-                part = out.piece(&head, head.op, from, to - from, 0).head;
-            }
-            part.tag = self.pending.insert(Pending::Through { op }) as u64;
-            let data = match head.op {
-                Op::Write => extract(&self.ops[op].data, head.len, from - head.offset, to - from),
-                _ => Data::Absent,
-            };
-            out.submit(SLOW, Io::new(part, data));
+        for range in ranges {
+            self.send_range(op, range, out);
         }
+    }
+
+    /// Sends a range of a change to the slow device: one of its outstanding parts.
+    pub(crate) fn send_range(&mut self, op: usize, (from, to): (u64, u64), out: &mut Actions) {
+        let head = self.ops[op].head;
+        let mut part = head;
+        let whole = (from, to) == (head.offset, head.end());
+        if !whole {
+            part = out.piece(&head, head.op, from, to - from, 0).head;
+        }
+        part.tag = self.pending.insert(Pending::Through { op }) as u64;
+        let data = match head.op {
+            Op::Write => extract(&self.ops[op].data, head.len, from - head.offset, to - from),
+            _ => Data::Absent,
+        };
+        out.submit(SLOW, Io::new(part, data));
     }
 
     /// The content that a change brings to `from..from + len` of the volume.
@@ -127,7 +140,7 @@ impl Cache {
     }
 
     /// The part of `key` that a change covers: its offset in the volume, and its length.
-    fn covered(&self, head: &IoHead, key: Key) -> (u64, u64) {
+    pub(crate) fn covered(&self, head: &IoHead, key: Key) -> (u64, u64) {
         let e = self.extent_bytes();
         let (from, to) = (head.offset.max(key.extent() * e), head.end().min((key.extent() + 1) * e));
         (from, to - from)
@@ -165,7 +178,8 @@ impl Cache {
     /// A change has ended: what went through may be cached now.
     pub(crate) fn changed(&mut self, now: Time, o: &ClientOp, out: &mut Actions) {
         self.unlock(o);
-        let caches = self.volume_of(&o.head).is_some_and(|(_, _, mode)| mode != Mode::Off);
+        let may_cache = |slot: u16| !self.is_known_full(self.volumes[slot as usize].partition);
+        let caches = self.volume_of(&o.head).is_some_and(|(slot, _, mode)| mode != Mode::Off && may_cache(slot));
         if o.touched.is_empty() || o.failed.is_some() || o.head.op != Op::Write || !caches || !self.is_ready() {
             return;
         }
@@ -186,11 +200,13 @@ impl Cache {
         }
     }
 
-    /// A client's flush: of the slow device, and of what only the cache has.
+    /// A client's flush: of the slow device, and of what only the cache has. After the fast device failed, a flush of a volume with dirty
+    /// extents fails: they aren't durable anywhere that is sure to come back. The slow device has all of any other volume, so a flush of
+    /// that alone keeps its promise, also after the operator gave the dirty extents up.
     pub(crate) fn flush(&mut self, _now: Time, io: Io, out: &mut Actions) {
         let Some((slot, _, mode)) = self.volume_of(&io.head) else { return self.pass(io, out) };
         let v = &self.volumes[slot as usize];
-        if self.state.bypassed().is_some() && v.dirty > 0 {
+        if self.state.bypassed().is_some() && v.dirty > 0 && !self.planted(Planted::FlushWhenBroken) {
             return out.end(io, Outcome::Failed(IoError::Device));
         }
         if !self.is_ready() || (mode != Mode::Back && v.dirty == 0 && !self.gate.is_any_closed()) {

@@ -6,7 +6,7 @@ use common::*;
 use plimsoll_base::*;
 use plimsoll_cache::*;
 use plimsoll_stack::sim::{DiskFaults, SimPool};
-use plimsoll_stack::{LayerState, Stack, StackConfig, Target};
+use plimsoll_stack::{Front, LayerState, Stack, StackConfig, Target};
 
 const LIVES: usize = 3;
 const ACTS: usize = 110;
@@ -20,6 +20,10 @@ struct Tally {
     failed: u64,
     lost: u64,
     restarts: u64,
+    /// Flushes were served again so often, volumes were given up, and flushes ended well after either.
+    recovered: u64,
+    given_up: u64,
+    flushed_again: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,12 +113,65 @@ fn note(life: &mut Life, tally: &mut Tally) {
         assert_eq!(report, Some(plimsoll_cache::CacheReport::DeviceFailed), "reported once");
         tally.noted += 1;
         life.setup.config.generation += 1;
-        life.order(plimsoll_cache::CacheControl::FailureNoted);
+        life.order(CacheControl::FailureNoted);
     }
 }
 
-/// One life, with a fault in the middle of it.
-fn live(life: &mut Life, kind: Kind, rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
+/// Gives up the dirty extents of volume 0 as the node does it: the next start knows first.
+fn give_up(life: &mut Life) {
+    let key = life.oracle.key(0);
+    life.setup.config.generation += 1;
+    life.setup.given_up = Some(life.setup.config.generation);
+    life.order(CacheControl::GiveUp { id: key.id, generation: key.generation });
+    for lost in life.cache().status().lost.iter().filter(|l| l.volume == key) {
+        let end = (lost.offset + lost.len) / SECTOR;
+        life.oracle.given_up(0, lost.offset / SECTOR..end.min(SECTORS));
+    }
+}
+
+/// An operator who has flushes served again after the fast disk failed, and in every second life gives up volume 0 before or after.
+struct Operator {
+    rng: Rng,
+    gives_up: bool,
+    has_recovered: bool,
+}
+
+impl Operator {
+    /// Looks at a life now and then.
+    fn look(&mut self, life: &mut Life, tally: &mut Tally) {
+        if life.slow_lost || !self.rng.chance(0.3) || life.cache().wants_failure_record() {
+            return;
+        }
+        if life.cache().status().state != "broken" {
+            return;
+        }
+        if self.gives_up && self.rng.chance(0.5) {
+            self.gives_up = false;
+            tally.given_up += 1;
+            if std::env::var("PLIMSOLL_FAULTY_SEED").is_ok() {
+                println!("gives up at {:?}", life.pool.now());
+            }
+            return give_up(life);
+        }
+        if life.pool.with_layer(|f: &mut Front, _| f.flush_failed()) == Some(true) {
+            self.has_recovered = true;
+            if std::env::var("PLIMSOLL_FAULTY_SEED").is_ok() {
+                println!("recovers at {:?}, dirty {:?}", life.pool.now(), life.cache().status().dirty);
+            }
+            tally.recovered += 1;
+            life.pool.with_layer(|f: &mut Front, _| f.recovered());
+        }
+    }
+}
+
+/// One life, with a fault in the middle of it, and perhaps with an operator.
+fn live(
+    life: &mut Life,
+    kind: Kind,
+    rng: &mut Rng,
+    mut operator: Option<Operator>,
+    tally: &mut Tally,
+) -> Result<(), String> {
     life.may_fail = true;
     let seed = rng.next_u64();
     let (mut at, mut heals, mut notes) = (rng.below(500), 40 + rng.below(300), 1 + rng.below(40));
@@ -146,8 +203,14 @@ fn live(life: &mut Life, kind: Kind, rng: &mut Rng, tally: &mut Tally) -> Result
                 notes = 1;
             }
         }
+        if let Some(operator) = &mut operator {
+            operator.look(life, tally);
+        }
         Ok(true)
     })?;
+    if let Some(operator) = operator.filter(|o| o.has_recovered) {
+        tally.flushed_again += flushed_again(life, operator)?;
+    }
     if kind.heals() {
         life.pool.disk(0).set_faults(DiskFaults::default());
     }
@@ -168,6 +231,28 @@ fn live(life: &mut Life, kind: Kind, rng: &mut Rng, tally: &mut Tally) -> Result
     Ok(())
 }
 
+/// Writes and flushes both volumes after an operator had flushes served again. Returns the number of flushes that ended well: those of a
+/// volume without dirty extents must, unless the failed disk's last answers came only now.
+fn flushed_again(life: &mut Life, mut operator: Operator) -> Result<u64, String> {
+    let mut ended = 0;
+    for volume in 0..VOLUMES {
+        let first = operator.rng.below(20);
+        life.ask_extents(Op::Write, volume, first..first + 10)?;
+        life.all_end(20_000)?;
+        let (key, failed) = (life.oracle.key(volume), life.failed);
+        life.ask_flush(volume)?;
+        life.all_end(20_000)?;
+        let dirty = life.cache().status().volumes.iter().find(|v| v.key == key).map_or(0, |v| v.dirty);
+        let refused = life.pool.with_layer(|f: &mut Front, _| f.flush_failed()) == Some(true);
+        if life.failed == failed {
+            ended += 1;
+        } else if dirty == 0 && !refused {
+            return Err(format!("a flush of volume {volume}, which has no dirty extents, failed"));
+        }
+    }
+    Ok(ended)
+}
+
 /// The next life, over what this one left, with devices that work again.
 fn next(mut life: Life, rng: &mut Rng, tally: &mut Tally) -> Result<Life, String> {
     tally.restarts += 1;
@@ -185,21 +270,33 @@ fn next(mut life: Life, rng: &mut Rng, tally: &mut Tally) -> Result<Life, String
 }
 
 fn run(seed: u64, planted: Option<Planted>, tally: &mut Tally) -> Result<(), String> {
+    run_with(seed, planted, false, tally)
+}
+
+/// With an operator only the fast disk fails.
+fn run_with(seed: u64, planted: Option<Planted>, has_operator: bool, tally: &mut Tally) -> Result<(), String> {
     let mut rng = Rng::new(seed, "faulty");
     let mut setup = setup(seed, &mut rng);
     setup.config.planted = planted;
     let mut life = Life::begin(seed, setup);
     for n in 0..LIVES {
         let kind = match seed % 9 {
+            _ if has_operator => KINDS[rng.below(5) as usize],
             8 => Kind::SlowFlushFails,
             _ => KINDS[rng.below(KINDS.len() as u64) as usize],
         };
-        live(&mut life, kind, &mut rng, tally).map_err(|e| format!("life {n}: {e} ({:?})", life.setup))?;
+        let operator = || Operator {
+            rng: Rng::new(seed * LIVES as u64 + n as u64, "operator"),
+            gives_up: (seed + n as u64).is_multiple_of(2),
+            has_recovered: false,
+        };
+        live(&mut life, kind, &mut rng, has_operator.then(operator), tally)
+            .map_err(|e| format!("life {n}: {e} ({:?})", life.setup))?;
         let setup = life.setup;
         life = next(life, &mut rng, tally).map_err(|e| format!("after life {n}: {e} ({setup:?})"))?;
     }
     // All goes home, and only home is looked at.
-    life.order(plimsoll_cache::CacheControl::Flush);
+    life.order(CacheControl::Flush);
     life.settle()?;
     let status = life.cache().status();
     match (status.dirty, status.flush_left) {
@@ -223,6 +320,98 @@ fn whatever_device_fails_nothing_promised_is_lost_and_nothing_stale_is_read() {
         assert!(tally.faults.iter().all(|n| *n > seeds / 10) && tally.slow_flushes > seeds / 10, "{tally:?}");
         assert!(tally.broken > seeds / 2 && tally.noted > seeds / 4 && tally.failed > seeds, "{tally:?}");
     }
+}
+
+/// The operator has flushes served again, and gives volumes up, while the pool serves. What a flush promises from then on is there after
+/// each later loss of power, with the device back. Many more with `PLIMSOLL_FAULTY_SEEDS=5000`.
+#[test]
+fn what_is_flushed_after_the_operator_recovered_the_pool_is_kept() {
+    let seeds = std::env::var("PLIMSOLL_FAULTY_SEEDS").map_or(100, |n| n.parse().expect("a number"));
+    let only: Option<u64> = std::env::var("PLIMSOLL_FAULTY_SEED").ok().map(|n| n.parse().expect("a number"));
+    let (mut tally, mut wrong) = (Tally::default(), Vec::new());
+    for seed in only.map_or(0..seeds, |n| n..n + 1) {
+        wrong.extend(run_with(seed, None, true, &mut tally).err().map(|e| format!("seed {seed}: {e}")));
+    }
+    println!("{tally:?}");
+    assert!(wrong.is_empty(), "{} of {seeds} seeds:\n{}", wrong.len(), wrong.join("\n"));
+    let few = seeds / 10;
+    assert!(only.is_some() || tally.recovered > few && tally.given_up > few && tally.flushed_again > few, "{tally:?}");
+}
+
+/// A test of the test: a flush that promises dirty extents of a failed device is found.
+#[test]
+fn a_flush_that_promises_too_much_is_found() {
+    let planted = Some(Planted::OF_RECOVERED_FLUSHES);
+    let found = (0..1000).find_map(|seed| Some((seed, run_with(seed, planted, true, &mut Tally::default()).err()?)));
+    let (seed, why) = found.expect("it isn't found");
+    println!("seed {seed}: {why}");
+}
+
+/// Gives a volume up while write-back has older contents of it on their way to the slow disk, and writes it anew. Returns whether any were.
+fn given_up_while_written_back(steps: u64, planted: Option<Planted>) -> Result<bool, String> {
+    let config = CacheConfig { watermark_percent: 90, planted, ..config() };
+    let mut life =
+        Life::begin(7, Setup { config, shuffle: Some(steps), known: Some([true; 2]), ..Setup::of([Mode::Back; 2]) });
+    if planted.is_some() {
+        life.pool = life.pool.unchecked(); // the oracle shall find it, not the check of overlaps
+    }
+    life.ask_extents(Op::Write, 0, 0..40)?;
+    life.ask_flush(0)?;
+    life.settle()?;
+    life.may_fail = true;
+    life.order(CacheControl::Flush);
+    life.ask_extents(Op::Write, 0, 0..1)?;
+    for _ in 0..steps {
+        life.step()?;
+    }
+    life.pool.disk(1).set_faults(DiskFaults { away: true, ..DiskFaults::default() });
+    life.ask_flush(0)?;
+    while !life.cache().wants_failure_record() && life.step()? {}
+    let mut tally = Tally::default();
+    note(&mut life, &mut tally);
+    if tally.noted == 0 {
+        return Ok(false);
+    }
+    give_up(&mut life);
+    let under_way = life.cache().activity().destaging;
+    life.pool.with_layer(|f: &mut Front, _| f.recovered());
+    life.ask_extents(Op::Write, 0, 0..40)?;
+    life.all_end(20_000)?;
+    let failed = life.failed;
+    life.ask_flush(0)?;
+    life.settle()?;
+    // The failed disk's last answers may have come only after the operator's command.
+    let is_flushed = life.failed == failed;
+    let found = life.read_all()?;
+    life.ask_extents(Op::Read, 0, 0..40)?;
+    life.settle()?;
+    let mut disks = life.cut();
+    disks[1].set_faults(DiskFaults::default());
+    let mut next = Life::start(disks, life.setup, life.oracle.clone())?;
+    next.judge()?;
+    // What the volume had before the power loss was flushed.
+    if !is_flushed || next.read_all()? == found {
+        Ok(under_way && is_flushed)
+    } else {
+        Err("it has changed since".into())
+    }
+}
+
+/// A write after a volume was given up waits for the writes that write-back had sent before, and isn't overwritten by them.
+#[test]
+fn what_is_written_after_give_up_comes_after_what_was_written_back() {
+    let run = |steps| given_up_while_written_back(steps, None).unwrap_or_else(|e| panic!("{steps} steps: {e}"));
+    let under_way = (0..200).filter(|steps| run(*steps)).count();
+    assert!(under_way > 5, "{under_way} of them were given up in time");
+}
+
+/// A test of the test.
+#[test]
+fn a_change_that_overtakes_write_back_is_found() {
+    let planted = Some(Planted::OF_GIVE_UP);
+    let found = (0..600).find_map(|steps| Some((steps, given_up_while_written_back(steps, planted).err()?)));
+    let (steps, why) = found.expect("it isn't found");
+    println!("{steps} steps: {why}");
 }
 
 /// A read failed at a place that its extent had left, as another part of it was written meanwhile: what the slow device has is older.

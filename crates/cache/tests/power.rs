@@ -151,7 +151,8 @@ fn setup(seed: u64) -> Setup {
         shuffle: (seed / 2 % 2 == 1).then_some(seed),
         nvram: seed.is_multiple_of(3),
         known: None,
-        given_up: false,
+        given_up: None,
+        absent: false,
         rots: false,
         block: if seed % 5 < 2 { 4096 } else { 512 },
     }

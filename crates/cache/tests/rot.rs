@@ -443,7 +443,15 @@ fn judge(disks: Vec<SimDisk>, life: &Life, done: &[String], rng: &mut Rng, tally
 /// older data may come back.
 fn heal(p: SimPool, seen: &Seen, oracle: &Oracle, life: &Life, rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
     let (setup, extents) = (life.setup, SECTORS / 8);
-    let mut second = Life { pool: p, oracle: oracle.clone(), setup, may_fail: true, failed: 0, slow_lost: false };
+    let mut second = Life {
+        pool: p,
+        oracle: oracle.clone(),
+        setup,
+        may_fail: true,
+        failed: 0,
+        errors: Vec::new(),
+        slow_lost: false,
+    };
     if second.cache().wants_failure_record() {
         second.setup.config.generation += 1;
         second.order(plimsoll_cache::CacheControl::FailureNoted);
@@ -517,7 +525,7 @@ fn run_with(seed: u64, planted: Option<Planted>, tally: &mut Tally, unreadable: 
     if p.start() != LayerState::Ready {
         return Err(format!("it doesn't start: {:?}", said(&mut p)));
     }
-    let mut life = Life { pool: p, oracle, setup, may_fail: false, failed: 0, slow_lost: false };
+    let mut life = Life { pool: p, oracle, setup, may_fail: false, failed: 0, errors: Vec::new(), slow_lost: false };
     let mut spoil_at = if rng.chance(0.5) && !unreadable { rng.below(600) } else { u64::MAX };
     // Whoever makes a volume write-back notes before that it may be behind.
     let all_back = setup.known == Some([true; 2]);
@@ -579,7 +587,7 @@ fn with_duplicates(seed: u64, planted: Option<Planted>) -> Result<Life, String> 
     if p.start() != LayerState::Ready {
         return Err(format!("it doesn't start: {:?}", said(&mut p)));
     }
-    let mut life = Life { pool: p, oracle, setup, may_fail: false, failed: 0, slow_lost: false };
+    let mut life = Life { pool: p, oracle, setup, may_fail: false, failed: 0, errors: Vec::new(), slow_lost: false };
     for from in (0..44).step_by(4) {
         life.ask_extents(Op::Write, 0, from..from + 4)?;
         life.all_end(100_000)?;
@@ -632,7 +640,7 @@ fn a_duplicate_whose_bytes_are_gone_is_lost_until_it_is_written() {
             oracle.power_lost();
             let mut p = pool(disks, &setup, &oracle);
             let state = p.start();
-            (Life { pool: p, oracle, setup, may_fail: true, failed: 0, slow_lost: false }, state)
+            (Life { pool: p, oracle, setup, may_fail: true, failed: 0, errors: Vec::new(), slow_lost: false }, state)
         };
         let (mut life, _) = again(disks, &life);
         let lost = life.cache().status().lost;

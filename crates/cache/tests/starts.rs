@@ -36,7 +36,18 @@ fn unreadable_range(disk: &mut SimDisk, from: u64, to: u64) {
 fn start(disks: Vec<SimDisk>, setup: Setup, life: &Life) -> (LayerState, Life) {
     let mut p = pool(disks, &setup, &life.oracle);
     let state = p.start();
-    (state, Life { pool: p, oracle: life.oracle.clone(), setup, may_fail: false, failed: 0, slow_lost: false })
+    (
+        state,
+        Life {
+            pool: p,
+            oracle: life.oracle.clone(),
+            setup,
+            may_fail: false,
+            failed: 0,
+            errors: Vec::new(),
+            slow_lost: false,
+        },
+    )
 }
 
 /// One sector of each WEU's headers, of the journal, of the page: where nobody can miss anything the volumes are served, with what is
@@ -149,16 +160,16 @@ fn stays_named(mut state: LayerState, mut life: Life, setup: Setup) {
         Setup { known: Some([false; 2]), ..setup },
         Setup {
             config: CacheConfig { generation: setup.config.generation + 1, ..setup.config },
-            given_up: true,
+            given_up: Some(setup.config.generation + 1),
             ..setup
         },
     ];
     for setup in over {
         let (state, mut next) = start(disks.clone(), setup, &life);
-        assert_eq!((state, next.cache().status().why), (LayerState::Ready, None), "given up: {}", setup.given_up);
+        assert_eq!((state, next.cache().status().why), (LayerState::Ready, None), "given up: {:?}", setup.given_up);
         // Nor is it said again.
         let disks = next.cut();
-        let (state, _) = start(disks, Setup { given_up: false, ..setup }, &next);
+        let (state, _) = start(disks, Setup { given_up: None, ..setup }, &next);
         assert_eq!(state, LayerState::Ready);
     }
 }

@@ -13,6 +13,7 @@ use plimsoll_fence::{FenceControl, FenceTerms};
 use plimsoll_logs::LogsControl;
 use plimsoll_node::config::{Config, PoolConfig};
 use plimsoll_node::open::build_stack;
+use plimsoll_node::parts::cache::CacheError;
 use plimsoll_node::plan::Facts;
 use plimsoll_pool::KnownVolume;
 use plimsoll_sched::cfq::CfqControl;
@@ -182,7 +183,8 @@ fn blank(plan: &Plan, config: &PoolConfig, rng: &mut Rng) -> Result<Vec<SimDisk>
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
         let block = seen.block_bytes;
         format(&mut disks[1], |f| {
-            plimsoll_node::parts::cache::format_if_blank(cache, f, region, block, 1, 11).map(drop)
+            let made = plimsoll_node::parts::cache::format_if_blank(cache, f, region, block, 1, 11);
+            made.map(drop).map_err(|(CacheError::Refused(what) | CacheError::Unusable(what))| what)
         })?;
     }
     disks.truncate(match &plan.cache {

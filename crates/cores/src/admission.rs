@@ -117,12 +117,22 @@ fn tail_at(q: &Queue, percentile_bp: u16) -> Span {
 
 /// Computes whether a tenant with these terms would fit. `except` is a tenant whose terms these would replace.
 pub fn fit(queues: &Queues, terms: &Terms, except: Option<TenantId>) -> Fit {
-    let cores = u64::from(queues.cores);
-    let mut promised = 0;
     let objectives: &[Objective] = match &terms.class {
         Class::LatencyCritical { objectives, .. } => objectives,
         Class::BestEffort { .. } | Class::Fenced { .. } => &[],
     };
+    fit_of(queues, objectives, u64::from(terms.in_flight_max), except)
+}
+
+/// The fit of a queue's objectives as they stand, by what was measured since they were accepted.
+pub fn standing(queues: &Queues, q: &Queue) -> Fit {
+    fit_of(queues, q.objectives(), 0, None)
+}
+
+/// The fit of objectives, with `more` requests in flight beside those of the queue that has the same objectives.
+fn fit_of(queues: &Queues, objectives: &[Objective], more: u64, except: Option<TenantId>) -> Fit {
+    let cores = u64::from(queues.cores);
+    let mut promised = 0;
     for q in queues.all().iter().filter(|q| q.is_critical() && q.objectives() != objectives) {
         let in_flight = in_flight(q, except);
         let tightest = |o: &Objective| Bound { within: o.bound, tail: tail_at(q, o.percentile_bp) }.wait();
@@ -133,7 +143,7 @@ pub fn fit(queues: &Queues, terms: &Terms, except: Option<TenantId>) -> Fit {
     let Some(first) = objectives.first() else { return nothing };
     let Some(by) = measured(queues, objectives) else { return Fit { verdict: Verdict::Unmeasured, ..nothing } };
     let mates = queues.all().iter().filter(|q| q.objectives() == objectives).map(|q| in_flight(q, except));
-    let together = mates.sum::<u64>() + u64::from(terms.in_flight_max);
+    let together = mates.sum::<u64>() + more;
     let bound = |o: &Objective| Bound { within: o.bound, tail: tail_at(by, o.percentile_bp) };
     let tightest = objectives.iter().min_by_key(|o| bound(o).wait()).unwrap_or(first);
     let (mean, tail) = (by.service.mean(), bound(tightest).tail);
@@ -190,6 +200,18 @@ mod tests {
         assert_eq!((same.needs, same.promised), (2, 0), "16 requests in 9 ms");
         let replaced = fit(&q, &terms(9990, 10, 8), Some(TenantId(1)));
         assert_eq!((replaced.needs, replaced.promised), (1, 0));
+    }
+
+    /// Requests turn out to take four times as long: the objective that stands lacks cores from then on.
+    #[test]
+    fn what_stands_is_judged_by_what_was_measured_since() {
+        let mut q = queues();
+        let ok = standing(&q, q.get(0));
+        assert_eq!((ok.verdict, ok.needs, ok.promised), (Verdict::Fits, 1, 0), "{ok}");
+        (0..10_000).for_each(|_| q.get_mut(0).service.record(Span::from_micros(4000)));
+        let short = standing(&q, q.get(0));
+        assert_eq!((short.verdict, short.needs), (fit(&q, &terms(9990, 10, 8), Some(TenantId(1))).verdict, 6));
+        assert!(!short.is_accepted() && short.to_string().contains("4 missing"), "{short}");
     }
 
     #[test]

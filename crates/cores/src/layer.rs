@@ -120,7 +120,8 @@ impl Cores {
     }
 
     fn queue_status(&self, now: Time, at: usize, q: &Queue) -> QueueStatus {
-        let of = QueueStatus::of(now, q, self.policy.windows(at), self.queues.depth);
+        let fit = q.is_critical().then(|| admission::standing(&self.queues, q));
+        let of = QueueStatus { fit, ..QueueStatus::of(now, q, self.policy.windows(at), self.queues.depth) };
         let Some(bound) = self.policy.write_bound() else { return of };
         let is_held = |head: &IoHead| !q.is_critical() && is_bounded(head) && bound.may_pass_at(now) != Time::ZERO;
         QueueStatus {

@@ -1,5 +1,6 @@
 //! State of the layer for operators.
 
+use crate::admission::Fit;
 use crate::control::Missed;
 use crate::demand::Bound;
 use crate::queue::{Kind, Queue};
@@ -87,6 +88,9 @@ pub struct QueueStatus {
     pub held: Option<Span>,
     /// That bound follows from this queue's objectives.
     pub is_deciding: bool,
+    /// The fit of its objectives beside the others' at the worst load that permits let in, by what was measured so far; `None` of a
+    /// best-effort queue.
+    pub fit: Option<Fit>,
     /// The tail measured at the last poll.
     pub measured_tail: Span,
     /// Bytes of requests that were done.
@@ -124,6 +128,7 @@ impl QueueStatus {
             alone_tails: q.measured_alone().map_or(Vec::new(), |a| a.tails().to_vec()),
             held: None,
             is_deciding: false,
+            fit: None,
             measured_tail: windows.map_or(Span::ZERO, |w| w.measured_tail),
             done_bytes: q.done_bytes,
         }

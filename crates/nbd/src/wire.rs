@@ -222,7 +222,7 @@ numbered! {
         Writers = 10,
         /// Confidence of a refused request's forecast, in thousandths.
         Confidence = 11,
-        /// Microseconds that a READ was forecast to take when it was accepted.
+        /// Microseconds that a READ was forecast to take, from its arrival to its end, when it was accepted or refused.
         ForecastUs = 12,
     }
 }

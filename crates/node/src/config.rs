@@ -26,6 +26,7 @@ pub use text::{ByteSize, SpanText};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -214,17 +215,25 @@ impl fmt::Display for ConfigErrors {
 }
 impl std::error::Error for ConfigErrors {}
 
+/// Stands for the file of a configuration that the program has in itself.
+const EMBEDDED: &str = "(embedded default)";
+
 /// The file that a configuration is from: which one, and where its lines begin.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
     file: PathBuf,
+    is_embedded: bool,
     /// Bytes at which lines end.
     ends: Vec<usize>,
 }
 
 impl Source {
     fn new(file: &Path, text: &str) -> Source {
-        Source { file: file.to_path_buf(), ends: text.match_indices('\n').map(|(at, _)| at).collect() }
+        Source {
+            file: file.to_path_buf(),
+            is_embedded: false,
+            ends: text.match_indices('\n').map(|(at, _)| at).collect(),
+        }
     }
 
     /// An error at a place in the text.
@@ -233,9 +242,14 @@ impl Source {
         ConfigError { file: self.file.clone(), line, what }
     }
 
-    /// The file.
+    /// The file; of an embedded configuration a name that says so.
     pub fn file(&self) -> &Path {
-        &self.file
+        if self.is_embedded { Path::new(EMBEDDED) } else { &self.file }
+    }
+
+    /// Returns whether there is no file: the program has the configuration in itself.
+    pub fn is_embedded(&self) -> bool {
+        self.is_embedded
     }
 
     /// The file and the line of a place in the text, for people.
@@ -248,6 +262,19 @@ impl Source {
     }
 }
 
+/// Longest file that is read, in bytes: 65,536 volumes take less. Any longer one is something else, and a reload of it would take all memory.
+const FILE_BYTES_MAX: u64 = 32 << 20;
+
+/// Text of a file, if it isn't too long.
+fn text_of(file: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(file)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(std::io::Error::other("it is longer than 32 MiB, which no configuration is"));
+    }
+    Ok(text)
+}
+
 impl Config {
     /// Reads and checks a file. Relative paths in it are taken from its folder.
     ///
@@ -255,7 +282,7 @@ impl Config {
     /// All that is wrong with it.
     pub fn load(file: &Path) -> Result<Config, ConfigErrors> {
         let unread = |e| ConfigError { file: file.to_path_buf(), line: 0, what: format!("cannot be read: {e}") };
-        let text = std::fs::read_to_string(file).map_err(|e| ConfigErrors(vec![unread(e)]))?;
+        let text = text_of(file).map_err(|e| ConfigErrors(vec![unread(e)]))?;
         Config::parse(&text, file)
     }
 
@@ -286,6 +313,16 @@ impl Config {
             }
             _ => Err(ConfigErrors(errors)),
         }
+    }
+
+    /// Checks a text that the program has in itself. Relative paths in it are taken from `folder`.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn embedded(text: &str, folder: &Path) -> Result<Config, ConfigErrors> {
+        let mut config = Config::parse(text, &folder.join(EMBEDDED))?;
+        config.source.is_embedded = true;
+        Ok(config)
     }
 
     /// Adds what is wrong with it: the first error of each pool, tenant, volume and grant.

@@ -381,7 +381,8 @@ impl Node {
                     let mut store = store.change();
                     let record = store.create_volume(new)?;
                     // Before anything can be written to it.
-                    store.set_behind(&[record.key.id], mode == Some(CacheMode::Back))?;
+                    let is_cached = mode == Some(CacheMode::Back) && !store.cache().absent;
+                    store.set_behind(&[record.key.id], is_cached)?;
                     Ok(record)
                 };
                 blocking(create).await?

@@ -3,6 +3,7 @@
 use crate::config::{ByteSize, PoolConfig, VolatileConfig};
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, RbdDevice, VolatileFile};
 use crate::look::{Step, Wanted};
+use crate::parts::cache::CacheError;
 use crate::parts::settings::{self, CacheDevice, Live};
 use crate::plan::{CacheFacts, Facts};
 use crate::planted::{self, Mistake};
@@ -12,9 +13,7 @@ use plimsoll_pool::{GivenUp, KnownVolume, PoolPlan};
 use plimsoll_rbd::{Cluster, Image};
 use plimsoll_sched::SchedulerKind;
 use plimsoll_stack::{Front, Layer, Offer, Stack};
-use plimsoll_store::{
-    CacheRecord, CreateOptions, DeviceFile, MetaStore, ROLE_MAIN, RemoteDevice, Superblock, Uuid, VolumeRecord,
-};
+use plimsoll_store::{CreateOptions, DeviceFile, MetaStore, ROLE_MAIN, RemoteDevice, Superblock, Uuid, VolumeRecord};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,10 +24,10 @@ pub(crate) struct CacheLocks(
     #[allow(dead_code, reason = "locks while they are there")] (DeviceFile, Option<DeviceFile>),
 );
 
-/// The opened devices of a cache.
+/// The opened devices of a cache. Without `device` the pool is served without its cache: its fast device answers nothing.
 struct OpenCache {
-    locks: CacheLocks,
-    device: CacheDevice,
+    locks: Option<CacheLocks>,
+    device: Option<CacheDevice>,
     devices: Vec<Device>,
 }
 
@@ -145,8 +144,7 @@ pub(crate) fn open_pool(
         warn_of_settings(&config, &what);
     }
     let cache = open_cache(&config, &mut facts.cache, held.superblock().pool_uuid, &mut store)?;
-    let (cache_locks, cache_device, fast) =
-        cache.map_or((None, None, Vec::new()), |c| (Some(c.locks), Some(c.device), c.devices));
+    let (cache_locks, cache_device, fast) = cache.map_or((None, None, Vec::new()), |c| (c.locks, c.device, c.devices));
     if let Some(device) = cache_device {
         // Without a size the cache has all of its device.
         let sections = [&mut config, &mut configured].map(|c| c.cache.as_mut());
@@ -387,6 +385,11 @@ fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)], made: bool) -> std::re
 }
 
 /// Opens a pool's fast device and the NVRAM before it, if it's configured to have them; formats them at the first use.
+///
+/// If they can't be opened, read or written, the pool is served without its cache, unless the cache may have data that the pool's own
+/// device lacks. The pool's metadata say so, volume by volume: a volume's record is made before its first write-back write, and taken back
+/// only after the cache's journal says durably that all of it is written back. Before the pool is served without it, the metadata say
+/// that the device's content is out of date.
 fn open_cache(
     config: &PoolConfig,
     facts: &mut CacheFacts,
@@ -404,15 +407,60 @@ fn open_cache(
             ));
         }
         // What is written from now on passes the cache by: what it has is out of date should it come back.
-        if store.cache_generation() > 0 && !store.cache().absent {
-            let record = CacheRecord { absent: true };
-            store.set_cache(record).map_err(|e| e.to_string())?;
+        if store.cache_generation() > 0 {
+            store.miss_cache().map_err(|e| e.to_string())?;
         }
         return Ok(None);
     };
+    let needed = (!behind.is_empty()).then(|| format!("what was written to {}", behind.join(", ")));
+    match open_cache_devices(c, facts, pool_uuid, needed.as_deref(), store) {
+        Ok(opened) => Ok(Some(opened)),
+        Err(CacheError::Refused(what)) => Err(what),
+        Err(CacheError::Unusable(what)) => match needed {
+            Some(needed) => Err(format!(
+                "{what}; only the cache may have {needed}, so the pool isn't served. Repair the cache's device and start again; if it is \
+                 lost, see `plimsoll cache give-up`"
+            )),
+            None => serve_without(config, c, facts, what, store).map(Some),
+        },
+    }
+}
+
+/// The cache of a pool whose fast device can't be used, and isn't needed by any volume.
+fn serve_without(
+    config: &PoolConfig,
+    c: &crate::config::CacheConfig,
+    facts: &mut CacheFacts,
+    what: String,
+    store: &mut MetaStore,
+) -> std::result::Result<OpenCache, String> {
+    store.miss_cache().map_err(|e| e.to_string())?;
+    let known =
+        |v: &VolumeRecord| KnownVolume { id: v.key.id, generation: v.key.generation, behind: store.may_be_behind(v) };
+    facts.known = Some(store.volumes().map(known).collect());
+    tracing::error!(
+        pool = config.name.get_ref(),
+        error = what,
+        "the cache's device can't be used: the pool is served without its cache, which no volume needs; repair the device, then restart the \
+         node"
+    );
+    facts.absent = Some(what);
+    let size_bytes = c.device_size.map_or(FAST_BYTES_ASSUMED, |size| size.0.max(FAST_BYTES_ASSUMED));
+    Ok(OpenCache { locks: None, device: None, devices: vec![Device::Absent { size_bytes }] })
+}
+
+/// Opens the devices of a cache, and formats them at the first use. `needed` says what only the cache may have. Volumes that may be
+/// behind from now on are recorded last: nothing of this start is left in their records if a device fails before.
+fn open_cache_devices(
+    c: &crate::config::CacheConfig,
+    facts: &mut CacheFacts,
+    pool_uuid: Uuid,
+    needed: Option<&str>,
+    store: &mut MetaStore,
+) -> std::result::Result<OpenCache, CacheError> {
     let had_one = store.cache_generation() > 0;
-    let needed = (had_one && !behind.is_empty()).then(|| format!("what was written to {}", behind.join(", ")));
-    let mut opened = crate::parts::cache::open(c, pool_uuid, needed.clone())?;
+    let needed = needed.filter(|_| had_one);
+    let mut opened = crate::parts::cache::open(c, pool_uuid, needed)?;
     // A modelled drive may be smaller than the file behind it.
     let seen = model_named(c.model.as_deref(), opened.region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes);
     opened.region.len = opened.region.len.min(seen);
@@ -421,7 +469,10 @@ fn open_cache(
     if fresh || store.cache().absent {
         store.outdate_cache().map_err(|e| e.to_string())?;
     }
-    facts.known = Some(note_behind(c.mode, store, fresh)?);
+    if fresh {
+        let all: Vec<u32> = store.volumes().map(|v| v.key.id).collect();
+        store.set_behind(&all, false).map_err(|e| e.to_string())?;
+    }
     // It wraps after 65,536 failures of the device, long after any cached content of that number is gone.
     let generation = store.cache_generation() as u16;
     facts.generation = generation;
@@ -429,14 +480,14 @@ fn open_cache(
         |v: &VolumeRecord| Some(GivenUp { id: v.key.id, generation: v.key.generation, since: v.given_up? as u16 });
     facts.given_up = store.volumes().filter_map(given_up).collect();
     let block_bytes = opened.device.block_bytes();
-    let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
+    let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(CacheError::of_io)?;
     // A cache that is just being made needs nothing of what was there before; a blank page of one that was there is damage.
-    crate::parts::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !fresh))?;
+    crate::parts::cache::check_page(&buffered, &opened, needed.filter(|_| !fresh))?;
     let nvram = crate::parts::cache::open_nvram(c, pool_uuid, &buffered, &opened)?;
     let salt = Uuid::new_v4().as_u64_pair().0;
     let salt = crate::parts::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;
     facts.nvram_salt = salt.unwrap_or(0);
-    set_formatted(&mut opened.device)?;
+    set_formatted(&mut opened.device).map_err(CacheError::Unusable)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
     let weus = crate::parts::cache::weus_of(c, &buffered, opened.region, block_bytes)?;
     let mut devices: Vec<Device> = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
@@ -446,26 +497,19 @@ fn open_cache(
         devices[0] = volatile(v, FileDevice { file: buffered, start: region.offset, len: region.len, block_bytes });
     }
     let device = CacheDevice { bytes: opened.region.len, weus };
-    Ok(Some(OpenCache { locks: CacheLocks((opened.device, nvram)), device, devices }))
+    facts.known = Some(note_behind(c.mode, store)?);
+    Ok(OpenCache { locks: Some(CacheLocks((opened.device, nvram))), device: Some(device), devices })
 }
 
-/// Notes of which volumes only the cache may have something from now on, before anything is written to them; all volumes, and of
-/// which of them it may have something already. A new cache has nothing of any.
-fn note_behind(mode: CacheMode, store: &mut MetaStore, is_new: bool) -> std::result::Result<Vec<KnownVolume>, String> {
-    let is_back = |v: &&VolumeRecord| v.cache.unwrap_or(mode) == CacheMode::Back;
-    let (back, others): (Vec<&VolumeRecord>, Vec<&VolumeRecord>) = store.volumes().partition(is_back);
-    let ids = |all: Vec<&VolumeRecord>| all.iter().map(|v| v.key.id).collect::<Vec<u32>>();
-    let (back, others) = (ids(back), ids(others));
-    let known = |v: &VolumeRecord| KnownVolume {
-        id: v.key.id,
-        generation: v.key.generation,
-        behind: !is_new && store.may_be_behind(v),
-    };
+/// Notes of which volumes only the cache may have something from now on, before anything is written to them. Returns all volumes, and of
+/// which of them it may have something already.
+fn note_behind(mode: CacheMode, store: &mut MetaStore) -> std::result::Result<Vec<KnownVolume>, String> {
+    let known =
+        |v: &VolumeRecord| KnownVolume { id: v.key.id, generation: v.key.generation, behind: store.may_be_behind(v) };
     let known = store.volumes().map(known).collect();
+    let is_back = |v: &&VolumeRecord| v.cache.unwrap_or(mode) == CacheMode::Back;
+    let back: Vec<u32> = store.volumes().filter(is_back).map(|v| v.key.id).collect();
     store.set_behind(&back, true).map_err(|e| e.to_string())?;
-    if is_new {
-        store.set_behind(&others, false).map_err(|e| e.to_string())?;
-    }
     Ok(known)
 }
 

@@ -37,6 +37,8 @@ pub struct CacheFacts {
     pub given_up: Vec<GivenUp>,
     /// Tells the NVRAM's records from those of other caches.
     pub nvram_salt: u64,
+    /// The reason for which the fast device or the NVRAM can't be used: the pool is served without the cache.
+    pub absent: Option<String>,
 }
 
 impl Facts {

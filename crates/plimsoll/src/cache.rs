@@ -46,7 +46,7 @@ enum Command {
     #[command(
         after_help = "The volume continues with the older data on the pool's own device. If the cache broke while it served, `plimsoll cache \
         status` lists the lost ranges. If the node doesn't start without the cache device, use --config while it is stopped; the \
-        lost ranges aren't known then.\n\nExamples:\n  plimsoll cache give-up vol --lose-data\n  \
+        lost ranges aren't known then. If a flush had failed, `plimsoll pool recover` has flushes served again.\n\nExamples:\n  plimsoll cache give-up vol --lose-data\n  \
         plimsoll cache give-up vol --lose-data --config node.toml"
     )]
     GiveUp {

@@ -107,7 +107,7 @@ impl Client {
 
     fn understand<T: DeserializeOwned>(&self, path: &str, answer: &[u8]) -> Result<T> {
         let strange = || format!("{}: {path} says what this version doesn't understand", self.control.control);
-        serde_json::from_slice(answer).with_context(strange)
+        serde_json::from_str(&plain_json(&String::from_utf8_lossy(answer))).with_context(strange)
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Bytes> {
@@ -178,7 +178,7 @@ impl Client {
         if status.is_success() {
             return Ok(body);
         }
-        match serde_json::from_slice::<ErrorBody>(&body) {
+        match serde_json::from_str::<ErrorBody>(&plain_json(&String::from_utf8_lossy(&body))) {
             Ok(_) if status == StatusCode::UNAUTHORIZED && self.control.token_file.is_none() => bail!(
                 "{}: changes over TCP take the node's token: name its file with --token-file, or the node's control \
                  socket with --control",
@@ -220,6 +220,43 @@ enum Place {
     Tcp(String),
 }
 
+/// A character, or U+FFFD for one that a terminal acts on: all control characters but the end of a line and the tab, and those that turn the
+/// direction of writing. A node has none of them in names and messages; whoever answers in its place may.
+fn plain(c: char) -> char {
+    let is_obeyed = match c {
+        '\n' | '\t' => false,
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        c => c.is_control(),
+    };
+    if is_obeyed { char::REPLACEMENT_CHARACTER } else { c }
+}
+
+/// A JSON document in which all texts are plain ([`plain`]), whether their characters are written as they are or as escapes.
+fn plain_json(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, escape)) = rest.split_once('\\') {
+        out.extend(before.chars().map(plain));
+        let code = |hex: &str| u32::from_str_radix(hex, 16).ok().and_then(char::from_u32);
+        let first = escape.chars().next();
+        // The escape's bytes after the backslash, and the character that it stands for, if that could be obeyed.
+        let (length, meant) = match first {
+            Some('u') => escape.get(1..5).map_or((1, None), |hex| (5, code(hex))),
+            Some('b' | 'f' | 'r') => (1, Some('\r')),
+            other => (other.map_or(0, char::len_utf8), None),
+        };
+        if meant.is_some_and(|c| plain(c) != c) {
+            out.push_str("\\ufffd");
+        } else {
+            out.push('\\');
+            out.push_str(&escape[..length]);
+        }
+        rest = &escape[length..];
+    }
+    out.extend(rest.chars().map(plain));
+    out
+}
+
 /// `name` as one segment of a URL's path.
 pub fn segment(name: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
@@ -235,6 +272,19 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Escapes as they are, as JSON's, and an escaped backslash before what only looks like one.
+    #[test]
+    fn a_terminal_obeys_nothing_that_comes_from_a_node() {
+        let said = "{\"a\":\"x\\u001b]0;y\\u0007\\r\\u009b2J\u{9b}\u{202e}\\u202E\\n\\t\\\\u001b\\\"\u{e9}\"}";
+        let read: serde_json::Value = serde_json::from_str(&plain_json(said)).unwrap();
+        let plain = "x\u{fffd}]0;y\u{fffd}\u{fffd}\u{fffd}2J\u{fffd}\u{fffd}\u{fffd}\n\t\\u001b\"\u{e9}";
+        assert_eq!(read["a"], plain);
+        // What is cut off or no JSON stays so, and nothing panics.
+        for odd in ["\\", "\"\\u00", "\\u12\u{e9}4", "\\\u{e9}"] {
+            assert!(serde_json::from_str::<serde_json::Value>(&plain_json(odd)).is_err(), "{odd:?}");
+        }
+    }
 
     #[test]
     fn names_are_one_segment() {

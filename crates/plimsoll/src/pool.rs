@@ -29,7 +29,11 @@ enum Command {
     #[command(after_help = "Example:\n  plimsoll pool list")]
     List(#[command(flatten)] Control),
     /// Serve flushes again after a failed one, once you have checked the device
-    #[command(after_help = "Example:\n  plimsoll pool recover main --control control.sock")]
+    #[command(
+        after_help = "Refused with [pool.logs]: restart the node. If the cache's device failed, flushes of volumes with dirty data in it go on \
+        failing until the device is attached again and the node restarted, or until `plimsoll cache give-up`.\n\nExamples:\n  plimsoll pool recover main \
+        --control control.sock\n  plimsoll pool recover main --json"
+    )]
     Recover {
         /// Name.
         name: String,
@@ -109,9 +113,7 @@ impl Pool {
     pub fn run(self) -> Result<()> {
         match self.command {
             Command::List(control) => list(&control),
-            Command::Recover { name, control } => {
-                Client::new(&control)?.order(Method::POST, &format!("/v1/pools/{}/recover", segment(&name)))
-            }
+            Command::Recover { name, control } => recover(&name, &control),
             Command::Backup { name, out, control } => {
                 let path = format!("/v1/pools/{}/backup", segment(&name));
                 output::write_new(&out, &Client::new(&control)?.get_text(&path)?)
@@ -147,6 +149,26 @@ fn restore(device: &Path, from: &Path, older: bool, yes: bool, json: bool) -> Re
     println!("{}: {volumes} volumes are restored and verified; {age}", device.display());
     if zeroed_bytes > 0 {
         println!("  {} were zeroed: free space, and space that other volumes had since", bytes(zeroed_bytes));
+    }
+    Ok(())
+}
+
+/// Orders that flushes are served again, and shows the pool's state after that.
+fn recover(name: &str, control: &Control) -> Result<()> {
+    let client = Client::new(control)?;
+    client.order(Method::POST, &format!("/v1/pools/{}/recover", segment(name)))?;
+    let status: Status = client.get("/v1/status")?;
+    let Some(pool) = status.pools.iter().find(|p| p.name == name) else { bail!("pool {name} is gone") };
+    if control.json {
+        return print_json(pool);
+    }
+    match pool.flush_failed {
+        false => println!("pool {name}: flushes are served again"),
+        // Requests that were in flight at the device have failed since.
+        true => println!("pool {name}: a flush has failed again"),
+    }
+    for problem in pool.parts.iter().filter_map(|p| p.problem.as_ref()) {
+        println!("{problem}");
     }
     Ok(())
 }

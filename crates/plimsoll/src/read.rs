@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Read at random within a deadline, and print each time or Busy.
 ///
 /// Reads begin at the given rate, whether or not those before have ended. Each line is an answer, in the order of their coming.
+///
+/// A Busy has the predicted wait in front of the read, and the time that it would have taken in all.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  plimsoll read 'nbd+unix:///archive?socket=nbd.sock' --deadline 20ms --count 50 --rate 150"
@@ -58,6 +60,7 @@ struct Answer {
     /// Absent: it was served.
     #[serde(flatten)]
     busy: Option<Busy>,
+    /// Of the whole read, when it was accepted or refused.
     forecast_us: Option<u64>,
     late: bool,
 }
@@ -151,10 +154,13 @@ async fn one(
     let took = Span::from(begun.elapsed());
     let answer = ended.map(|promised| {
         let us = |d: Duration| d.as_micros() as u64;
-        let (busy, forecast_us) = match promised {
-            Promised::Done { forecast, .. } => (None, forecast.map(us)),
-            Promised::Busy { wait, confidence } => (Some(Busy { predicted_wait_us: us(wait), confidence }), None),
+        let (busy, forecast) = match promised {
+            Promised::Done { forecast, .. } => (None, forecast),
+            Promised::Busy { wait, forecast, confidence } => {
+                (Some(Busy { predicted_wait_us: us(wait), confidence }), forecast)
+            }
         };
+        let forecast_us = forecast.map(us);
         let late = busy.is_none() && deadline.is_some_and(|d| took > d);
         Answer { number, offset, took_us: took.as_micros(), busy, forecast_us, late }
     });
@@ -165,7 +171,8 @@ fn line(a: &Answer) -> String {
     match &a.busy {
         Some(Busy { predicted_wait_us, confidence }) => {
             let sure = confidence.map_or(String::new(), |c| format!(" (confidence {:.0} %)", c * 100.0));
-            format!("{:>5}  busy, wait about {}{sure}", a.number, micros(*predicted_wait_us))
+            let in_all = a.forecast_us.map_or(String::new(), |us| format!(", {} in all", micros(us)));
+            format!("{:>5}  busy, wait about {}{in_all}{sure}", a.number, micros(*predicted_wait_us))
         }
         None => {
             let forecast = a.forecast_us.map_or(String::new(), |us| format!(" (forecast {})", micros(us)));
@@ -186,6 +193,9 @@ mod tests {
         a.late = true;
         assert!(line(&a).ends_with(", LATE"));
         a.busy = Some(Busy { predicted_wait_us: 18_000, confidence: Some(0.8) });
-        assert_eq!(line(&a), "    7  busy, wait about 18.0ms (confidence 80 %)");
+        a.forecast_us = Some(25_000);
+        assert_eq!(line(&a), "    7  busy, wait about 18.0ms, 25.0ms in all (confidence 80 %)");
+        a.forecast_us = None;
+        assert_eq!(line(&a), "    7  busy, wait about 18.0ms (confidence 80 %)", "of a node that says only the wait");
     }
 }

@@ -71,7 +71,7 @@ impl Serve {
     }
 
     fn embedded(&self, dir: &Path) -> Result<Config, ConfigErrors> {
-        let mut config = Config::parse(DEFAULT, &dir.join("(embedded default)"))?;
+        let mut config = Config::embedded(DEFAULT, dir)?;
         let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         config.listen.tcp = self.nbd_port.map(local).or(config.listen.tcp);
         config.control.http = self.http_port.map(local).or(config.control.http);

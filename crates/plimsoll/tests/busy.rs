@@ -6,8 +6,12 @@ mod common;
 use common::busy::{BYTES, DISK, Metrics, NOISE, Noise, await_inside, busy_wait_us, config, noisy_disk};
 use common::client::Client;
 use common::{Server, write_profile};
+use plimsoll_base::Span;
 use plimsoll_nbd::wire::{Command, CommandFlags};
 use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 /// A volume on a disk with a queue, read with a deadline: refused, with a wait that the queue explains; nothing of the refused
@@ -43,6 +47,74 @@ fn a_queue_of_noise_is_told_to_who_has_a_deadline_and_nobody_else() {
     assert!(waited("web") > 0.1, "one read waited behind a hundred: {} s", waited("web"));
     assert!(waited("noise") > waited("web"), "{} s", waited("noise"));
     assert_eq!(now.of_tenant("plimsoll_wait_seconds_total", "noise", ("layer", "model")), 0.0);
+    drop(noise);
+}
+
+/// Runs `plimsoll read` through a socket that keeps what the node says: what the command printed, and the waits in microseconds that the
+/// refusals carried.
+fn read_overheard(server: &Server, arguments: &str) -> (String, Vec<u64>) {
+    let overheard = server.dir.join("overheard.sock");
+    let _ = std::fs::remove_file(&overheard); // of the run before
+    let (listener, node) = (UnixListener::bind(&overheard).unwrap(), server.socket());
+    let between = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut node = UnixStream::connect(node).unwrap();
+        let (mut from, mut to) = (client.try_clone().unwrap(), node.try_clone().unwrap());
+        let asked = std::thread::spawn(move || {
+            std::io::copy(&mut from, &mut to).unwrap();
+            to.shutdown(Shutdown::Write).unwrap();
+        });
+        let (mut said, mut part) = (Vec::new(), [0; 4096]);
+        while let n @ 1.. = node.read(&mut part).unwrap() {
+            said.extend_from_slice(&part[..n]);
+            if client.write_all(&part[..n]).is_err() {
+                break; // it has all that it waited for
+            }
+        }
+        asked.join().unwrap();
+        said
+    });
+    let uri = format!("nbd+unix:///vol?socket={}", overheard.display());
+    let arguments: Vec<&str> = ["read", &uri, "--connections", "1"].into_iter().chain(arguments.split(' ')).collect();
+    let printed = common::ok(env!("CARGO_BIN_EXE_plimsoll"), &arguments);
+    let said = String::from_utf8_lossy(&between.join().unwrap()).into_owned();
+    let waits = said.split("busy: predicted wait ").skip(1);
+    (printed, waits.map(|rest| rest.split_once(" us, confidence ").unwrap().0.parse().unwrap()).collect())
+}
+
+/// The terminal shows each Busy with the wait that its reply carried, and the time in all that the deadline is shorter than: behind a
+/// queue, and on an idle disk, where nothing is waited for.
+#[test]
+fn the_terminal_shows_the_predicted_wait_of_each_busy() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = noisy_disk(dir.path());
+    let in_order = |printed: &str, waits: &[u64]| {
+        assert_eq!(waits.len(), 20, "each is refused: {printed}");
+        for ((number, line), wait) in printed.lines().enumerate().zip(waits) {
+            let shown = format!("{number:>5}  busy, wait about {}, ", Span::from_micros(*wait));
+            assert!(line.starts_with(&shown) && line.contains(" in all (confidence "), "{line}, not {shown}");
+        }
+    };
+    let as_json = |printed: &str, waits: &[u64], deadline_us: u64| {
+        let answers: Vec<Value> = serde_json::from_str(printed).unwrap();
+        let shown = |key: &str| answers.iter().map(|a| a[key].as_u64().unwrap()).collect::<Vec<u64>>();
+        assert_eq!(shown("predicted_wait_us"), waits);
+        for (in_all, wait) in shown("forecast_us").into_iter().zip(waits) {
+            assert!(in_all > deadline_us && in_all >= *wait, "{wait} us of {in_all} us");
+        }
+    };
+    let (printed, waits) = read_overheard(&server, "--deadline 10us --rate 1000 --count 20");
+    in_order(&printed, &waits);
+    let (printed, waits) = read_overheard(&server, "--deadline 10us --rate 1000 --count 20 --json");
+    as_json(&printed, &waits, 10);
+    let noise = [Noise::start(&server, "vol?tenant=noise", 60, 1), Noise::start(&server, "vol?tenant=noise", 60, 2)];
+    await_inside(&server, 110.0);
+    let (printed, waits) = read_overheard(&server, "--deadline 100ms --rate 1000 --count 20");
+    in_order(&printed, &waits);
+    assert!(waits.iter().all(|us| *us > 100_000), "118 to 120 reads are in front: {waits:?}");
+    assert!(printed.ends_with("with a deadline of 100ms: 0 in time, 0 late, 20 busy\n"), "{printed}");
+    let (printed, waits) = read_overheard(&server, "--deadline 100ms --rate 1000 --count 20 --json");
+    as_json(&printed, &waits, 100_000);
     drop(noise);
 }
 

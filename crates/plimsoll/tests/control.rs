@@ -307,6 +307,23 @@ fn reading_is_free_and_changing_takes_the_token() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
+/// A refused change has not grown the volume: growth can't be undone.
+#[test]
+fn a_change_that_is_refused_has_not_grown_the_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    let size = node.get("/v1/volumes/vol")["size_bytes"].clone();
+    let refused =
+        [json!({"rename": "a/b"}), json!({"deadline_us": 1u64 << 60}), json!({"deadline_us": 0, "busy": "wait"})];
+    for mut change in refused {
+        change["size_bytes"] = json!(32 << 20);
+        node.call("PATCH", "/v1/volumes/vol", Some(&change)).error(400);
+        assert_eq!(node.get("/v1/volumes/vol")["size_bytes"], size, "{change}");
+    }
+    node.call("PATCH", "/v1/volumes/vol", Some(&json!({"size_bytes": 32 << 20}))).expect(200);
+    assert_eq!(node.get("/v1/volumes/vol")["size_bytes"], 32 << 20);
+}
+
 #[test]
 fn connected_clients_outlive_growth_and_end_with_their_volume() {
     let dir = tempfile::tempdir().unwrap();

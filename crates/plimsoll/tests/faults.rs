@@ -3,6 +3,7 @@
 mod common;
 use common::client::Client;
 use common::mount::{Failing, Loop, Tmpfs, await_unlocked, may_mount};
+use common::shaped::until;
 use common::{Server, config};
 use plimsoll_nbd::wire::{Command, CommandFlags};
 use std::fs::File;
@@ -109,6 +110,125 @@ fn a_full_disk_under_logs_is_only_its_tenants() {
     );
     server.control("GET", "/healthz").expect(200);
     assert!(server.stop());
+}
+
+/// Bytes that neither compress nor occur twice.
+fn noise(seed: usize) -> Vec<u8> {
+    let mut x = 0x9e37_79b9_7f4a_7c15 ^ (seed as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let words = (0..MIB / 8).flat_map(|_| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x.to_le_bytes()
+    });
+    words.collect()
+}
+
+/// The problem of a volume whose write-back fails, if there is one; it is no outage.
+fn failing(server: &Server, volume: &str) -> Option<String> {
+    let health = server.control("GET", "/healthz").expect(200);
+    let problems = health["problems"].as_array().unwrap().iter().map(|p| p.as_str().unwrap().to_string());
+    problems.into_iter().find(|p| p.contains(&format!("write-back of volume `{volume}` fails")))
+}
+
+/// One tenant fills the file system under a sparse pool, and then the pool's cache, which writes back: its writes end with the error, and
+/// the node tells. Another tenant goes on where it has written before. When there is room again, write-back goes on by itself.
+fn full_under_a_cache(sharing: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let small = Tmpfs::at(dir.path().join("small"), "48m");
+    let cache =
+        format!("[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"back\"\nsharing = \"{sharing}\"");
+    let device = format!("{{ file = \"small/p.img\", size = \"256MiB\" }}\n{cache}");
+    let config = config(&device, "160MiB")
+        + "[[tenant]]\nname = \"other\"\nclass = \"best-effort\"\n"
+        + "[[volume]]\nname = \"quiet\"\npool = \"p\"\nsize = \"16MiB\"\ntenant = \"other\"\n";
+    let server = Server::start(dir.path(), &config);
+    let mut filler = client(&server);
+    let quiet = |server: &Server| Client::connect(&server.socket(), "quiet").unwrap();
+    let mut other = quiet(&server);
+    for n in 0..4 {
+        other.write((n * MIB) as u64, &noise(1000 + n)).unwrap().unwrap();
+    }
+    other.flush().unwrap().unwrap();
+    server.cli(&["cache", "flush", "p"]);
+    let mut written = 0;
+    let error = loop {
+        match filler.write((written * MIB) as u64, &noise(written)).unwrap() {
+            Ok(_) => written += 1,
+            Err(e) => break e,
+        }
+        assert!(written < 48 + 64, "48 MiB and a cache of 64 MiB hold {written} MiB");
+    };
+    assert!(error.contains("ENOSPC"), "{sharing}: {error}");
+    filler.flush().unwrap().unwrap();
+    // It is told, as no outage.
+    until("the problem isn't told", || failing(&server, "vol").is_some());
+    let told = failing(&server, "vol").unwrap();
+    assert!(told.contains("no space left") && told.contains("small/p.img"), "{told}");
+    let status = server.control("GET", "/v1/status").expect(200);
+    assert_eq!(status["pools"][0]["state"], "ready");
+    assert!(server.cli(&["cache", "status", "p"]).contains("write-back of volume `vol` fails"));
+    let metrics = |server: &Server| server.control("GET", "/metrics").body;
+    assert!(metrics(&server).contains("plimsoll_cache_write_back_failing{pool=\"p\"} 1"), "{}", metrics(&server));
+    let events = |server: &Server, what: &str| {
+        let said = server.control("GET", "/v1/events?kind=problem").expect(200);
+        said["events"].as_array().unwrap().iter().filter(|e| e["what"].as_str().unwrap().contains(what)).count()
+    };
+    until("it is no event", || events(&server, "write-back of volume `vol` fails") == 1);
+    // The other tenant goes on, also where its extents are dirty: its range has space.
+    for round in 0..3u8 {
+        for n in 0..64 {
+            let at = n * 65_536 + u64::from(round) * 16_384;
+            other.write(at, &[round + 1; 8192]).unwrap().unwrap_or_else(|e| panic!("{sharing}, {round}: {e}"));
+        }
+        other.flush().unwrap().unwrap_or_else(|e| panic!("{sharing}, flush {round}: {e}"));
+    }
+    // What was acknowledged is there, at once and after an end that nothing was prepared for.
+    let check = |server: &Server| {
+        let (mut filler, mut other) = (client(server), quiet(server));
+        for n in 0..written {
+            let read = filler.read((n * MIB) as u64, MIB as u32).unwrap().unwrap();
+            assert!(read == noise(n), "{sharing}: MiB {n} of {written} differs");
+        }
+        for n in 0..64 {
+            for round in 0..3u8 {
+                let at = n * 65_536 + u64::from(round) * 16_384;
+                assert_eq!(other.read(at, 8192).unwrap().unwrap(), [round + 1; 8192], "{sharing}: {n}, {round}");
+            }
+        }
+    };
+    check(&server);
+    drop((filler, other));
+    server.kill();
+    let server = Server::start(dir.path(), &config);
+    check(&server);
+    until("the problem isn't told after a restart", || failing(&server, "vol").is_some());
+    until("it is no event after a restart", || events(&server, "write-back of volume `vol` fails") == 1);
+    // Room is made.
+    common::ok("mount", &["-o", "remount,size=320m", small.path.to_str().unwrap()]);
+    until("the problem stays", || failing(&server, "vol").is_none());
+    until("its end is no event", || events(&server, "write-back of volume `vol`: over after") == 1);
+    let mut filler = client(&server);
+    filler.write((written * MIB) as u64, &noise(written)).unwrap().unwrap();
+    filler.flush().unwrap().unwrap();
+    server.cli(&["cache", "flush", "p"]);
+    check(&server);
+    assert!(metrics(&server).contains("plimsoll_cache_write_back_failing{pool=\"p\"} 0"));
+    assert!(server.stop());
+}
+
+#[test]
+fn a_full_disk_under_a_shared_cache_is_only_its_tenants() {
+    if may_mount() {
+        full_under_a_cache("shared");
+    }
+}
+
+#[test]
+fn a_full_disk_under_a_cache_of_parts_is_only_its_tenants() {
+    if may_mount() {
+        full_under_a_cache("pervolume");
+    }
 }
 
 /// Clients that connect and send nothing keep nobody out, even 600 of them.

@@ -2,7 +2,7 @@
 
 mod common;
 use common::client::Client;
-use common::{Server, config, http, run};
+use common::{Server, config, http, ok, run};
 use plimsoll_pool::PoolPlan;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -323,6 +323,17 @@ fn a_folder_is_enough_however_many_nodes_there_are() {
     };
     let (a, b) = (at(dirs[0].path()), at(dirs[1].path()));
     assert!(a.0 != b.0 && a.1 != b.1, "{a:?} {b:?}");
+    // There is no file to differ from, and nothing to warn about; a live change differs from the default.
+    let diff = |expected: &str| {
+        let control = dirs[0].path().join("control.sock").display().to_string();
+        let output = run(env!("CARGO_BIN_EXE_plimsoll"), &["config", "diff", "--control", &control]);
+        let [out, err] = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said).into_owned());
+        assert!(output.status.success() && err.is_empty() && out.contains(expected), "{out}{err}");
+    };
+    diff("(embedded default): served as written");
+    let control = dirs[0].path().join("control.sock").display().to_string();
+    ok(env!("CARGO_BIN_EXE_plimsoll"), &["volume", "deadline", "archive", "30ms", "--control", &control]);
+    diff("volume archive  deadline");
     for node in &mut nodes {
         let pid = rustix::process::Pid::from_raw(node.id() as i32).unwrap();
         rustix::process::kill_process(pid, Signal::TERM).unwrap();
@@ -384,6 +395,11 @@ fn an_objective_that_stands_is_in_no_reloads_way() {
             false
         }
     });
+    // It is told before anybody misses anything: by how much, and in which pool.
+    let shown = server.cli(&["tenant", "show", "t"]);
+    assert!(shown.contains("in pool `p` the objective doesn't fit: "), "{shown}");
+    let shown = server.cli(&["cores"]);
+    assert!(shown.contains("at worst") && shown.contains("the objective of t doesn't fit: "), "{shown}");
     rewrite(dir.path(), &[("iops = 10000", "iops = 5000")]);
     server.cli(&["reload"]);
     let limits = server.control("GET", "/v1/pools/p/throttle").expect(200);

@@ -116,7 +116,8 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
         }
         w.chain("fence", Box::new(Fence::new(f.clone())));
     }
-    let (queue, model) = scheduled(scheduler, model, below.size_bytes)?;
+    let has_room = admission.is_some_and(|a| a.room.is_some());
+    let (queue, model) = scheduled(scheduler, has_room, model, below.size_bytes)?;
     w.chain("scheduler", queue);
     if let Some(model) = model {
         w.chain("model", Box::new(model));
@@ -192,6 +193,7 @@ fn cache_layer(c: &CachePlan, fast: &Offer) -> Result<Cache, BadPlan> {
     let weus = c.size_bytes.map_or(layout.weus, |b| (b / weu_bytes).min(u64::from(layout.weus)) as u32);
     let config = plimsoll_cache::CacheConfig { weus_max: c.config.weus_max.min(weus), ..c.config };
     let cache = Cache::new(layout, config).with_given_up(c.given_up.iter().map(|g| (g.key(), g.since)));
+    let cache = cache.with_absent(c.absent.clone());
     Ok(match &c.known {
         Some(known) => cache.with_known(known.iter().map(|k| (k.key(), k.behind))),
         None => cache,
@@ -201,7 +203,13 @@ fn cache_layer(c: &CachePlan, fast: &Offer) -> Result<Cache, BadPlan> {
 /// The scheduler, and the model with the predictor that the scheduler needs.
 type Scheduled = (Box<dyn Layer>, Option<ModelLayer<AnyModel>>);
 
-fn scheduled(s: &SchedulerPlan, model: Option<ModelLayer<AnyModel>>, below_bytes: u64) -> Result<Scheduled, BadPlan> {
+fn scheduled(
+    s: &SchedulerPlan,
+    has_room: bool,
+    model: Option<ModelLayer<AnyModel>>,
+    below_bytes: u64,
+) -> Result<Scheduled, BadPlan> {
+    let options = SchedulerOptions { has_room, ..s.options };
     if s.options.depth == 0 {
         return Err(BadPlan("depth 0 would serve nothing".into()));
     }
@@ -230,10 +238,10 @@ fn scheduled(s: &SchedulerPlan, model: Option<ModelLayer<AnyModel>>, below_bytes
                 MittSsd::new(flash, SsdPrecision::FULL)
             }
         };
-        let queue = s.kind.layer(&s.options, DiskModel::unknown(0));
+        let queue = s.kind.layer(&options, DiskModel::unknown(0));
         return Ok((queue, Some(model.with_predictor(Box::new(predictor)))));
     }
     // A modelled disk's profile is of all of it, however small the device behind it.
     let size_bytes = model.as_ref().map_or(below_bytes, |m| m.model().size_bytes());
-    Ok((s.kind.layer(&s.options, s.costs.of_disk(size_bytes)?), model))
+    Ok((s.kind.layer(&options, s.costs.of_disk(size_bytes)?), model))
 }

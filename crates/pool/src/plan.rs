@@ -76,6 +76,9 @@ pub struct CachePlan {
     pub known: Option<Vec<KnownVolume>>,
     /// Volumes whose dirty extents were given up.
     pub given_up: Vec<GivenUp>,
+    /// The reason for which the pool is served without the fast device; it is never read or written then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absent: Option<String>,
     /// A device that keeps writes through a power loss, in front of the fast one.
     pub nvram: Option<NvramPlan>,
     /// The modelled drive in front of the fast device.

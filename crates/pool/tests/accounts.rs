@@ -34,6 +34,7 @@ fn pool() -> SimPool {
             size_bytes: None,
             known: None,
             given_up: Vec::new(),
+            absent: None,
             nvram: None,
             model: None,
         }),

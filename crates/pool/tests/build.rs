@@ -39,6 +39,7 @@ fn whole() -> PoolPlan {
             size_bytes: Some(256 << 20),
             known: Some(vec![KnownVolume { id: 1, generation: 2, behind: true }]),
             given_up: vec![GivenUp { id: 3, generation: 1, since: 7 }],
+            absent: None,
             nvram: Some(NvramPlan { salt: 11 }),
             model: Some(model("sized:512M:vf-sata-60g")),
         }),

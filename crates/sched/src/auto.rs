@@ -16,7 +16,7 @@
 //!
 //! Every candidate gives every read a probability of being late. The judge looks at recent reads. For each candidate it counts the late
 //! reads that the candidate would have found within the budget of needless refusals. The best candidate forecasts. Until there are
-//! enough samples, a profile's costs forecast by themselves; without a profile nothing is forecast.
+//! enough samples, the costs forecast by themselves, from a profile or as far as they are learned.
 
 mod judge;
 mod predictor;
@@ -43,11 +43,14 @@ pub struct AutoConfig {
     pub discipline: Discipline,
     /// Of a thousand reads that would be in time, the number that may be refused.
     pub needless_permille: u32,
+    /// Layers above leave room for the errors of forecasts ([`crate::room`]): no forecast is then less than a read's median time, whatever the
+    /// budget of needless refusals.
+    pub has_room: bool,
 }
 
 impl Default for AutoConfig {
     fn default() -> AutoConfig {
-        AutoConfig { depth: 32, discipline: Discipline::Fifo, needless_permille: 10 }
+        AutoConfig { depth: 32, discipline: Discipline::Fifo, needless_permille: 10, has_room: false }
     }
 }
 
@@ -69,7 +72,7 @@ impl Auto {
         Auto {
             order: Arrivals::default(),
             device: DeviceQueue::new(model, config.discipline, config.depth),
-            predictor: AutoPredictor::new(config.needless_permille),
+            predictor: AutoPredictor::new(config.needless_permille, config.has_room),
             tags: Vec::new(),
         }
     }
@@ -138,9 +141,6 @@ impl Layer for Auto {
         let wait = wait.saturating_sub(at.since(now));
         let forecast = if head.op == Op::Read { self.predictor.predict(at, head, wait + own) } else { None };
         let Some(total) = forecast else {
-            if head.op == Op::Read && !self.model().is_profiled() {
-                return below.serve(Span::ZERO, Span::ZERO, Confidence::NONE); // nothing is refused on a guess
-            }
             let (own, confidence) = self.device.own_part(at, wait, head, own);
             return below.serve(wait, own, confidence);
         };

@@ -52,6 +52,9 @@ pub struct SchedulerOptions {
     pub late: Late,
     /// Time that CFQ keeps the device for a process's next request (OT-M11).
     pub slice_idle: Span,
+    /// Admission above leaves room for the errors of forecasts. The pool's composition sets it by its admission.
+    #[serde(skip)]
+    pub has_room: bool,
 }
 
 impl Default for SchedulerOptions {
@@ -63,6 +66,7 @@ impl Default for SchedulerOptions {
             failover_hop: c.failover_hop,
             late: c.late,
             slice_idle: c.slice_idle,
+            has_room: false,
         }
     }
 }
@@ -99,7 +103,7 @@ impl SchedulerKind {
     /// # Panics
     /// If the depth is zero.
     pub fn layer(self, o: &SchedulerOptions, model: DiskModel) -> Box<dyn Layer> {
-        let SchedulerOptions { depth, discipline, failover_hop, late, slice_idle } = *o;
+        let SchedulerOptions { depth, discipline, failover_hop, late, slice_idle, has_room } = *o;
         match self {
             SchedulerKind::Noop => Box::new(Noop::new(NoopConfig { depth, discipline }, model)),
             SchedulerKind::Deadline => {
@@ -112,7 +116,7 @@ impl SchedulerKind {
             }
             SchedulerKind::BlackBox => Box::new(BlackBox::new(BlackBoxConfig { depth, ..BlackBoxConfig::default() })),
             SchedulerKind::Auto => {
-                Box::new(Auto::new(AutoConfig { depth, discipline, ..AutoConfig::default() }, model))
+                Box::new(Auto::new(AutoConfig { depth, discipline, has_room, ..AutoConfig::default() }, model))
             }
             SchedulerKind::Ssd => Box::new(SsdQueue::new(depth)),
             SchedulerKind::Osds => Box::new(Osds::new()),

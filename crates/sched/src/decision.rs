@@ -130,7 +130,7 @@ pub fn serve_auto(p: &mut AutoPredictor, offset: u64) {
 
 /// The same having seen ten thousand reads, eight of them in flight.
 pub fn auto() -> AutoPredictor {
-    let mut p = AutoPredictor::new(10);
+    let mut p = AutoPredictor::new(10, true);
     let (mut now, mut keys) = (Time::ZERO, VecDeque::new());
     for i in 0..10_000u64 {
         keys.push_back(p.sent(now, &read(i << 12, 1), Span::from_micros(100)));

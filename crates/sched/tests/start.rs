@@ -41,7 +41,7 @@ fn run(kind: SchedulerKind, depth: u32, seed: u64, n: u64, rate: u64, evenly: bo
     let mut s = Stack::new(config, vec![offer]);
     let admission = AdmissionConfig { room: Some(RoomConfig::DEFAULT) };
     s.push(Box::new(Admission::new(admission, config.failover_hop)), vec![Target::Node(1)]);
-    let options = SchedulerOptions { depth, ..SchedulerOptions::default() };
+    let options = SchedulerOptions { depth, has_room: true, ..SchedulerOptions::default() };
     s.push(kind.layer(&options, DiskModel::unknown(SIZE)), vec![Target::Device(0)]);
     s.start(Time::ZERO);
     let mut rng = Rng::new(seed, "start");
@@ -105,6 +105,9 @@ fn accepted_reads_are_in_time_from_the_first_one_on() {
         (SchedulerKind::Deadline, 4),
         (SchedulerKind::Cfq, 1),
         (SchedulerKind::Cfq, 4),
+        (SchedulerKind::Auto, 1),
+        (SchedulerKind::Auto, 4),
+        (SchedulerKind::Auto, 32),
     ] {
         for rate in [75, 150, 250, 300, 450] {
             for evenly in [true, false] {
@@ -127,4 +130,18 @@ fn reads_of_an_unknown_device_are_accepted_one_at_a_time() {
     let all =
         (1..=20).map(|seed| run(SchedulerKind::Noop, 1, seed, 20, 1_000_000, true)).fold(Run::default(), Run::and);
     assert_eq!((all.kept, all.late, all.refused), (20, 0, 380), "{all:?}");
+}
+
+/// Auto forecasts by costs at first, then by what reads took that looked alike, and moves its limit as it learns: none of it may break
+/// more promises than the first reads do.
+#[test]
+fn auto_keeps_promises_while_it_learns() {
+    for (depth, rate) in [(1, 75), (1, 150), (1, 250), (4, 250), (32, 250), (4, 450)] {
+        let runs = (1..=4).map(|seed| run(SchedulerKind::Auto, depth, seed, 6_000, rate, false));
+        let all = runs.fold(Run::default(), Run::and);
+        let accepted = all.kept + all.late;
+        let what = format!("depth {depth}, {rate} a second: {all:?}");
+        assert!(all.late * 100 <= accepted, "{what}");
+        assert!(accepted * 100 >= 4 * 6_000 * 150 / rate.max(150) * 40, "needlessly refused: {what}");
+    }
 }

@@ -178,6 +178,8 @@ fn watch_controller(shim: &Shim, gate: &mut Gate<'_>, now: Time) {
 
 /// A descriptor came out of `accept`.
 pub fn accepted(fd: i32) {
+    // A connection of this number that is still known was closed unseen: by `close_range`, `closefrom`, `fclose`. It gives its place back.
+    closing(fd);
     let Some(shim) = shim() else { return };
     let saved = errno();
     guarded(shim, || {

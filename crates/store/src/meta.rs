@@ -370,12 +370,16 @@ impl MetaStore {
 
     /// Changes a volume's mode in its pool's cache. `None` is the pool's default.
     ///
+    /// While the pool is served without its cache ([`CacheRecord::absent`]) nothing can be written that only the cache has. So a volume
+    /// isn't behind by this then; a start with the cache makes it so before it serves.
+    ///
     /// # Errors
     /// An unknown name, or a failing storage.
     pub fn set_volume_cache(&mut self, name: &str, cache: Option<CacheMode>) -> Result<VolumeRecord, MetaError> {
         let before = self.ready(name)?.clone();
         // In one with it: what is written from then on may be nowhere else.
-        let behind = if cache == Some(CacheMode::Back) { Some(true) } else { before.behind };
+        let is_cached = cache == Some(CacheMode::Back) && !self.cache().absent;
+        let behind = if is_cached { Some(true) } else { before.behind };
         let volume = VolumeRecord { cache, behind, ..before };
         self.commit(vec![Edit::PutVolume(volume.clone())], false)?;
         Ok(volume)
@@ -436,7 +440,20 @@ impl MetaStore {
         self.commit(vec![Edit::PutSettings(Some(settings))], false)
     }
 
-    /// Declares what the pool's cache device holds to be out of date: it failed, and writes go on without it, or it was away.
+    /// Records that the pool is served without its cache from now on: its device failed, can't be opened, or isn't configured. The device's
+    /// content is out of date as soon as this is durable, which must be before anything is written without the cache. The next start
+    /// that has the device calls [`MetaStore::outdate_cache`] for it before it is read, so that however often the pool is started
+    /// without it, its generation moves once. Does nothing if that is recorded.
+    ///
+    /// # Errors
+    /// A failing storage.
+    pub fn miss_cache(&mut self) -> Result<(), MetaError> {
+        let record = CacheRecord { absent: true };
+        if self.cache() == record { Ok(()) } else { self.set_cache(record) }
+    }
+
+    /// Declares what the pool's cache device holds to be out of date: the pool was served without it, or it is a new one. The cache is used
+    /// from now on.
     ///
     /// # Errors
     /// A failing storage.

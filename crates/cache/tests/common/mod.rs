@@ -57,8 +57,10 @@ pub struct Setup {
     pub nvram: bool,
     /// The cache is told which volumes there are, and whether only it may have something of each.
     pub known: Option<[bool; 2]>,
-    /// The cache's data of volume 0 were given up before this generation.
-    pub given_up: bool,
+    /// The cache's data of volume 0 that are from before this generation were given up.
+    pub given_up: Option<u16>,
+    /// The cache starts without its fast disk.
+    pub absent: bool,
     /// Bytes of WEUs may have rotted.
     pub rots: bool,
     /// Bytes of a block of the fast disk and of the NVRAM.
@@ -73,7 +75,8 @@ impl Setup {
             shuffle: None,
             nvram: false,
             known: None,
-            given_up: false,
+            given_up: None,
+            absent: false,
             rots: false,
             block: 512,
         }
@@ -181,11 +184,13 @@ pub fn pool(disks: Vec<SimDisk>, setup: &Setup, oracle: &Oracle) -> SimPool {
             *cache = Cache::new(layout_of(setup.block), setup.config)
                 .with_known((0..VOLUMES).map(|v| (oracle.key(v), behind[v as usize])));
         }
-        if setup.given_up {
-            *cache = cache.with_given_up([(oracle.key(0), setup.config.generation)]);
+        if let Some(since) = setup.given_up {
+            *cache = cache.with_given_up([(oracle.key(0), since)]);
         }
+        *cache = cache.with_absent(setup.absent.then(|| "it isn't here".into()));
         match setup.shuffle {
-            None if setup.nvram => {
+            // Without its fast disk it has no use for its NVRAM.
+            None if setup.nvram && !setup.absent => {
                 s.push(cache, vec![Target::Node(2), Target::Node(3)]);
                 s.push(Box::new(Map::new()), vec![Target::Device(0)]);
                 let nvram = Nvram::new(nvram_bytes(setup.block), setup.block, 7)
@@ -269,6 +274,8 @@ pub struct Life {
     /// Requests may fail; so many did.
     pub may_fail: bool,
     pub failed: u64,
+    /// They were of these volumes (from 0), and ended so.
+    pub errors: Vec<(u32, Op, Outcome)>,
     /// A flush of the slow disk has failed, and with it went what wasn't durable there.
     pub slow_lost: bool,
 }
@@ -279,7 +286,7 @@ impl Life {
         let oracle = oracle();
         let mut pool = pool(disks(seed, setup.block), &setup, &oracle);
         assert_eq!(pool.start(), LayerState::Ready, "{:?}", pool.stack().layer::<Cache>().unwrap().status());
-        Life { pool, oracle, setup, may_fail: false, failed: 0, slow_lost: false }
+        Life { pool, oracle, setup, may_fail: false, failed: 0, errors: Vec::new(), slow_lost: false }
     }
 
     /// Starts over disks as an earlier life left them.
@@ -294,7 +301,7 @@ impl Life {
         if status.start.damaged > 0 && !setup.rots {
             return Err(format!("headers are said to be damaged: {:?}", status.start));
         }
-        Ok(Life { pool, oracle, setup, may_fail: false, failed: 0, slow_lost: false })
+        Ok(Life { pool, oracle, setup, may_fail: false, failed: 0, errors: Vec::new(), slow_lost: false })
     }
 
     /// Starts over disks as a power loss left them, and judges all that is there.
@@ -377,6 +384,7 @@ impl Life {
         while let Some(c) = self.pool.next_done() {
             if self.may_fail && !c.outcome.is_done() {
                 self.failed += 1;
+                self.errors.push((c.io.volume.id - 1, c.io.op, c.outcome));
                 self.oracle.failed(&c);
             } else {
                 self.oracle.ended(&c)?;

@@ -42,6 +42,8 @@ pub enum Promised {
     Busy {
         /// Its predicted wait.
         wait: Duration,
+        /// The server's forecast of the time that it would have taken, with its own service; `None` from servers that only say the wait.
+        forecast: Option<Duration>,
         /// Confidence of that, 0 to 1; `None` from servers without forecasts.
         confidence: Option<f64>,
     },
@@ -120,11 +122,12 @@ impl Session {
         let (answer, error) = within(patience, self.exchange(Command::Read, offset, length, &[], deadline)).await?;
         let note = |kind| answer.notes.iter().find(|n| n.0 == kind).map(|n| n.1);
         let micros = |us: u32| Duration::from_micros(us.into());
+        let forecast = note(NoteKind::ForecastUs).map(micros);
         match (error, note(NoteKind::WaitUs)) {
-            (None, _) => Ok(Promised::Done { forecast: note(NoteKind::ForecastUs).map(micros), data: answer.data }),
+            (None, _) => Ok(Promised::Done { forecast, data: answer.data }),
             (Some(_), Some(wait)) => {
                 let confidence = note(NoteKind::Confidence).map(|thousandths| f64::from(thousandths) / 1000.0);
-                Ok(Promised::Busy { wait: micros(wait), confidence })
+                Ok(Promised::Busy { wait: micros(wait), forecast, confidence })
             }
             (Some(error), None) => Err(io::Error::other(error)),
         }

@@ -1,5 +1,6 @@
 //! KEPT, KEPT-HELD-OUT: accepted means kept. Reads with a deadline on modelled disks at loads of 50 to 300 % of what the disk can do.
 //! KEPT-HELD-OUT has drives, deadlines, loads and seeds that KEPT hasn't: nobody may change the admission after its figures.
+//! KEPT-START judges the first reads of pools that are fresh and have no profile.
 
 use crate::experiment::even::Even;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
@@ -16,15 +17,23 @@ use plimsoll_trace::record::{Op as TraceOp, Tables, TraceRecord};
 use plimsoll_trace::stream::Held;
 
 /// See the module's documentation.
-pub struct Kept {
-    /// Nothing of what it judges was developed with.
-    pub is_held_out: bool,
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// Pools that have served for a while.
+    Settled,
+    /// The same, where nothing of what is judged was developed with.
+    HeldOut,
+    /// Fresh pools.
+    Start,
 }
 
 const LOADS: [u64; 4] = [50, 100, 200, 300];
 const OTHER_LOADS: [u64; 3] = [70, 130, 250];
 /// Added to seeds of what is held out.
 const OTHER_SEEDS: u64 = 10_000;
+/// First reads of a fresh pool that are judged, and fresh pools of a sample.
+const FIRST_READS: u64 = 400;
+const STARTS: u64 = 8;
 
 /// A pool and the reads that it gets.
 struct Case {
@@ -95,13 +104,41 @@ const HELD_OUT: [Case; 4] = [
     },
 ];
 
+const STARTING: [Case; 8] = [
+    case("noop, depth 1", SchedulerKind::Noop, 1, false),
+    case("noop, depth 4", SchedulerKind::Noop, 4, false),
+    case("deadline, depth 4", SchedulerKind::Deadline, 4, false),
+    case("cfq, depth 1", SchedulerKind::Cfq, 1, false),
+    case("cfq, depth 4", SchedulerKind::Cfq, 4, false),
+    case("auto, depth 1", SchedulerKind::Auto, 1, false),
+    case("auto, depth 4", SchedulerKind::Auto, 4, false),
+    case("auto, depth 32", SchedulerKind::Auto, 32, false),
+];
+
 impl Kept {
-    fn cases(&self) -> &'static [Case] {
-        if self.is_held_out { &HELD_OUT } else { &CASES }
+    fn cases(self) -> &'static [Case] {
+        match self {
+            Kept::Settled => &CASES,
+            Kept::HeldOut => &HELD_OUT,
+            Kept::Start => &STARTING,
+        }
     }
 
-    fn loads(&self) -> &'static [u64] {
-        if self.is_held_out { &OTHER_LOADS } else { &LOADS }
+    fn loads(self) -> &'static [u64] {
+        if self == Kept::HeldOut { &OTHER_LOADS } else { &LOADS }
+    }
+
+    /// The rows of one case at one load, each named by `row`.
+    fn rows_of(self, row: &dyn Fn(&str, &'static str) -> RowSpec) -> Vec<RowSpec> {
+        let alone = [row("missed, by the forecast alone", "%"), row("refused over needed, by the forecast alone", "x")];
+        let judged = [
+            row("missed", "%").goal(Check::AtMost(1.0)),
+            row("withdrawn", "%"),
+            row("refused over needed", "x").goal(Check::AtMost(1.1)),
+            row("needed", "%"),
+        ];
+        let alone = alone.into_iter().filter(|_| self != Kept::Start);
+        alone.chain(judged).collect()
     }
 }
 
@@ -127,6 +164,23 @@ struct Tally {
 }
 
 impl Tally {
+    fn and(self, t: Tally) -> Tally {
+        Tally {
+            reads: self.reads + t.reads,
+            refused: self.refused + t.refused,
+            withdrawn: self.withdrawn + t.withdrawn,
+            missed: self.missed + t.missed,
+        }
+    }
+
+    fn missed_percent(&self) -> Option<f64> {
+        Tally::percent(self.missed, self.reads - self.refused - self.withdrawn)
+    }
+
+    fn refused_over(&self, needed: &Tally) -> f64 {
+        (self.refused + self.withdrawn) as f64 / needed.refused.max(1) as f64
+    }
+
     fn percent(n: u64, of: u64) -> Option<f64> {
         (of > 0).then(|| 100.0 * n as f64 / of as f64)
     }
@@ -250,33 +304,55 @@ fn mean_service(c: &Case, seed: u64) -> Result<Span, LabError> {
     Ok(now.since(Time::ZERO) / records.len() as u64)
 }
 
+/// The values of a case of KEPT-START: each load on fresh pools with drives of their own.
+fn starts(c: &Case, seed: u64, values: &mut Vec<Option<f64>>) -> Result<(), LabError> {
+    let seeds = || (0..STARTS).map(|n| seed * STARTS + n);
+    let means = seeds().map(|seed| mean_service(c, seed)).collect::<Result<Vec<Span>, LabError>>()?;
+    for load in Kept::Start.loads() {
+        let (mut all, mut least) = (Tally::default(), Tally::default());
+        for (seed, mean) in seeds().zip(&means) {
+            let records = arrivals(c, seed, FIRST_READS, *mean * 100 / *load);
+            least = least.and(needed(c, &records, seed, Time::ZERO)?);
+            all = all.and(replay(c, &records, seed, Time::ZERO, true)?);
+        }
+        values.extend([
+            all.missed_percent(),
+            Tally::percent(all.withdrawn, all.reads),
+            Some(all.refused_over(&least)),
+            Tally::percent(least.refused, least.reads),
+        ]);
+    }
+    Ok(())
+}
+
 impl Experiment for Kept {
     fn id(&self) -> &'static str {
-        if self.is_held_out { "KEPT-HELD-OUT" } else { "KEPT" }
+        match self {
+            Kept::Settled => "KEPT",
+            Kept::HeldOut => "KEPT-HELD-OUT",
+            Kept::Start => "KEPT-START",
+        }
     }
     fn title(&self) -> &'static str {
-        match self.is_held_out {
-            false => "Accepted means kept: misses of accepted reads, refusals against the least that is needed",
-            true => "Accepted means kept, on drives, deadlines, loads and seeds that its development hadn't",
+        match self {
+            Kept::Settled => "Accepted means kept: misses of accepted reads, refusals against the least that is needed",
+            Kept::HeldOut => "Accepted means kept, on drives, deadlines, loads and seeds that its development hadn't",
+            Kept::Start => "Accepted means kept, by a fresh pool without a profile: its first 400 reads",
         }
     }
     fn source(&self) -> &'static str {
         "beyond the papers"
     }
     fn device(&self) -> &'static str {
-        if self.is_held_out { "cheetah-15k5, hdd-160g-7200" } else { "constellation-es3-1tb" }
+        if *self == Kept::HeldOut { "cheetah-15k5, hdd-160g-7200" } else { "constellation-es3-1tb" }
     }
     fn rows(&self, _: &Inputs) -> Vec<RowSpec> {
         let mut rows = Vec::new();
         for c in self.cases() {
             for load in self.loads() {
-                let row = |what: &str, unit| RowSpec::new(format!("{}, load {load} %: {what}", c.name), unit);
-                rows.push(row("missed, by the forecast alone", "%"));
-                rows.push(row("refused over needed, by the forecast alone", "x"));
-                rows.push(row("missed", "%").goal(Check::AtMost(1.0)));
-                rows.push(row("withdrawn", "%"));
-                rows.push(row("refused over needed", "x").goal(Check::AtMost(1.1)));
-                rows.push(row("needed", "%"));
+                rows.extend(
+                    self.rows_of(&|what, unit| RowSpec::new(format!("{}, load {load} %: {what}", c.name), unit)),
+                );
             }
         }
         rows
@@ -284,8 +360,12 @@ impl Experiment for Kept {
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let n = if inputs.quick { 4_000 } else { 20_000 };
         let mut values = Vec::new();
-        let seed = if self.is_held_out { seed + OTHER_SEEDS } else { seed };
+        let seed = if *self == Kept::HeldOut { seed + OTHER_SEEDS } else { seed };
         for c in self.cases() {
+            if *self == Kept::Start {
+                starts(c, seed, &mut values)?;
+                continue;
+            }
             let mean = mean_service(c, seed)?;
             for load in self.loads() {
                 let records = arrivals(c, seed, n, mean * 100 / *load);
@@ -293,11 +373,11 @@ impl Experiment for Kept {
                 let needed = needed(c, &records, seed, from)?;
                 for room in [false, true] {
                     let t = replay(c, &records, seed, from, room)?;
-                    values.push(Tally::percent(t.missed, t.reads - t.refused - t.withdrawn));
+                    values.push(t.missed_percent());
                     if room {
                         values.push(Tally::percent(t.withdrawn, t.reads));
                     }
-                    values.push(Some((t.refused + t.withdrawn) as f64 / needed.refused.max(1) as f64));
+                    values.push(Some(t.refused_over(&needed)));
                 }
                 values.push(Tally::percent(needed.refused, needed.reads));
             }

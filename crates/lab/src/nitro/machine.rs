@@ -166,6 +166,7 @@ pub fn plan(setup: &Setup, volume_bytes: u64) -> Result<PoolPlan, LabError> {
         size_bytes: None,
         known: None,
         given_up: Vec::new(),
+        absent: None,
         nvram: matches!(setup.front, Front::Nitro(..)).then_some(NvramPlan { salt: setup.seed }),
         model: Some(fast.clone()),
     });

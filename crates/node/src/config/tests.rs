@@ -136,3 +136,16 @@ fn a_subsystem_is_checked_against_its_volume() {
         assert!(error(&grant).contains("host:NQN or host:NQN@ADDRESS"), "{peer}");
     }
 }
+
+/// A reload of an endless file would take all memory, and the node with it.
+#[test]
+fn a_file_that_is_too_long_is_not_read() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("node.toml");
+    let made = std::fs::File::create(&file).expect("a file");
+    made.set_len(FILE_BYTES_MAX + 1).expect("a sparse file");
+    for file in [file.as_path(), Path::new("/dev/zero")] {
+        let error = Config::load(file).expect_err("it is too long").to_string();
+        assert!(error.contains("longer than 32 MiB"), "{error}");
+    }
+}

@@ -20,6 +20,11 @@ pub enum Device {
         /// Size.
         size_bytes: u64,
     },
+    /// It can't be opened: every request fails, and nothing is changed.
+    Absent {
+        /// Size that the layers above reckon with.
+        size_bytes: u64,
+    },
     /// In a region of a file or block device.
     File(FileDevice),
     /// The same behind a volatile cache that loses, tears and reorders what isn't flushed when the process is killed.
@@ -58,7 +63,7 @@ impl Device {
     /// Its offer to the stack.
     pub fn offer(&self) -> Offer {
         let (size_bytes, block_bytes) = match self {
-            Device::Null { size_bytes } => (*size_bytes, 512),
+            Device::Null { size_bytes } | Device::Absent { size_bytes } => (*size_bytes, 512),
             Device::File(f) => (f.len, f.block_bytes),
             Device::Volatile(v) => (v.inner.len, v.inner.block_bytes),
             Device::Rbd(d) => (d.len, RBD_BLOCK_BYTES),
@@ -122,7 +127,7 @@ impl Devices {
     pub fn sync(&mut self) -> io::Result<()> {
         for d in &mut self.devices {
             match d {
-                Device::Null { .. } => {}
+                Device::Null { .. } | Device::Absent { .. } => {}
                 Device::File(f) => f.file.sync_data()?,
                 Device::Volatile(v) => v.flush()?,
                 Device::Rbd(d) => d.queue.image().flush().map_err(plimsoll_rbd::Error::io)?,
@@ -193,6 +198,12 @@ impl Devices {
                         self.ready.push_back((device, Completion { io, outcome, dispatched_at: now }));
                     }
                 }
+                Ok(())
+            }
+            Device::Absent { .. } => {
+                let outcome = Outcome::Failed(IoError::Device);
+                io.data = Data::Absent;
+                self.ready.push_back((device, Completion { io, outcome, dispatched_at: now }));
                 Ok(())
             }
             Device::Null { size_bytes } => {

@@ -62,10 +62,8 @@ pub async fn change_volume(
     let wanted: VolumeChange = parse(&uri, &headers, &body)?;
     let owned = name.clone();
     let renamed = wanted.rename.clone().unwrap_or_else(|| name.clone());
+    let now = renamed.clone();
     let changed = change(&control.node, |node| async move {
-        if let Some(size_bytes) = wanted.size_bytes {
-            node.grow_volume(&owned, size_bytes).await?;
-        }
         if let Some(mode) = wanted.cache {
             node.set_volume_cache(&owned, mode).await?;
         }
@@ -91,11 +89,15 @@ pub async fn change_volume(
                 }
             }
         }
-        // Last: the rest is asked of its old name.
-        match wanted.rename {
-            Some(new) if new != owned => node.rename_volume(&owned, &new).await,
-            _ => Ok(()),
+        // After what is asked of its old name.
+        if let Some(new) = wanted.rename.filter(|new| *new != owned) {
+            node.rename_volume(&owned, &new).await?;
         }
+        // Last: it can't be undone, so nothing that is refused may come after it.
+        if let Some(size_bytes) = wanted.size_bytes {
+            node.grow_volume(&now, size_bytes).await?;
+        }
+        Ok(())
     });
     changed.await.map_err(|e| e.at(format!("volume `{name}`")))?;
     show_volume(State(control), Path(renamed)).await

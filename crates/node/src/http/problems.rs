@@ -3,10 +3,12 @@
 //! | problem | when | `/healthz` |
 //! |---|---|---|
 //! | a pool doesn't serve as it should | failed, recovering, degraded, a failed flush | 503 |
+//! | a cache's device failed | as long as the pool is served without its cache; volumes with dirty extents make the pool degraded, too | 200 |
 //! | a promise is broken | an objective in the last minute, see [`are_too_many`] | 200 |
 //! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile or the pool's `miss_percent` leaves, see [`are_too_many`] | 200 |
 //! | a request is stuck | in flight for longer than [`STUCK`] | 200 |
 //! | requests fail | at the device or for lack of space, in the last [`FAILED_MINUTES`] | 200 |
+//! | write-back fails | as long as extents of a volume can't be written to the pool's device | 200 |
 //! | faults are injected | as long as they are | 200 |
 //!
 //! A node that breaks a promise still serves. So a load balancer that takes nodes out of service by the status of `/healthz` doesn't
@@ -17,10 +19,12 @@ use super::status::{Views, objectives, pools_without_cores};
 use crate::directory::{Directory, Tenant};
 use crate::engine::PoolSnapshot;
 use crate::engine::recent::{Counts, Tally, Within};
-use crate::node::Node;
+use crate::events::{unix_us, utc};
+use crate::node::{Node, RunningPool};
 use crate::parts::PoolView;
+use crate::parts::cache::{self, FailingVolume};
 use crate::view::{ExportPromise, FAILED_MINUTES};
-use plimsoll_base::{IoError, Objective, Span, TenantId};
+use plimsoll_base::{IoError, Objective, Span, TenantId, VolumeKey};
 use plimsoll_stack::LayerState;
 
 /// Requests in the last minute below which chance may decide: then [`FEW_TIMES`] times the allowed number must be late.
@@ -69,7 +73,9 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
             rest.extend(missed_deadlines(&volume, pool, e, directory, node));
             rest.extend(failures(&volume, &node.pools[pool].name, e));
         }
+        rest.extend(cache(&node.pools[pool], view, unix_us()));
         rest.extend(osds(&node.pools[pool].name, view));
+        rest.extend(write_backs(&node.pools[pool], view, |key| directory.volume_name(pool, key)));
         rest.extend(stuck(&node.pools[pool].name, &view.pool, |key| directory.volume_name(pool, key)));
     }
     let injected = inject::injections(directory, views);
@@ -84,7 +90,7 @@ pub(super) fn outage(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> 
         None => "has ended or doesn't answer: its clients get errors; see the log for the reason, then restart the node".to_string(),
         Some(p) if p.flush_failed => format!(
             "had a failed flush: every flush and durable write fails since then; find the device that failed, then \
-             `plimsoll pool recover {name}`, or restart the node if the pool has logs or the cache's device failed \
+             `plimsoll pool recover {name}`, or restart the node if the pool has logs or its cache has dirty data \
              (docs/guides/backup-and-recover.md, \"After a failed flush\")"
         ),
         Some(p) if p.state == LayerState::Recovering => "is recovering: its clients are refused until that ends; wait".to_string(),
@@ -95,6 +101,20 @@ pub(super) fn outage(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> 
         Some(_) => return None,
     };
     Some(format!("pool `{name}` {what}"))
+}
+
+/// A cache's device that failed, at the start or later, while the pool is served without it.
+fn cache(pool: &RunningPool, view: &PoolView, now_unix_us: u64) -> Option<(String, String)> {
+    let seen = view.layers.of::<crate::parts::cache::Cache>()?;
+    let (why, failed_at) = (seen.why.as_deref()?, seen.failed_at?);
+    let since = utc(now_unix_us.saturating_sub(view.pool.now.since(failed_at).as_micros()));
+    let file = pool.cache_file().map_or_else(|| "?".into(), |file| file.display().to_string());
+    let key = format!("pool `{}`: cache device", pool.name);
+    let text = format!(
+        "{key} {file}: failed at {since}: {why}: attach or repair it, then restart the node; if it is lost, see \
+         \"The cache device is lost\" in docs/guides/add-a-cache.md"
+    );
+    Some((key, text))
 }
 
 /// OSDs of a pool on an RBD image whose reads stall.
@@ -109,6 +129,28 @@ fn osds(pool: &str, view: &PoolView) -> Vec<(String, String)> {
         (format!("pool `{pool}`: osd.{}", o.number), what)
     };
     all.map(problem).collect()
+}
+
+/// Volumes of a pool whose write-back fails.
+fn write_backs(pool: &RunningPool, view: &PoolView, name: impl Fn(VolumeKey) -> String) -> Vec<(String, String)> {
+    let seen = view.layers.of::<cache::Cache>();
+    let problem = |f: &plimsoll_cache::WriteBackFails| {
+        let todo = match f.error {
+            IoError::NoSpace => "free space in the file system under it",
+            IoError::FlushFailed => "recover the pool after you have checked the device",
+            _ => "check the device and the kernel's log",
+        };
+        let v = FailingVolume::of(f, view.pool.now, name(f.volume));
+        let key = format!("pool `{}`: write-back of volume `{}`", pool.name, v.volume);
+        let what = format!(
+            "pool `{}`, {}: {}: {todo}; a change for which the cache has no room meanwhile goes to the device, or fails",
+            pool.name,
+            pool.device,
+            v.text()
+        );
+        (key, what)
+    };
+    seen.into_iter().flat_map(|s| &s.write_back_fails).map(problem).collect()
 }
 
 /// True if more of `all` requests are late than the share that may be, in hundredths of a percent.

@@ -15,7 +15,7 @@ use crate::engine::watchdog::Watchdog;
 use crate::engine::{DeadlineFrom, PoolSnapshot};
 use crate::node::Node;
 use crate::parts::PoolView;
-use crate::parts::cores::Cores;
+use crate::parts::cores::{Cores, shortage};
 use crate::parts::scheduler::Scheduler;
 use crate::parts::{About, PARTS, Shown};
 use crate::view::{ExportView, Summary};
@@ -205,7 +205,14 @@ fn tenant(node: &Node, name: &str, t: &Tenant, directory: &Directory, views: &Vi
         Class::Fenced { slots } => (None, Some(slots)),
     };
     let without = pools_without_cores(node, directory, name, views);
-    let (enforced, enforcement) = enforcement(&t.class, &without);
+    let (enforced, mut enforcement) = enforcement(&t.class, &without);
+    for (pool, view) in node.pools.iter().zip(views) {
+        let cores = view.as_ref().and_then(|v| v.layers.of::<Cores>());
+        let own = cores.and_then(|cores| cores.queues.iter().find(|q| q.tenants.contains(&t.id)));
+        if let Some(what) = own.and_then(shortage) {
+            enforcement += &format!("; in pool `{}` the objective {what}", pool.name);
+        }
+    }
     let promised = directory.promises.tenant(name);
     let own = promised.deadline.map(|d| (d, DeadlineFrom::Tenant));
     let deadline = own.or_else(|| automatic_promise(directory, name, sum.automatic));

@@ -37,7 +37,7 @@ impl Node {
     }
 
     /// Records of each volume that left mode `back` that it is fully written back, as soon as it is: from then on the cache may be
-    /// removed. Runs as long as the node.
+    /// removed. The same of each volume that has nothing in a cache whose device failed. Runs as long as the node.
     pub async fn record_written_back_loop(&self) {
         loop {
             tokio::time::sleep(WRITTEN_BACK_INTERVAL).await;
@@ -54,7 +54,11 @@ impl Node {
         let (Some(store), Some(section)) = (p.store.clone(), p.cache_section()) else { return Ok(()) };
         let mode = section.mode;
         let leaving = move |store: &MetaView| -> Vec<plimsoll_base::VolumeKey> {
-            let leaves = |v: &&VolumeRecord| v.cache.unwrap_or(mode) != CacheMode::Back && store.may_be_behind(v);
+            // Without its cache a pool writes nothing back, whatever its volumes' modes are.
+            let leaves = |v: &&VolumeRecord| {
+                let is_back = v.cache.unwrap_or(mode) == CacheMode::Back && !store.cache().absent;
+                !is_back && store.may_be_behind(v)
+            };
             store.volumes().filter(leaves).map(|v| v.key).collect()
         };
         if leaving(&store.view()).is_empty() {
@@ -105,8 +109,8 @@ impl Node {
     }
 }
 
-/// Returns a recorder of the cache's reports. When the cache's device has failed, the pool's store records that the device's content
-/// is out of date, and the cache gets its answer. That waits for the device, so a thread does it, which ends with the pool.
+/// Returns a recorder of the cache's reports. When the cache's device has failed, the pool's store records that the pool is served without
+/// it and so the device's content is out of date ([`plimsoll_store::MetaStore::miss_cache`]), and the cache gets its answer. That waits for the device, so a thread does it, which ends with the pool.
 ///
 /// # Errors
 /// If there is no thread to be had: then the pool isn't served, as a failure could not be recorded.
@@ -115,7 +119,7 @@ pub(super) fn recorder(pool: String, store: Weak<PoolStore>, handle: PoolHandle)
     let (report, reports) = mpsc::sync_channel(1);
     let recording = move || {
         while reports.recv().is_ok() {
-            let record = || Some(store.upgrade()?.change().outdate_cache());
+            let record = || Some(store.upgrade()?.change().miss_cache());
             loop {
                 match record() {
                     Some(Ok(_)) => break,

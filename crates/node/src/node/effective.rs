@@ -12,7 +12,7 @@ use toml::{Spanned, Value};
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Effective {
-    /// The configuration's file.
+    /// The configuration's file; `(embedded default)` if the program has the configuration in itself.
     pub file: PathBuf,
     /// The configuration as it is served.
     pub toml: String,
@@ -38,7 +38,7 @@ pub struct Drift {
 }
 
 impl Node {
-    /// The configuration as it is served, and its drift. Reads the file: blocks.
+    /// The configuration as it is served, and its drift. Reads the file, if there is one: blocks.
     ///
     /// # Errors
     /// If it can't be written as TOML.
@@ -47,10 +47,13 @@ impl Node {
         let read = &configured.config;
         let served = self.served(read);
         let file = read.source.file().to_path_buf();
-        let (now, fault) = match Config::load(&file) {
-            Ok(now) => (Some(now), None),
-            Err(_) if !file.exists() => (None, Some(format!("{} doesn't exist", file.display()))),
-            Err(e) => (None, Some(e.to_string())),
+        // An embedded one doesn't change.
+        let loaded = (!read.source.is_embedded()).then(|| Config::load(&file));
+        let (now, fault) = match loaded {
+            None => (None, None),
+            Some(Ok(now)) => (Some(now), None),
+            Some(Err(_)) if !file.exists() => (None, Some(format!("{} doesn't exist", file.display()))),
+            Some(Err(e)) => (None, Some(e.to_string())),
         };
         let table = |config: &Config| Value::try_from(config).map_err(|e| e.to_string());
         let (served_table, read_table) = (table(&served)?, table(read)?);

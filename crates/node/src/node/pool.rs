@@ -17,6 +17,7 @@ use plimsoll_stack::{Addressed, Extent, Stack};
 use plimsoll_store::{Backup, NewVolume, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 
 /// Minutes at a full load, days at a light one.
@@ -285,6 +286,11 @@ impl RunningPool {
     /// The section of its cache, as it is served.
     pub(super) fn cache_section(&self) -> Option<crate::config::CacheConfig> {
         self.live.lock().expect("no panic while held").as_ref()?.config.cache.clone()
+    }
+
+    /// The path of its cache's device, if it has a cache.
+    pub fn cache_file(&self) -> Option<PathBuf> {
+        Some(self.cache_section()?.file)
     }
 
     pub(super) fn is_fenced(&self) -> bool {

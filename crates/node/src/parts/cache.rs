@@ -3,7 +3,7 @@
 mod device;
 mod share;
 
-pub use device::{Opened, check_page, expect, format_if_blank, open, open_nvram, weus_most, weus_of};
+pub use device::{CacheError, Opened, check_page, expect, format_if_blank, open, open_nvram, weus_most, weus_of};
 pub use share::{check_part, check_parts, part_bytes, too_large};
 
 use super::page::{Family, Page};
@@ -13,7 +13,7 @@ use crate::config::{ByteSize, CacheConfig as Section, CacheDedup, Config, Place,
 use crate::node::NodeError;
 use crate::plan::CacheFacts;
 use plimsoll_base::{CacheMode, Span, Time, VolumeKey, bytes_text};
-use plimsoll_cache::{CacheConfig, CacheControl, CacheStatus, CacheTerms, Nvram, Shape};
+use plimsoll_cache::{CacheConfig, CacheControl, CacheStatus, CacheTerms, Nvram, Shape, WriteBackFails};
 use plimsoll_pool::{CachePlan, NvramPlan};
 use plimsoll_stack::{Addressed, OwnTerms, Stack};
 use plimsoll_store::{Uuid, VolumeRecord};
@@ -96,7 +96,7 @@ pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, String> {
         model,
         volatile_cache: _,
     } = c;
-    let CacheFacts { generation, known, given_up, nvram_salt } = facts;
+    let CacheFacts { generation, known, given_up, nvram_salt, absent } = facts;
     let default = CacheConfig::default();
     Ok(CachePlan {
         shape: shape(c),
@@ -114,7 +114,9 @@ pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, String> {
         size_bytes: size.map(|b| b.0),
         known: known.clone(),
         given_up: given_up.clone(),
-        nvram: nvram.as_ref().map(|_| NvramPlan { salt: *nvram_salt }),
+        absent: absent.clone(),
+        // Without its fast device the cache has no use for it.
+        nvram: nvram.as_ref().filter(|_| absent.is_none()).map(|_| NvramPlan { salt: *nvram_salt }),
         model: model.as_deref().map(crate::plan::model).transpose()?,
     })
 }
@@ -149,15 +151,20 @@ impl Part for Cache {
     }
 
     fn view(seen: &CacheStatus, about: &About) -> CacheView {
-        CacheView::of(seen, |key| about.volume_name(key), &about.node.volumes_behind(about.pool))
+        let now = about.pool_view.pool.now;
+        CacheView::of(seen, now, |key| about.volume_name(key), &about.node.volumes_behind(about.pool))
     }
 
     fn shown(v: &CacheView) -> Shown {
         let weus = |n: u32| bytes_text(u64::from(n) * u64::from(v.weu_bytes));
         let (used, max, all) = (weus(v.weus_used), weus(v.weus_max), weus(v.weus));
         let hit = percent(v.read_hits, v.reads);
-        let mut shown = Shown::new(format!("{}, {used} of {max} used, {all} on the device, {hit} hits", v.state));
-        shown.problem = v.problem.clone();
+        let mut shown = match v.failed_us {
+            Some(_) => Shown::new(format!("{}, the pool is served without its cache", v.state)),
+            None => Shown::new(format!("{}, {used} of {max} used, {all} on the device, {hit} hits", v.state)),
+        };
+        let failing: Vec<String> = v.write_back_fails.iter().map(FailingVolume::text).collect();
+        shown.problem = v.problem.clone().or((!failing.is_empty()).then(|| failing.join("; ")));
         let (extent, weu) = (bytes_text(v.extent_bytes.into()), bytes_text(v.weu_bytes.into()));
         shown.line("made of", format!("extents of {extent} in WEUs of {weu}, {}", v.codec));
         shown.line("reads", format!("{}, {hit} hit", v.reads));
@@ -170,6 +177,10 @@ impl Part for Cache {
         shown.line("writes", format!("{written} to the device, amplification {amplified}, wear saved {saved}"));
         shown.line("only here", format!("{} extents; {} written back", v.dirty_extents, v.written_back));
         let (scans, ahead) = (v.scans, v.ahead);
+        if v.diverted > 0 {
+            let what = "extents of write-back volumes, as write-back failed and there was no room";
+            shown.line("past it", format!("{} {what}", v.diverted));
+        }
         shown.line("evicted", format!("{} WEUs; {scans} sequential extents not cached, {ahead} read ahead", v.evicted));
         shown.line("corrupt", format!("{} extents, {} of them lost", v.corrupt, v.lost));
         for (volume, offset, len) in &v.lost_ranges {
@@ -325,7 +336,7 @@ fn ratio(r: Option<f64>) -> String {
 
 /// Metrics of a pool's cache.
 const POOLS: &[Family<CacheView>] = &[
-    ("plimsoll_cache_up", "1 while the cache serves, 0 if its device failed.", |s| {
+    ("plimsoll_cache_up", "1 while the cache serves, 0 while it recovers or if its device failed.", |s| {
         f64::from(u8::from(s.state == "ready"))
     }),
     ("plimsoll_cache_used_bytes", "Bytes of write-evict units (WEUs) in use.", |s| {
@@ -346,6 +357,7 @@ const POOLS: &[Family<CacheView>] = &[
     ("plimsoll_cache_written_bytes_total", "Bytes written to the fast device.", |s| s.written_bytes as f64),
     ("plimsoll_cache_evicted_total", "WEUs evicted.", |s| s.evicted as f64),
     ("plimsoll_cache_written_back_total", "Extents written back.", |s| s.written_back as f64),
+    ("plimsoll_cache_write_back_failing", "Volumes whose write-back fails.", |s| s.write_back_fails.len() as f64),
     ("plimsoll_cache_corrupt_total", "Extents whose checksum was wrong when they were read.", |s| s.corrupt as f64),
     ("plimsoll_cache_unreadable_total", "Reads of the fast device that failed.", |s| s.unreadable as f64),
     ("plimsoll_cache_lost_total", "Dirty extents lost to corrupt or failed reads.", |s| s.lost as f64),
@@ -358,6 +370,8 @@ pub struct CacheView {
     pub state: String,
     /// The fault and the data at risk, if there is a fault.
     pub problem: Option<String>,
+    /// Time since its device failed, in microseconds, if the pool is served without it.
+    pub failed_us: Option<u64>,
     /// An extent's bytes.
     pub extent_bytes: u32,
     /// A WEU's bytes.
@@ -366,7 +380,7 @@ pub struct CacheView {
     pub codec: String,
     /// True if duplicates are found.
     pub dedup: bool,
-    /// WEUs on the device.
+    /// WEUs on the device; none once it failed.
     pub weus: u32,
     /// WEUs that may be used.
     pub weus_max: u32,
@@ -408,6 +422,12 @@ pub struct CacheView {
     pub flush_left: u64,
     /// Extents written back.
     pub written_back: u64,
+    /// Volumes whose write-back fails.
+    #[serde(default)]
+    pub write_back_fails: Vec<FailingVolume>,
+    /// Extents of write-back volumes that were written through, as write-back failed and there was no room.
+    #[serde(default)]
+    pub diverted: u64,
     /// Sequential extents that weren't cached.
     pub scans: u64,
     /// Extents read ahead.
@@ -448,10 +468,40 @@ pub struct CachedVolume {
     pub read_hits: u64,
 }
 
+/// A volume whose write-back fails.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct FailingVolume {
+    /// Name.
+    pub volume: String,
+    /// The last error of the pool's device.
+    pub error: String,
+    /// Time since the first.
+    pub for_us: u64,
+    /// Bytes of the volume that only the cache has.
+    pub dirty_bytes: u64,
+}
+
+impl FailingVolume {
+    pub(crate) fn of(f: &WriteBackFails, now: Time, name: String) -> FailingVolume {
+        let for_us = now.since(f.since).as_micros();
+        FailingVolume { volume: name, error: f.error.to_string(), for_us, dirty_bytes: f.dirty_bytes }
+    }
+
+    /// The fault in words.
+    pub(crate) fn text(&self) -> String {
+        let (seconds, bytes) = (self.for_us / 1_000_000, bytes_text(self.dirty_bytes));
+        let (volume, error) = (&self.volume, &self.error);
+        format!(
+            "write-back of volume `{volume}` fails for {seconds} s, the last error: {error}; only the cache has {bytes} of it"
+        )
+    }
+}
+
 impl CacheView {
     /// `name_of` names the cache's volumes; of those in `behind` only the cache may have the newest data.
-    fn of(s: &CacheStatus, name_of: impl Fn(VolumeKey) -> String, behind: &[String]) -> CacheView {
+    fn of(s: &CacheStatus, now: Time, name_of: impl Fn(VolumeKey) -> String, behind: &[String]) -> CacheView {
         let c = &s.counters;
+        let failing = |f: &WriteBackFails| FailingVolume::of(f, now, name_of(f.volume));
         let volume = |v: &plimsoll_cache::VolumeStatus| CachedVolume {
             behind: behind.contains(&name_of(v.key)),
             name: name_of(v.key),
@@ -463,6 +513,7 @@ impl CacheView {
         CacheView {
             state: s.state.into(),
             problem: s.why.clone(),
+            failed_us: s.failed_at.map(|at| now.since(at).as_micros()),
             extent_bytes: s.extent_bytes,
             weu_bytes: s.weu_bytes,
             codec: format!("{:?}", s.codec).to_lowercase(),
@@ -488,6 +539,8 @@ impl CacheView {
             evicted: c.evicted,
             flush_left: s.flush_left,
             written_back: c.written_back,
+            write_back_fails: s.write_back_fails.iter().map(failing).collect(),
+            diverted: c.diverted,
             scans: c.scans,
             ahead: c.ahead,
             corrupt: c.corrupt,

@@ -203,6 +203,11 @@ impl Part for Cores {
                 v.queues.iter().filter(|q| q.decides_bound).flat_map(|q| q.tenants.clone()).collect();
             shown.line("held", format!("{}, for the objectives of {}", held.join(", "), deciding.join(", ")));
         }
+        for q in &v.queues {
+            if let Some(what) = &q.shortage {
+                shown.line("at worst", format!("the objective of {} {what}", q.tenants.join(",")));
+            }
+        }
         let head = ["TENANTS", "CORES", "WAIT", "SERVED", "POLICY", "WINDOWS", "SERVICE/TAIL", "PREDICTED", "MEASURED"];
         shown.table(&head, v.queues.iter().map(row).collect());
         shown
@@ -331,6 +336,9 @@ pub struct CoreQueueView {
     pub held_us: Option<u64>,
     /// The bound on best effort follows from this queue's objectives.
     pub decides_bound: bool,
+    /// The cores or the time that the objectives lack at the worst load that their tenants' permits let in. Absent if they lack none, or if
+    /// nothing was measured yet.
+    pub shortage: Option<String>,
 }
 
 impl CoresView {
@@ -348,6 +356,11 @@ impl CoresView {
             queues: s.queues.iter().filter(|q| !q.tenants.is_empty()).map(|q| queue(q, directory)).collect(),
         }
     }
+}
+
+/// Returns in words what a queue's objectives lack at the worst load; `None` if they lack nothing.
+pub fn shortage(q: &QueueStatus) -> Option<String> {
+    q.fit.filter(|fit| !fit.is_accepted()).map(|fit| fit.to_string())
 }
 
 fn queue(q: &QueueStatus, directory: &Directory) -> CoreQueueView {
@@ -375,6 +388,7 @@ fn queue(q: &QueueStatus, directory: &Directory) -> CoreQueueView {
         alone_tail_us: q.alone_tails.iter().map(|t| us(t.1)).max(),
         held_us: q.held.map(us),
         decides_bound: q.is_deciding,
+        shortage: shortage(q),
     }
 }
 

@@ -238,6 +238,10 @@ impl Part for Logs {
         }
         shown.line("swaps", v.swaps.to_string());
         let us = |us: u64| Span::from_micros(us).to_string();
+        if v.clean_errors > 0 {
+            let what = "reads and writes of checkpoints failed: what they move stays logged, and is tried again";
+            shown.line("errors", format!("{} {what}", v.clean_errors));
+        }
         shown.line(
             "checkpoints",
             match &v.cleaning {
@@ -351,6 +355,9 @@ pub struct LogsView {
     pub checkpoints: u64,
     /// Bytes brought home or swapped.
     pub cleaned_bytes: u64,
+    /// Reads and writes of checkpoints that failed.
+    #[serde(default)]
+    pub clean_errors: u64,
     /// Logs retired after an error.
     pub logs_retired: u64,
     /// Reads that found other bytes in a log than were written there.
@@ -401,6 +408,7 @@ impl From<&plimsoll_logs::LogsStatus> for LogsView {
             swaps: c.swaps,
             checkpoints: c.checkpoints,
             cleaned_bytes: c.cleaned_bytes,
+            clean_errors: c.clean_errors,
             logs_retired: c.logs_retired,
             reads_corrupt: c.reads_corrupt,
             reads_lost: c.reads_lost,
@@ -443,6 +451,7 @@ const POOLS: &[Family<LogsView>] = &[
     ("plimsoll_logs_swaps_total", "Logs swapped.", |l| l.swaps as f64),
     ("plimsoll_logs_checkpoints_total", "Checkpoints, whole or in idle time.", |l| l.checkpoints as f64),
     ("plimsoll_logs_cleaned_bytes_total", "Bytes checkpointed or swapped.", |l| l.cleaned_bytes as f64),
+    ("plimsoll_logs_clean_errors_total", "Reads and writes of checkpoints that failed.", |l| l.clean_errors as f64),
     ("plimsoll_logs_reads_corrupt_total", "Reads of logged data whose checksum was wrong.", |l| l.reads_corrupt as f64),
     ("plimsoll_logs_reads_lost_total", "Reads of logged data that are recorded as lost.", |l| l.reads_lost as f64),
     ("plimsoll_logs_lost_bytes", "Bytes whose reads fail until they are written again.", |l| l.lost_bytes as f64),

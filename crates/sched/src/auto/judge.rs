@@ -19,6 +19,9 @@ const FADE_AT: u64 = 1 << 14;
 /// Reads before which no curve says anything, and the chance from which reads are refused until then.
 const ENOUGH: u64 = 128;
 const AT_FIRST: u32 = 3 << (CERTAIN_BITS - 2);
+/// The largest such chance if there is room above for a forecast's errors: the room learns by how much reads exceed their forecasts, so
+/// a forecast that varies with the budget of needless refusals would make each of these errors one of another measure.
+const WITH_ROOM: u32 = 1 << (CERTAIN_BITS - 1);
 /// Of the budget, a part is kept back: what was isn't what will be.
 const SPENT_PERCENT: u64 = 90;
 /// Reads between two looks at the curves.
@@ -63,6 +66,7 @@ impl Curve {
 /// See the module's documentation.
 pub(super) struct Judge<const N: usize> {
     needless_permille: u64,
+    threshold_max: u32,
     curves: [Curve; N],
     late: u64,
     in_time: u64,
@@ -73,10 +77,11 @@ pub(super) struct Judge<const N: usize> {
 
 impl<const N: usize> Judge<N> {
     /// Nothing was judged, and the first candidate is chosen.
-    pub(super) fn new(needless_permille: u32) -> Judge<N> {
+    pub(super) fn new(needless_permille: u32, has_room: bool) -> Judge<N> {
         let curve = Curve { late: [0; BINS], in_time: [0; BINS] };
         Judge {
             needless_permille: needless_permille.into(),
+            threshold_max: if has_room { WITH_ROOM } else { u32::MAX },
             curves: std::array::from_fn(|_| curve.clone()),
             late: 0,
             in_time: 0,
@@ -93,7 +98,7 @@ impl<const N: usize> Judge<N> {
 
     /// Reads with at least this chance to be late are refused.
     pub(super) fn threshold(&self) -> u32 {
-        self.threshold
+        self.threshold.min(self.threshold_max)
     }
 
     /// A read to which the candidates gave these chances was late with this one: none, certain, or, of a read that never ran,
@@ -152,7 +157,7 @@ mod tests {
     /// A candidate that knows nothing, one that is right nine times of ten, one that cries wolf: the second is chosen, the budget kept.
     #[test]
     fn the_best_within_the_budget_is_chosen() {
-        let (mut judge, mut rng) = (Judge::<3>::new(10), Rng::new(2, "judge"));
+        let (mut judge, mut rng) = (Judge::<3>::new(10, false), Rng::new(2, "judge"));
         let (mut needless, mut in_time, mut found, mut late) = (0u32, 0u32, 0u32, 0u32);
         for i in 0..20_000 {
             let is_late = rng.chance(0.05);
@@ -177,7 +182,7 @@ mod tests {
     /// A candidate that was best and no longer is gives way.
     #[test]
     fn another_is_chosen_when_things_change() {
-        let (mut judge, mut rng) = (Judge::<2>::new(10), Rng::new(3, "judge"));
+        let (mut judge, mut rng) = (Judge::<2>::new(10, false), Rng::new(3, "judge"));
         for (best, reads) in [(0, 5_000), (1, 60_000)] {
             for _ in 0..reads {
                 let is_late = rng.chance(0.05);

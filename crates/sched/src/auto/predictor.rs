@@ -22,7 +22,7 @@ const LIMIT_BITS: u32 = 8;
 const LIMIT_SHIFT: u32 = 6;
 const SLOW_ONE_OF: i32 = 20;
 const LIMIT_STEP: i32 = 128;
-/// Reads before which nothing is forecast but by a profile.
+/// Reads before which nothing is forecast but by the costs.
 const ENOUGH: u64 = 64;
 /// A device of which no read is seen any more is asked again no less often than this.
 const PROBE_AFTER_MOST: Span = Span::from_secs(64);
@@ -138,14 +138,15 @@ fn units_of(head: &IoHead) -> [u64; 2] {
 }
 
 impl AutoPredictor {
-    /// Knows nothing. Of a thousand reads that would be in time, `needless_permille` may be refused.
-    pub fn new(needless_permille: u32) -> AutoPredictor {
+    /// Knows nothing. Of a thousand reads that would be in time, `needless_permille` may be refused. With `has_room` no forecast is below a
+    /// read's median time.
+    pub fn new(needless_permille: u32, has_room: bool) -> AutoPredictor {
         AutoPredictor {
             stripes: Stripes::new(),
             rates: [Rate::new(), Rate::new()],
             tables: Tables::new(),
             spreads: [Spread::new(2), Spread::new(2), Spread::new(2), Spread::new(4)],
-            judge: Judge::new(needless_permille),
+            judge: Judge::new(needless_permille, has_room),
             past: Past::default(),
             in_flight: Slab::new(),
             oldest: None,
@@ -409,7 +410,7 @@ mod tests {
     /// those are found.
     #[test]
     fn the_budget_is_kept_and_what_can_be_told_is_told() {
-        let (mut p, mut rng) = (AutoPredictor::new(10), Rng::new(5, "budget"));
+        let (mut p, mut rng) = (AutoPredictor::new(10, false), Rng::new(5, "budget"));
         let mut now = Time::ZERO;
         let [mut needless, mut in_time, mut found, mut slow] = [0; 4];
         for id in 1..40_000u64 {
@@ -437,7 +438,7 @@ mod tests {
     /// Costs that are right are taken as they are, whatever else is seen.
     #[test]
     fn costs_that_are_right_are_chosen() {
-        let (mut p, mut rng) = (AutoPredictor::new(10), Rng::new(6, "costs"));
+        let (mut p, mut rng) = (AutoPredictor::new(10, false), Rng::new(6, "costs"));
         let (mut now, mut wrong) = (Time::ZERO, 0);
         for id in 0..20_000u64 {
             now += Span::from_millis(50);
@@ -458,7 +459,7 @@ mod tests {
     /// A trim that lasts while reads go on: what is kept is what is outstanding, and the oldest read is known.
     #[test]
     fn what_has_ended_is_not_kept_behind_what_lasts() {
-        let mut p = AutoPredictor::new(10);
+        let mut p = AutoPredictor::new(10, false);
         let trim = p.sent(Time::ZERO, &request(Op::Trim, 0, 0, 1 << 30), Span::ZERO);
         let (mut now, mut keys) = (Time::ZERO, std::collections::VecDeque::new());
         let mut rng = Rng::new(7, "order");

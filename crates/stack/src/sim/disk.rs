@@ -44,6 +44,8 @@ pub struct DiskFaults {
     pub unreadable: Option<(u64, u64)>,
     /// Writes that touch this byte range fail, and change nothing.
     pub unwritable: Option<(u64, u64)>,
+    /// Writes of sectors that were never written fail for lack of space, and change nothing: a sparse file in a full file system.
+    pub full: bool,
     /// It isn't there: everything fails, and changes nothing.
     pub away: bool,
     /// Flushes are acknowledged but nothing is made durable: a planted bug that the checkers must find.
@@ -252,6 +254,12 @@ impl SimDisk {
         found
     }
 
+    /// True if all sectors of a range have been written.
+    fn is_allocated(&self, from: u64, to: u64) -> bool {
+        (from / SECTOR_BYTES..to / SECTOR_BYTES)
+            .all(|s| self.durable.contains_key(&s) || self.volatile.contains_key(&s))
+    }
+
     fn sector(&self, s: u64) -> &Sector {
         match self.volatile.get(&s) {
             Some(versions) => &versions.last().expect("never empty").1,
@@ -297,6 +305,9 @@ impl SimDisk {
             return Outcome::Failed(IoError::Device);
         }
         self.assert_aligned(io);
+        if self.faults.full && io.op != Op::Trim && !self.is_allocated(io.offset, io.end()) {
+            return Outcome::Failed(IoError::NoSpace);
+        }
         self.fua_writes += u64::from(io.flags.has(IoFlags::FUA));
         if io.flags.has(IoFlags::FUA) && self.fails(io.id, self.faults.fua_fails_at == Some(self.fua_writes)) {
             return Outcome::Failed(IoError::Device);

@@ -44,6 +44,8 @@ pub struct Oracle {
     reads: BTreeSet<u64>,
     /// Changes that failed: they may show or not.
     failed: BTreeSet<u64>,
+    /// Reads below this number may have begun before data were given up: they decide nothing.
+    undecided: u64,
     next: u64,
 }
 
@@ -61,6 +63,7 @@ impl Oracle {
             volumes: BTreeMap::new(),
             reads: BTreeSet::new(),
             failed: BTreeSet::new(),
+            undecided: 0,
             next: 1,
         }
     }
@@ -168,6 +171,7 @@ impl Oracle {
         let is = |p: &(u64, u64)| got == (self.content)(volume, sector, p.1);
         before[newest + 1..].iter().any(is)
             || match before[newest].0 {
+                0 if n < self.undecided => before.iter().any(is),
                 0 => self.was_left(volume, sector, got),
                 _ => is(&before[newest]),
             }
@@ -187,6 +191,15 @@ impl Oracle {
         for all in self.possible.iter().flatten() {
             let newest = all.iter().rposition(|(n, _)| self.durable.contains(n)).map_or(0, |at| at + 1);
             self.failed.extend(all[newest..].iter().map(|p| p.0).filter(|n| *n > 0));
+        }
+    }
+
+    /// The newest data of these sectors were given up: each has any content that it ever had, until it is written again.
+    pub fn given_up(&mut self, volume: u32, sectors: std::ops::Range<u64>) {
+        self.undecided = self.next;
+        let any: Vec<(u64, u64)> = (0..self.next).map(|version| (0, version)).collect();
+        for s in sectors {
+            self.possible[volume as usize][s as usize].clone_from(&any);
         }
     }
 

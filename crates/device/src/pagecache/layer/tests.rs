@@ -96,7 +96,7 @@ fn read_while_evicted(mistake: Option<Planted>) -> Span {
     }
 }
 
-/// What was told to be in memory is read from there, whatever is evicted meanwhile (MT-M22).
+/// Pages that were told to be in memory are read from there, whatever is evicted meanwhile (MT-M22).
 #[test]
 fn what_was_found_is_not_lost_before_it_is_read() {
     assert!(read_while_evicted(None) <= US(100), "within its deadline");

@@ -138,6 +138,7 @@ pub fn plan(c: &Combination, profile: &Profile, seed: u64) -> Result<PoolPlan, L
             size_bytes: None,
             known: None,
             given_up: Vec::new(),
+            absent: None,
             nvram: None,
             model: Some(flash),
         }),

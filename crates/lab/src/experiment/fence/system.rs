@@ -233,6 +233,7 @@ impl System {
             size_bytes: Some(self.cache_bytes * u64::from(self.machines)),
             known: None,
             given_up: Vec::new(),
+            absent: None,
             nvram: None,
             model: Some(ModelPlan { spec: DeviceChoice::named(self.flash)?.spec, options }),
         })

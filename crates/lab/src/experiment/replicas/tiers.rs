@@ -120,6 +120,7 @@ pub(super) fn node(dropped_permille: u32, config: &PoolConfig) -> Result<Pool, L
         size_bytes: None,
         known: None,
         given_up: Vec::new(),
+        absent: None,
         nvram: None,
         model: flash.model.clone(),
     };

@@ -98,7 +98,8 @@ impl Pool {
         self.teach_deadline(conn, export, request, None);
         self.note_refusal(conn, request);
         let outcome = Outcome::Busy { wait: forecast.wait, confidence: forecast.confidence };
-        let notes = [(NoteKind::InFlight, self.stack.inflight() as u32)];
+        let in_all = forecast.total() + self.now.since(head.arrived_at);
+        let notes = [(NoteKind::InFlight, self.stack.inflight() as u32), (NoteKind::ForecastUs, micros(in_all))];
         self.clients.refuse(conn, request, outcome, &notes);
     }
 

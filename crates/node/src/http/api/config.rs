@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// `GET /v1/config`: the configuration as it is served.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ConfigStatus {
-    /// The configuration's file.
+    /// The configuration's file; `(embedded default)` if the node was started with `--data`.
     pub file: String,
     /// The configuration as it is served, with live changes and absolute paths.
     pub toml: String,

@@ -5,7 +5,7 @@ use crate::config::CacheConfig as Section;
 use crate::look::{Step, Wanted};
 use plimsoll_cache::Layout;
 use plimsoll_store::superblock::Region;
-use plimsoll_store::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Uuid};
+use plimsoll_store::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, Uuid};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 
@@ -13,6 +13,39 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 const ROLE_FAST: &str = "fast";
 /// That of its NVRAM.
 const ROLE_NVRAM: &str = "nvram";
+
+/// The reason for which the devices of a cache can't be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CacheError {
+    /// The configuration is wrong, or a device is another one than it says: the pool isn't served before that is corrected.
+    Refused(String),
+    /// A device isn't there, or can't be opened, read or written. A pool whose volumes don't need the cache is served without it.
+    Unusable(String),
+}
+
+impl From<String> for CacheError {
+    fn from(what: String) -> CacheError {
+        CacheError::Refused(what)
+    }
+}
+
+impl From<DeviceError> for CacheError {
+    /// A device that answers with other data than the cache's is refused: it may be anybody's.
+    fn from(e: DeviceError) -> CacheError {
+        let what = format!("cache: {e}");
+        match e.kind {
+            DeviceErrorKind::Io { .. } => CacheError::Unusable(what),
+            _ => CacheError::Refused(what),
+        }
+    }
+}
+
+impl CacheError {
+    /// That of an operation on the fast device itself.
+    pub fn of_io(e: std::io::Error) -> CacheError {
+        CacheError::Unusable(format!("cache: its device can't be used: {e}"))
+    }
+}
 
 /// The most write-evict units that a cache may have on a device of this size. A device that an earlier program made has more than one
 /// made now, as its journal is smaller.
@@ -28,7 +61,7 @@ pub fn weus_most(c: &Section, bytes: u64, block_bytes: u32) -> Result<u32, Strin
 ///
 /// # Errors
 /// If it's too small, or can't be read.
-pub fn weus_of(c: &Section, file: &File, region: Region, block_bytes: u32) -> Result<u32, String> {
+pub fn weus_of(c: &Section, file: &File, region: Region, block_bytes: u32) -> Result<u32, CacheError> {
     match Layout::decode(&page_of(file, region)?) {
         Ok(there) => Ok(there.weus),
         Err(_) => Ok(layout(c, region.len, block_bytes, 0)?.weus),
@@ -44,32 +77,29 @@ fn layout(c: &Section, bytes: u64, block_bytes: u32, salt: u64) -> Result<Layout
 ///
 /// # Errors
 /// If the device can't be used; the error names the reason and the remedy.
-pub fn open_nvram(c: &Section, pool_uuid: Uuid, file: &File, fast: &Opened) -> Result<Option<DeviceFile>, String> {
+pub fn open_nvram(c: &Section, pool_uuid: Uuid, file: &File, fast: &Opened) -> Result<Option<DeviceFile>, CacheError> {
     let page = page_of(file, fast.region)?;
     // What is wrong with the page is the layer's to say.
     let layout = Layout::decode(&page).ok();
     let made_with = layout.is_some_and(|l| l.nvram);
     let Some(n) = &c.nvram else {
-        return match made_with {
-            true => {
-                Err("cache: it was made with NVRAM, which may have what was written last: configure `nvram`".into())
-            }
-            false => Ok(None),
-        };
+        let what = "cache: it was made with NVRAM, which may have what was written last: configure `nvram`";
+        return if made_with { Err(CacheError::Refused(what.into())) } else { Ok(None) };
     };
     if layout.is_some() && !made_with {
-        return Err("cache: it was made without NVRAM: take `nvram` out, or make it anew on an empty device".into());
+        let what = "cache: it was made without NVRAM: take `nvram` out, or make it anew on an empty device";
+        return Err(CacheError::Refused(what.into()));
     }
     let is_new = fast.new || is_blank(&page);
     let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role: ROLE_NVRAM.into() };
     let create = |size_bytes| {
         let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_NVRAM.into(), logs_bytes: 0 };
-        DeviceFile::create(&n.file, &options).map(Some).map_err(|e| format!("cache: {e}"))
+        DeviceFile::create(&n.file, &options).map(Some).map_err(CacheError::from)
     };
     let missing = !matches!(std::fs::metadata(&n.file).map(|m| (m.file_type().is_block_device(), m.len())), Ok(m) if m != (false, 0));
     if missing && !is_new {
         let what = "the cache's NVRAM isn't here, and only it may have what was written last: attach it";
-        return Err(format!("{}: {what}", n.file.display()));
+        return Err(CacheError::Unusable(format!("{}: {what}", n.file.display())));
     }
     if missing {
         let none =
@@ -80,14 +110,15 @@ pub fn open_nvram(c: &Section, pool_uuid: Uuid, file: &File, fast: &Opened) -> R
         Err(DeviceError { kind: DeviceErrorKind::Blank | DeviceErrorKind::CreationInterrupted, .. }) if is_new => {
             create(n.size.map_or(0, |size| size.0))
         }
-        opened => opened.map(Some).map_err(|e| format!("cache: {e}")),
+        opened => opened.map(Some).map_err(CacheError::from),
     }
 }
 
 /// The page of a fast device.
-fn page_of(file: &File, region: Region) -> Result<Vec<u8>, String> {
+fn page_of(file: &File, region: Region) -> Result<Vec<u8>, CacheError> {
     let mut page = vec![0; plimsoll_cache::layout::PAGE_BYTES as usize];
-    file.read_exact_at(&mut page, region.offset).map_err(|e| format!("cache: its device can't be read: {e}"))?;
+    let unreadable = |e| CacheError::Unusable(format!("cache: its device can't be read: {e}"));
+    file.read_exact_at(&mut page, region.offset).map_err(unreadable)?;
     Ok(page)
 }
 
@@ -114,24 +145,32 @@ pub struct Opened {
 ///
 /// # Errors
 /// If the device can't be used; the error names the reason and the remedy.
-pub fn open(c: &Section, pool_uuid: Uuid, needed: Option<String>) -> Result<Opened, String> {
+pub fn open(c: &Section, pool_uuid: Uuid, needed: Option<&str>) -> Result<Opened, CacheError> {
     let path = &c.file;
     let expect = expect(pool_uuid);
     let create = |size_bytes| {
-        if let Some(what) = &needed {
-            return Err(format!(
+        if let Some(what) = needed {
+            return Err(CacheError::Refused(format!(
                 "{}: the cache's device isn't here, and only it may have {what}: attach it; if it is gone for good, see `plimsoll \
                  cache give-up`",
                 path.display()
-            ));
+            )));
         }
         let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_FAST.into(), logs_bytes: 0 };
-        DeviceFile::create(path, &options).map_err(|e| e.to_string())
+        DeviceFile::create(path, &options).map_err(CacheError::from)
     };
-    let look = DeviceFile::look(path, &expect).map_err(|e| format!("cache: {e}"))?;
-    let step = Wanted::fast(c).step(look.as_ref()).map_err(|what| format!("cache: {what}"))?;
+    let look = DeviceFile::look(path, &expect)?;
+    let step = match (Wanted::fast(c).step(look.as_ref()), look) {
+        (Ok(step), _) => step,
+        // Nothing is there, and nothing can be made there.
+        (Err(what), None) => return Err(CacheError::Unusable(format!("cache: {what}"))),
+        (Err(_), Some(Look { found: Err(e @ DeviceError { kind: DeviceErrorKind::Io { .. }, .. }), .. })) => {
+            return Err(e.into());
+        }
+        (Err(what), Some(_)) => return Err(CacheError::Refused(format!("cache: {what}"))),
+    };
     let device = match step {
-        Step::Open => DeviceFile::open(path, &expect).map_err(|e| format!("cache: {e}"))?,
+        Step::Open => DeviceFile::open(path, &expect)?,
         Step::Make(size_bytes) => create(size_bytes)?,
     };
     let new = step != Step::Open;
@@ -143,12 +182,12 @@ pub fn open(c: &Section, pool_uuid: Uuid, needed: Option<String>) -> Result<Open
 ///
 /// # Errors
 /// That.
-pub fn check_page(file: &File, fast: &Opened, needed: Option<&str>) -> Result<(), String> {
+pub fn check_page(file: &File, fast: &Opened, needed: Option<&str>) -> Result<(), CacheError> {
     match needed {
-        Some(what) if is_blank(&page_of(file, fast.region)?) => Err(format!(
+        Some(what) if is_blank(&page_of(file, fast.region)?) => Err(CacheError::Refused(format!(
             "cache: the page that describes it is blank, and only the cache may have {what}: restore the device; if it is lost, see \
              `plimsoll cache give-up`"
-        )),
+        ))),
         _ => Ok(()),
     }
 }
@@ -165,8 +204,8 @@ pub fn format_if_blank(
     block_bytes: u32,
     generation: u16,
     salt: u64,
-) -> Result<Option<u64>, String> {
-    let failed = |e: std::io::Error| format!("cache: formatting failed: {e}");
+) -> Result<Option<u64>, CacheError> {
+    let failed = |e: std::io::Error| CacheError::Unusable(format!("cache: formatting failed: {e}"));
     let page = page_of(file, region)?;
     if !is_blank(&page) {
         return Ok(Layout::decode(&page).ok().map(|l| l.salt)); // the layer sees for itself whether it is what it should be

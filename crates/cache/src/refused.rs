@@ -1,0 +1,266 @@
+//! Write-back that the slow device refuses: the volumes that have such extents, the next tries, and the changes for which there is no room
+//! because of it.
+//!
+//! ```text
+//!  no room for a dirty extent, and none comes before write-back works again:
+//!     the extent isn't dirty yet ──► through to the slow device, whose outcome is the change's
+//!     it is, and was refused     ──► the change fails with that error; what was acknowledged before stays
+//!     it is, and wasn't tried    ──► it is written back now, then it is one of the other two
+//! ```
+//! A volume is *halted* while nothing of it can be written. Then only a few of its extents are tried every second, so that
+//! those of other volumes are written back meanwhile.
+
+use crate::config::Planted;
+use crate::evict::Evict;
+use crate::index::Key;
+use crate::layer::Cache;
+use crate::request::RETRY;
+use plimsoll_base::{IoError, Time, VolumeKey};
+use plimsoll_stack::Actions;
+use std::collections::BTreeMap;
+
+/// Extents of a volume that are tried at a time, beside those that are written back anyhow.
+const PROBES: usize = 8;
+/// A volume is halted if a batch had this number of its extents refused for the first time, and none written.
+const HALTING: usize = 4;
+
+/// The extents of a volume that couldn't be written back.
+pub(crate) struct Refusal {
+    /// The slow device's last error, and the time of the first.
+    pub error: IoError,
+    pub since: Time,
+    /// Nothing of it was written since several extents were refused together.
+    halted: bool,
+    /// The next tries are at this time, from this extent on.
+    retry_at: Time,
+    next: Key,
+}
+
+/// The outcome of a batch for one volume.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub written: usize,
+    /// Refused for the first time.
+    pub refused: usize,
+    pub error: Option<IoError>,
+}
+
+/// A part of a change for which there was no room, and which goes through once the journal has this record.
+pub(crate) struct Diverted {
+    needs: u64,
+    op: usize,
+    range: (u64, u64),
+}
+
+/// A volume whose write-back fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WriteBackFails {
+    /// The volume.
+    pub volume: VolumeKey,
+    /// The slow device's last error.
+    pub error: IoError,
+    /// The time of the first.
+    pub since: Time,
+    /// Bytes of the volume that only the cache has.
+    pub dirty_bytes: u64,
+}
+
+impl Cache {
+    /// True if something dirty can't be written back for now.
+    fn is_anything_refused(&self) -> bool {
+        !self.refusals.is_empty() || self.dirty.is_any_held()
+    }
+
+    /// True if only a few extents of a volume are tried.
+    pub(crate) fn is_halted(&self, slot: u16) -> bool {
+        self.refusals.get(&slot).is_some_and(|r| r.halted)
+    }
+
+    /// True if a WEU has a dirty extent of a halted volume.
+    pub(crate) fn is_halted_in(&self, weu: u32) -> bool {
+        !self.refusals.is_empty() && self.dirty.in_weu(weu).any(|k| self.is_halted(k.volume()))
+    }
+
+    /// A batch has ended, with this outcome for each of its volumes; `least` is the size of the smallest batch.
+    pub(crate) fn batch_tallied(&mut self, now: Time, tallies: BTreeMap<u16, Tally>, least: usize) {
+        if tallies.values().any(|t| t.written > 0) {
+            self.may_have_room();
+        }
+        for (slot, tally) in tallies {
+            match tally.error {
+                Some(error) => {
+                    let new = Refusal { error, since: now, halted: false, retry_at: now, next: Key::new(slot, 0) };
+                    let r = self.refusals.entry(slot).or_insert(new);
+                    (r.error, r.retry_at) = (error, now + RETRY);
+                    r.halted = tally.written == 0 && (r.halted || tally.refused >= HALTING.min(least));
+                }
+                None if tally.written > 0 && self.dirty.refused_of(slot).next().is_none() => {
+                    drop(self.refusals.remove(&slot))
+                }
+                None if tally.written > 0 => {
+                    if let Some(r) = self.refusals.get_mut(&slot) {
+                        (r.halted, r.retry_at) = (false, now);
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Volumes without dirty extents have nothing that could be refused.
+    pub(crate) fn forget_refusals(&mut self) {
+        let volumes = &self.volumes;
+        self.refusals.retain(|slot, _| volumes[usize::from(*slot)].dirty > 0);
+    }
+
+    /// True if refused extents of a part's volumes must be tried again some time.
+    pub(crate) fn has_probes(&self, part: u16) -> bool {
+        !self.stopping && self.refusals.keys().any(|slot| self.volumes[usize::from(*slot)].partition == part)
+    }
+
+    /// Up to `most` extents of a part's volumes with refused ones, to be tried now.
+    pub(crate) fn probes(&self, now: Time, part: u16, most: usize) -> Vec<Key> {
+        if self.stopping {
+            return Vec::new();
+        }
+        let due =
+            |(slot, r): &(&u16, &Refusal)| self.volumes[usize::from(**slot)].partition == part && r.retry_at <= now;
+        let of_volume = |(slot, r): (&u16, &Refusal)| {
+            let (first, end) = (Key::new(*slot, 0), Key::new(slot + 1, 0));
+            let (before, after) = (self.dirty.range(first, r.next), self.dirty.range(r.next, end));
+            let refused = self.dirty.refused_of(*slot).take(if r.halted { 0 } else { PROBES });
+            let all = refused.chain(after).chain(before);
+            all.filter(move |k| !self.dirty.is_held(*k, now)).take(PROBES)
+        };
+        self.refusals.iter().filter(due).flat_map(of_volume).take(most).collect()
+    }
+
+    /// A probe is on its way: the next begins after it.
+    pub(crate) fn probed(&mut self, key: Key) {
+        if let Some(r) = self.refusals.get_mut(&key.volume()) {
+            r.next = Key::new(key.volume(), key.extent() + 1);
+        }
+    }
+
+    /// Dirty extents of a part's volumes whose changes wait for room, and that haven't been tried since they were written.
+    pub(crate) fn asked(&self, part: u16) -> impl Iterator<Item = Key> {
+        let inserts = self.starved.iter().filter(|_| self.is_anything_refused()).map(|i| &self.inserts[*i]);
+        let keys = inserts.filter(|i| i.is_dirty()).map(|i| i.key);
+        keys.filter(move |k| {
+            self.volumes[usize::from(k.volume())].partition == part
+                && self.dirty.contains(k)
+                && !self.dirty.is_refused(k)
+                && !self.destaging.contains(k)
+        })
+    }
+
+    /// True if a part was found to be full, and nothing has happened since that makes room.
+    pub(crate) fn is_known_full(&self, part: u16) -> bool {
+        self.write_backs.get(usize::from(part)).is_some_and(|w| w.full)
+    }
+
+    /// Parts that were found to be full may have room.
+    pub(crate) fn may_have_room(&mut self) {
+        self.write_backs.iter_mut().for_each(|w| w.full = false);
+    }
+
+    /// True if a part has no room, and gets none before write-back works again.
+    fn is_full(&mut self, part: u16) -> bool {
+        if self.is_known_full(part) {
+            return true;
+        }
+        let (used, quota) = self.index.use_of(part);
+        // Who has less than its part, or no part, takes what becomes free anywhere.
+        let anywhere = used < quota || quota == 0;
+        let comes = |weu: &u32| (anywhere || self.index.weu(*weu).partition == part) && !self.is_stuck(*weu);
+        let full = !(anywhere && self.index.free_weus() > 0) && !self.evicting.keys().any(comes);
+        if full {
+            self.write_back_of(part).full = true;
+        }
+        full
+    }
+
+    /// True if a leaving WEU waits for an extent that can't be written back for now.
+    pub(crate) fn is_stuck(&self, weu: u32) -> bool {
+        self.evicting.get(&weu) == Some(&Evict::Waiting) && (self.dirty.is_stuck(weu) || self.is_halted_in(weu))
+    }
+
+    /// Inserts that found no room, and won't find any because the slow device refuses what is to be written back: they go through, fail, or
+    /// have their extents written back; see the module's documentation.
+    pub(crate) fn resolve_starved(&mut self, now: Time, out: &mut Actions) {
+        if self.starved.is_empty() || !self.is_anything_refused() {
+            return;
+        }
+        for insert in std::mem::take(&mut self.starved) {
+            let (key, op) = (self.inserts[insert].key, self.inserts[insert].op());
+            let part = self.volumes[usize::from(key.volume())].partition;
+            if !self.is_full(part) {
+                self.starved.push_back(insert);
+                continue;
+            }
+            match op {
+                None => {
+                    self.counters.dropped += 1;
+                    self.end_insert(now, insert, out);
+                }
+                Some(_) if self.destaging.contains(&key) => self.starved.push_back(insert),
+                Some(op) if !self.dirty.contains(&key) || self.planted(Planted::DivertDirty) => {
+                    self.divert(insert, op, key, out);
+                }
+                Some(op) if self.dirty.is_refused(&key) => {
+                    let error = self.refusals.get(&key.volume()).map_or(IoError::Device, |r| r.error);
+                    self.ops[op].failed = Some(error);
+                    self.end_insert(now, insert, out);
+                }
+                Some(_) => self.starved.push_back(insert),
+            }
+        }
+    }
+
+    /// A part of a change that should have been changed in the cache goes through to the slow device.
+    fn divert(&mut self, insert: usize, op: usize, key: Key, out: &mut Actions) {
+        self.inserts.remove(insert);
+        self.counters.diverted += 1;
+        self.gate.divert(key);
+        let was_cached = !self.dirty.contains(&key) && self.drop_clean(key);
+        let needs = self.durability.precedes(&key);
+        let (from, len) = self.covered(&self.ops[op].head, key);
+        let o = &mut self.ops[op];
+        o.locked.retain(|k| *k != key);
+        o.touched.push((key, was_cached));
+        let range = (from, from + len);
+        // As a change that goes through from the beginning: no start may find the older copy.
+        match self.durability.has_record(needs) || self.planted(Planted::DivertUnrecorded) {
+            true => self.send_range(op, range, out),
+            false => self.diverted.push(Diverted { needs, op, range }),
+        }
+    }
+
+    /// The journal has come further: parts of changes that waited for it go through.
+    pub(crate) fn send_diverted(&mut self, out: &mut Actions) {
+        let durability = &self.durability;
+        let ready = self.diverted.extract_if(.., |d| durability.has_record(d.needs));
+        for d in ready.collect::<Vec<_>>() {
+            self.send_range(d.op, d.range, out);
+        }
+    }
+
+    /// The fast device has failed: nothing more is written back, and what waits for the journal fails.
+    pub(crate) fn break_diverted(&mut self, now: Time, out: &mut Actions) {
+        self.refusals.clear();
+        for d in std::mem::take(&mut self.diverted) {
+            self.ops[d.op].failed = Some(IoError::Device);
+            self.part_done(now, d.op, out);
+        }
+    }
+
+    /// Volumes whose write-back fails.
+    pub(crate) fn write_back_fails(&self) -> Vec<WriteBackFails> {
+        let fails = |(slot, r): (&u16, &Refusal)| {
+            let v = &self.volumes[usize::from(*slot)];
+            let dirty_bytes = v.dirty * self.extent_bytes();
+            WriteBackFails { volume: v.key, error: r.error, since: r.since, dirty_bytes }
+        };
+        self.refusals.iter().map(fails).collect()
+    }
+}
