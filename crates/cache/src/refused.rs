@@ -172,7 +172,8 @@ impl Cache {
         // Who has less than its part, or no part, takes what becomes free anywhere.
         let anywhere = used < quota || quota == 0;
         let comes = |weu: &u32| (anywhere || self.index.weu(*weu).partition == part) && !self.is_stuck(*weu);
-        let full = !(anywhere && self.index.free_weus() > 0) && !self.evicting.keys().any(comes);
+        let has_free = anywhere && self.index.free_weus() > 0;
+        let full = !(has_free || self.evicting.keys().any(comes));
         if full {
             self.write_back_of(part).full = true;
         }
