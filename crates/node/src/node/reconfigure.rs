@@ -58,10 +58,24 @@ impl Node {
         for v in &config.volume {
             let differs = was.config.volume.iter().find(|o| o.name == v.name) != Some(v);
             if differs && self.is_served_pool(v) {
-                failed.extend(self.ensure_volume(v).await.err().map(|e| e.to_string()));
+                let done = match self.owner_must_fit(v).await {
+                    Ok(()) => self.ensure_volume(v).await,
+                    Err(e) => Err(e.about(&format!("volume `{}`", v.name.get_ref()))),
+                };
+                failed.extend(done.err().map(|e| e.to_string()));
             }
         }
         Ok(failed)
+    }
+
+    /// Refuses to give a volume to a tenant whose objective doesn't fit into its pool, as a volume that is created for it would be. A start
+    /// doesn't ask: it serves what it can.
+    async fn owner_must_fit(&self, v: &VolumeConfig) -> Result<()> {
+        let found = self.directory_ref(|d| d.volumes.get(v.name.get_ref()).cloned());
+        match found.filter(|found| found.tenant != *v.tenant.get_ref()) {
+            Some(found) => self.must_fit_in(found.pool, v.tenant.get_ref()).await,
+            None => Ok(()),
+        }
     }
 
     /// A pool that is new in the configuration needs a restart first.
