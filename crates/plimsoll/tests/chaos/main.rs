@@ -467,10 +467,10 @@ impl Run<'_> {
     }
 
     /// Asks for what can't be refused.
-    fn must(&self, method: &str, path: &str, body: Value) -> Result<(), String> {
+    fn must(&self, method: &str, path: &str, body: Value) -> Result<Value, String> {
         let answer = http::unix(&self.server().dir.join("control.sock"), method, path, Some(&body));
         match answer.code {
-            200..300 => Ok(()),
+            200..300 => Ok(serde_json::from_str(&answer.body).unwrap_or(Value::Null)),
             code => Err(format!("{method} {path} {body}: {code} {}", answer.body)),
         }
     }
@@ -502,8 +502,14 @@ impl Run<'_> {
                 // A reload applies what differs from the configuration before; a volume that was made anew smaller keeps its size otherwise.
                 let differs = std::mem::replace(&mut self.plan.limit_iops, iops) != iops;
                 std::fs::write(self.dir.join("node.toml"), self.plan.toml()).map_err(|e| e.to_string())?;
-                self.must("POST", "/v1/reload", json!({}))?;
-                if differs {
+                let done = self.must("POST", "/v1/reload", json!({}))?;
+                // A volume that was made anew for another tenant isn't given back to one whose objective doesn't fit, and doesn't grow then.
+                let refused = done["failed"].as_array().ok_or_else(|| format!("{done}"))?;
+                if let Some(other) = refused.iter().find(|why| !why.as_str().is_some_and(|w| w.contains("doesn't fit")))
+                {
+                    return Err(format!("a reload failed: {other}"));
+                }
+                if differs && refused.is_empty() {
                     self.grown_to_configured(last);
                 }
                 self.connect(last)
@@ -519,7 +525,7 @@ impl Run<'_> {
                     Fault::Errors => body["fault"] = "errors".into(),
                     Fault::LatencyUs(us) => (body["fault"], body["latency_us"]) = ("latency".into(), us.into()),
                 }
-                self.must("PUT", &path, body)
+                self.must("PUT", &path, body).map(drop)
             }
             Operation::Grow(n, bytes) => {
                 let path = volume(n);
