@@ -26,9 +26,9 @@ fn slow(life: &mut Life, faults: DiskFaults) {
 }
 
 /// A cache that is smaller than a volume. Volume 1 has something on the slow device already, and nothing dirty.
-fn begin(sharing: Sharing, planted: Option<Planted>, shuffle: Option<u64>) -> Life {
+fn begin(sharing: Sharing, shuffle: Option<u64>) -> Life {
     let weus_max = if sharing == Sharing::Shared { 6 } else { 12 };
-    let config = CacheConfig { codec: Codec::None, fingerprints_percent: 0, sharing, weus_max, planted, ..config() };
+    let config = CacheConfig { codec: Codec::None, fingerprints_percent: 0, sharing, weus_max, ..config() };
     let setup = Setup { config, shuffle, known: Some([true; 2]), ..Setup::of([Mode::Back, Mode::Back]) };
     let mut life = Life::begin(1, setup);
     life.ask_extents(Op::Write, 1, 0..ALLOCATED).unwrap();
@@ -83,7 +83,7 @@ fn again(disks: Vec<SimDisk>, life: &Life, killed: bool) {
 fn a_volume_without_space_below_is_told_so_and_another_goes_on() {
     for sharing in [Sharing::Shared, Sharing::PerVolume] {
         for (faults, error) in [(full(), IoError::NoSpace), (unwritable(), IoError::Device)] {
-            let mut life = begin(sharing, None, None);
+            let mut life = begin(sharing, None);
             life.may_fail = true;
             slow(&mut life, faults);
             for _ in 0..3 {
@@ -142,8 +142,8 @@ fn cut_here(life: &mut Life) -> Result<(), String> {
 
 /// Changes of dirty extents that find no room, while there is space below for these: each is written back first. The power goes after every
 /// event, and the oracle judges.
-fn changed_without_room(planted: Option<Planted>, shuffle: Option<u64>) -> Result<Life, String> {
-    let mut life = begin(Sharing::Shared, planted, shuffle);
+fn changed_without_room(shuffle: Option<u64>) -> Result<Life, String> {
+    let mut life = begin(Sharing::Shared, shuffle);
     life.may_fail = true;
     // Dirty, and allocated below.
     life.ask_extents(Op::Write, 1, 0..ALLOCATED)?;
@@ -174,7 +174,7 @@ fn changed_without_room(planted: Option<Planted>, shuffle: Option<u64>) -> Resul
 #[test]
 fn a_change_of_a_dirty_extent_that_finds_no_room_ends_well_where_there_is_space_below() {
     for shuffle in [None, Some(1)] {
-        let mut life = changed_without_room(None, shuffle).unwrap();
+        let mut life = changed_without_room(shuffle).unwrap();
         assert_eq!(life.errors, []);
         assert!(life.cache().status().counters.diverted > 0);
         read(&mut life);
@@ -188,7 +188,7 @@ fn a_change_of_a_dirty_extent_that_finds_no_room_ends_well_where_there_is_space_
 /// Tries of what was refused stay few, whatever there is of it, and of the space that is made all is used soon.
 #[test]
 fn tries_are_few_and_end_when_there_is_space() {
-    let mut life = begin(Sharing::Shared, None, None);
+    let mut life = begin(Sharing::Shared, None);
     life.may_fail = true;
     slow(&mut life, full());
     life.ask_extents(Op::Write, 0, 0..EXTENTS).unwrap();
@@ -274,11 +274,9 @@ fn live(life: &mut Life, rng: &mut Rng, tally: &mut Tally) -> Result<bool, Strin
     }
 }
 
-fn run(seed: u64, planted: Option<Planted>, tally: &mut Tally) -> Result<(), String> {
+fn run(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let mut rng = Rng::new(seed, "full");
-    let mut setup = setup(seed, &mut rng);
-    setup.config.planted = planted;
-    let mut life = Life::begin(seed, setup);
+    let mut life = Life::begin(seed, setup(seed, &mut rng));
     for n in 0..3 {
         let is_left = live(&mut life, &mut rng, tally).map_err(|e| format!("life {n}: {e} ({:?})", life.setup))?;
         let killed = rng.chance(0.4);
@@ -309,15 +307,10 @@ fn run(seed: u64, planted: Option<Planted>, tally: &mut Tally) -> Result<(), Str
 /// Many more with `PLIMSOLL_FULL_SEEDS=5000`, one of them with `PLIMSOLL_FULL_SEED=7`.
 #[test]
 fn whatever_finds_no_space_ends_and_nothing_promised_is_lost() {
-    let seeds = std::env::var("PLIMSOLL_FULL_SEEDS").map_or(120, |n| n.parse().expect("a number"));
-    let only: Option<u64> = std::env::var("PLIMSOLL_FULL_SEED").ok().map(|n| n.parse().expect("a number"));
-    let (mut tally, mut wrong) = (Tally::default(), Vec::new());
-    for seed in only.map_or(0..seeds, |n| n..n + 1) {
-        wrong.extend(run(seed, None, &mut tally).err().map(|e| format!("seed {seed}: {e}")));
-    }
+    let mut tally = Tally::default();
+    let seeds = each_seed("FULL", 120, |seed| run(seed, &mut tally));
     println!("{tally:?}");
-    assert!(wrong.is_empty(), "{} of {seeds} seeds:\n{}", wrong.len(), wrong.join("\n"));
-    if only.is_none() {
+    if let Some(seeds) = seeds {
         let t = &tally;
         assert!(t.full > seeds && t.unwritable > seeds / 4 && t.failed > seeds && t.diverted > seeds, "{t:?}");
         assert!(t.left_full > seeds / 2 && t.kills > seeds / 5, "{t:?}");

@@ -160,15 +160,10 @@ fn run(seed: u64, planted: Option<Planted>, tally: &mut Tally) -> Result<(), Str
 /// Many more with `PLIMSOLL_LIVES_SEEDS=5000`, one of them with `PLIMSOLL_LIVES_SEED=7`.
 #[test]
 fn what_one_life_left_is_no_trap_for_the_next_ones() {
-    let seeds = std::env::var("PLIMSOLL_LIVES_SEEDS").map_or(150, |n| n.parse().expect("a number"));
-    let only: Option<u64> = std::env::var("PLIMSOLL_LIVES_SEED").ok().map(|n| n.parse().expect("a number"));
-    let (mut tally, mut wrong) = (Tally::default(), Vec::new());
-    for seed in only.map_or(0..seeds, |n| n..n + 1) {
-        wrong.extend(run(seed, None, &mut tally).err().map(|e| format!("seed {seed}: {e}")));
-    }
+    let mut tally = Tally::default();
+    let seeds = each_seed("LIVES", 150, |seed| run(seed, None, &mut tally));
     println!("{tally:?}");
-    assert!(wrong.is_empty(), "{} of {seeds} seeds:\n{}", wrong.len(), wrong.join("\n"));
-    if only.is_none() {
+    if let Some(seeds) = seeds {
         let t = &tally;
         let each = [t.power_losses, t.kills, t.interrupted_starts, t.unread, t.shared_otherwise, t.torn];
         assert!(each.iter().all(|n| *n > seeds / 5) && t.evicted > 5 * seeds, "{tally:?}");

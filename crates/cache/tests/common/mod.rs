@@ -608,3 +608,20 @@ pub fn explain(fast: &SimDisk, volume: VolumeKey, extent: u64) -> String {
     }
     text
 }
+
+/// Runs a suite's seeds: `usual` of them, or as many as `PLIMSOLL_{suite}_SEEDS` says, or one, `PLIMSOLL_{suite}_SEED`. Returns their number;
+/// `None` if it was one, of which nothing can be counted.
+///
+/// # Panics
+/// If one of them fails, with the reasons of all that do.
+pub fn each_seed(suite: &str, usual: u64, mut run: impl FnMut(u64) -> Result<(), String>) -> Option<u64> {
+    let asked = |what: &str| {
+        let value = std::env::var(format!("PLIMSOLL_{suite}_{what}")).ok();
+        value.map(|n| n.parse::<u64>().expect("a number"))
+    };
+    let (seeds, only) = (asked("SEEDS").unwrap_or(usual), asked("SEED"));
+    let failed = |seed| run(seed).err().map(|e| format!("seed {seed}: {e}"));
+    let wrong: Vec<String> = only.map_or(0..seeds, |n| n..n + 1).filter_map(failed).collect();
+    assert!(wrong.is_empty(), "{} of {seeds} seeds:\n{}", wrong.len(), wrong.join("\n"));
+    only.is_none().then_some(seeds)
+}
