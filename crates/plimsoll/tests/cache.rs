@@ -41,24 +41,8 @@ fn check_all(c: &mut Client, version: u64) {
     }
 }
 
-fn status(s: &Server) -> Value {
-    serde_json::from_str(&s.cli(&["cache", "status", "p", "--json"])).unwrap()
-}
-
 fn count(v: &Value, what: &str) -> u64 {
     v[what].as_u64().unwrap_or_else(|| panic!("{what} in {v}"))
-}
-
-fn wait_for(s: &Server, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    let began = Instant::now();
-    loop {
-        let v = status(s);
-        if holds(&v) {
-            return v;
-        }
-        assert!(began.elapsed() < Duration::from_secs(20), "{what}: {v}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -69,9 +53,9 @@ fn reads_hit_also_after_a_crash_and_damage_is_noticed() {
     let server = Server::start(dir.path(), &config);
     let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 1);
-    wait_for(&server, "all is cached", |v| count(v, "inserted") >= EXTENTS as u64);
+    server.wait_for_cache("all is cached", |v| count(v, "inserted") >= EXTENTS as u64);
     check_all(&mut c, 1);
-    let v = status(&server);
+    let v = server.cache_status();
     assert_eq!((count(&v, "reads"), count(&v, "read_hits")), (EXTENTS as u64, EXTENTS as u64), "{v}");
     assert!(v["dedup_ratio"].as_f64().unwrap() > 1.2 && v["compression_ratio"].as_f64().unwrap() > 1.2, "{v}");
     c.flush().unwrap().unwrap();
@@ -80,11 +64,11 @@ fn reads_hit_also_after_a_crash_and_damage_is_noticed() {
 
     // What was in a WEU that was written is there again.
     let server = Server::start(dir.path(), &config);
-    let v = status(&server);
+    let v = server.cache_status();
     assert!(count(&v, "start_extents") > EXTENTS as u64 / 3, "{v}");
     let mut c = Client::once_served(&server.socket(), "vol");
     check_all(&mut c, 1);
-    assert!(count(&status(&server), "read_hits") > EXTENTS as u64 / 3);
+    assert!(count(&server.cache_status(), "read_hits") > EXTENTS as u64 / 3);
     write_all(&mut c, 2);
     check_all(&mut c, 2);
     drop(c);
@@ -114,13 +98,13 @@ fn written_back_data_survive_a_crash_and_go_home_when_asked() {
     let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 1);
     c.flush().unwrap().unwrap();
-    let v = status(&server);
+    let v = server.cache_status();
     assert!(count(&v, "dirty_extents") > 0, "{v}");
     drop(c);
     server.kill();
 
     let server = Server::start(dir.path(), &config);
-    assert!(count(&status(&server), "dirty_extents") > 0);
+    assert!(count(&server.cache_status(), "dirty_extents") > 0);
     let mut c = Client::once_served(&server.socket(), "vol");
     check_all(&mut c, 1);
     let shown = server.cli(&["cache", "flush", "p"]);
@@ -128,14 +112,14 @@ fn written_back_data_survive_a_crash_and_go_home_when_asked() {
     // Another mode, and another size, while it's in use.
     write_all(&mut c, 2);
     server.cli(&["volume", "cache", "vol", "through"]);
-    let v = status(&server);
+    let v = server.cache_status();
     assert_eq!(
         (count(&v, "dirty_extents"), &v["volumes"][0]["behind"]),
         (0, &false.into()),
         "it waits until all is home"
     );
     server.cli(&["cache", "resize", "p", "--size", "8MiB"]);
-    let v = wait_for(&server, "it gets smaller", |v| count(v, "weus_used") <= 32);
+    let v = server.wait_for_cache("it gets smaller", |v| count(v, "weus_used") <= 32);
     assert_eq!(count(&v, "weus_max"), 32);
     check_all(&mut c, 2);
     server.cli(&["volume", "cache", "vol", "off"]);
@@ -194,7 +178,7 @@ fn a_device_of_another_pool_or_shape_is_refused() {
 
 /// Until the node has noticed.
 fn broken(server: &Server) -> Value {
-    wait_for(server, "it's noticed that the device fails", |v| v["state"] == "broken")
+    server.wait_for_cache("it's noticed that the device fails", |v| v["state"] == "broken")
 }
 
 fn on_failing_device(dir: &Path, mode: &str) -> Option<(Failing, String)> {
@@ -258,7 +242,7 @@ fn a_cache_may_go_when_nothing_is_only_there_and_is_out_of_date_when_it_comes_ba
     assert!(said.contains("isn't here") && said.contains("vol"), "{said}");
     std::fs::rename(dir.path().join("away.img"), dir.path().join("fast.img")).unwrap();
     let server = Server::start(dir.path(), &through);
-    wait_for(&server, "the pool knows that all is home", |v| v["volumes"][0]["behind"] == false);
+    server.wait_for_cache("the pool knows that all is home", |v| v["volumes"][0]["behind"] == false);
     let mut c = Client::once_served(&server.socket(), "vol");
     check_all(&mut c, 1);
     check_all(&mut c, 1);
@@ -290,12 +274,12 @@ fn a_cache_that_was_resized_stays_so_and_is_never_too_small() {
     drop(c);
     assert!(server.stop());
     let server = Server::start(dir.path(), &config);
-    assert_eq!(count(&status(&server), "weus_max"), 4);
+    assert_eq!(count(&server.cache_status(), "weus_max"), 4);
     check_all(&mut Client::once_served(&server.socket(), "vol"), 1);
     assert!(server.stop());
     // What is configured otherwise since is meant.
     let server = Server::start(dir.path(), &config.replace("weu = \"256KiB\"", "weu = \"256KiB\"\nsize = \"4MiB\""));
-    assert_eq!(count(&status(&server), "weus_max"), 16);
+    assert_eq!(count(&server.cache_status(), "weus_max"), 16);
     assert!(server.stop());
     let said =
         Server::try_start(dir.path(), &config.replace("weu = \"256KiB\"", "weu = \"256KiB\"\nsize = \"512KiB\""));
@@ -313,7 +297,7 @@ fn a_write_back_volume_stops_without_its_cache_and_says_what_is_at_risk() {
     let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 1);
     c.flush().unwrap().unwrap();
-    let dirty = count(&status(&server), "dirty_extents");
+    let dirty = count(&server.cache_status(), "dirty_extents");
     assert!(dirty > 0);
     failing.fail("read", true);
     failing.fail("write", true);
@@ -372,7 +356,7 @@ fn what_a_failed_device_had_can_be_given_up() {
     let shown = server.cli(&["cache", "give-up", "vol", "--lose-data"]);
     assert!(shown.contains("nothing is lost: volumes go on") && shown.contains("lost         vol: "), "{shown}");
     assert_lacks_changes(&server);
-    let v = status(&server);
+    let v = server.cache_status();
     assert_eq!((count(&v, "dirty_extents"), &v["volumes"][0]["behind"]), (0, &false.into()), "{v}");
     assert!(count(&v, "lost") > 0, "{v}");
     for n in 0..EXTENTS {

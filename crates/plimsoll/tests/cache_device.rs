@@ -38,25 +38,9 @@ fn check_all(c: &mut Client, version: u8) {
     }
 }
 
-fn status(s: &Server) -> Value {
-    serde_json::from_str(&s.cli(&["cache", "status", "p", "--json"])).unwrap()
-}
-
-fn wait_for(s: &Server, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    let began = Instant::now();
-    loop {
-        let v = status(s);
-        if holds(&v) {
-            return v;
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}: {v}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Returns true if the pool has recorded that volume `name` needs its cache.
 fn is_needed(s: &Server, name: &str) -> bool {
-    let v = status(s);
+    let v = s.cache_status();
     let volumes = v["volumes"].as_array().unwrap();
     let volume = volumes.iter().find(|v| v["name"] == name).unwrap_or_else(|| panic!("{name} in {v}"));
     volume["behind"].as_bool().unwrap()
@@ -64,7 +48,7 @@ fn is_needed(s: &Server, name: &str) -> bool {
 
 /// The node says of a pool that is served without its cache: one problem of its own, and no outage.
 fn assert_without_cache(server: &Server, file: &str, why: &str) {
-    let v = wait_for(server, "the start is over", |v| v["state"] != "recovering");
+    let v = server.wait_for_cache("the start is over", |v| v["state"] != "recovering");
     let problem = v["problem"].as_str().unwrap_or_default();
     assert!(v["state"] == "broken" && problem.contains(why) && problem.contains("nothing is lost"), "{v}");
     assert!(v["failed_us"].is_u64() && v["weus_max"] == 0, "{v}");
@@ -81,7 +65,7 @@ fn assert_without_cache(server: &Server, file: &str, why: &str) {
 }
 
 fn assert_with_cache(server: &Server) {
-    let v = wait_for(server, "the start is over", |v| v["state"] != "recovering");
+    let v = server.wait_for_cache("the start is over", |v| v["state"] != "recovering");
     assert!(v["state"] == "ready" && v["problem"].is_null() && v["failed_us"].is_null(), "{v}");
     let health = server.control("GET", "/healthz");
     assert!(health.code == 200 && !health.body.contains("cache device"), "{}", health.body);
@@ -89,8 +73,8 @@ fn assert_with_cache(server: &Server) {
     assert!(metrics.contains("plimsoll_cache_up{pool=\"p\"} 1\n"), "{metrics}");
 }
 
-/// Volumes that have nothing in the cache are served without its device, however often the node is started. What the device has isn't
-/// believed when it is back.
+/// Volumes that have nothing in the cache are served without its device, however often the node is started. Contents of the device
+/// don't count when it is back.
 #[test]
 fn a_start_without_the_cache_device_serves_volumes_that_do_not_need_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -181,7 +165,7 @@ fn a_start_without_the_cache_device_is_refused_where_a_volume_needs_it() {
     std::fs::rename(&away, &fast).unwrap();
     let server = Server::start(dir.path(), &with_cache("through", "fast.img", ""));
     check_all(&mut Client::once_served(&server.socket(), "vol"), 1);
-    wait_for(&server, "all is written back", |v| v["volumes"][0]["behind"] == false);
+    server.wait_for_cache("all is written back", |v| v["volumes"][0]["behind"] == false);
     assert!(server.stop());
     std::fs::rename(&fast, &away).unwrap();
     let server = Server::start(dir.path(), &with_cache("through", "fast.img", ""));
@@ -257,7 +241,7 @@ fn a_device_that_cannot_be_read_is_a_problem_of_its_own() {
     failing.fail("read", true);
     failing.fail("write", true);
     let end = Instant::now() + Duration::from_secs(60);
-    while status(&server)["state"] != "broken" {
+    while server.cache_status()["state"] != "broken" {
         assert!(Instant::now() < end, "it isn't noticed");
         write_all(&mut c, 3);
     }
@@ -295,7 +279,7 @@ fn flushes_are_served_again_by_the_operator_alone() {
         }
         failing.fail("flush", true);
         c.flush().unwrap().unwrap_err();
-        wait_for(&server, "it is noticed", |v| v["state"] == "broken");
+        server.wait_for_cache("it is noticed", |v| v["state"] == "broken");
         // The device works again: that alone has no flush served.
         failing.fail("flush", false);
         let refused = |c: &mut Client| {
@@ -325,7 +309,7 @@ fn flushes_are_served_again_by_the_operator_alone() {
         check_all(&mut c, 3);
         drop((c, other));
         server.kill();
-        // What was given up isn't believed, and what was flushed is there.
+        // Data that were given up don't count, and flushed ones are there.
         let server = Server::start(dir.path(), &config);
         let mut c = Client::once_served(&server.socket(), "vol");
         check_all(&mut c, 3);

@@ -2,24 +2,15 @@
 
 mod common;
 use common::client::Client;
+use common::shaped::until;
 use common::{Server, config};
 use plimsoll_nbd::wire::{Command as Request, CommandFlags};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 const FILE: &str = r#"{ file = "p.img", size = "64MiB" }"#;
-
-/// Looks again and again: each look is a request.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 fn create(server: &Server, name: &str) {
     server.cli(&["volume", "create", name, "--pool", "p", "--size", "4MiB", "--tenant", "t"]);

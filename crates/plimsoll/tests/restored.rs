@@ -4,9 +4,7 @@
 mod common;
 use common::client::Client;
 use common::{Server, config};
-use serde_json::Value;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 const VOLUME_BYTES: usize = 8 * MIB;
@@ -78,25 +76,13 @@ fn bytes_of_others(c: &mut Client) -> usize {
     (0..VOLUME_BYTES / MIB).map(read).map(|bytes| bytes.iter().filter(|b| **b != 0).count()).sum()
 }
 
-fn status(server: &Server) -> Value {
-    serde_json::from_str(&server.cli(&["cache", "status", "p", "--json"])).unwrap()
-}
-
-fn wait_for(server: &Server, what: &str, holds: impl Fn(&Value) -> bool) {
-    let began = Instant::now();
-    while !holds(&status(server)) {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}: {}", status(server));
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// A volume of the backup was deleted since, and its number used again for another tenant's, which the cache has much of. The restored
 /// volume shows nothing of that; nor does one that gets the number next, whatever starts and ends come between.
 fn nobody_reads_what_was_anothers(mode: &str) {
     let dir = tempfile::tempdir().unwrap();
     let text = with_cache(mode);
     let server = Server::start(dir.path(), &text);
-    wait_for(&server, "it serves", |v| v["state"] == "ready");
+    server.wait_for_cache("it serves", |v| v["state"] == "ready");
     create(&server, "x", "b");
     backup(&server);
     delete(&server, "x");
@@ -107,7 +93,7 @@ fn nobody_reads_what_was_anothers(mode: &str) {
     // What is written to others confirms the first's units.
     let mut other = client(&server, "vol");
     write_all(&mut other, 9);
-    wait_for(&server, "most is cached", |v| v["extents"].as_u64() > Some(VOLUME_BYTES as u64 / BLOCK as u64));
+    server.wait_for_cache("most is cached", |v| v["extents"].as_u64() > Some(VOLUME_BYTES as u64 / BLOCK as u64));
     check_all(&mut a, 7);
     drop((a, other));
     assert!(server.stop());
@@ -179,7 +165,7 @@ fn what_only_the_cache_has_is_there_after_a_restore() {
     write_all(&mut client(&server, "x"), 2);
     backup(&server);
     delete(&server, "x");
-    assert!(status(&server)["dirty_extents"].as_u64() > Some(0), "{}", status(&server));
+    assert!(server.cache_status()["dirty_extents"].as_u64() > Some(0), "{}", server.cache_status());
     server.kill();
     restore(dir.path());
 

@@ -2,6 +2,7 @@
 
 mod common;
 use common::client::Client;
+use common::shaped::until;
 use common::{Server, config, http, ok, run};
 use plimsoll_pool::PoolPlan;
 use rustix::process::Signal;
@@ -12,15 +13,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const NULL: &str = r#"{ null = true, size = "1GiB" }"#;
-
-/// Looks again and again: each look is a request, or asks the kernel.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 fn events(server: &Server, query: &str) -> Vec<Value> {
     server.control("GET", &format!("/v1/events{query}")).json()["events"].as_array().unwrap().clone()

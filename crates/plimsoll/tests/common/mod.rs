@@ -15,6 +15,7 @@ pub mod shaped;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// A running node.
 pub struct Server {
@@ -23,6 +24,26 @@ pub struct Server {
 }
 
 impl Server {
+    /// `plimsoll cache status p --json`.
+    pub fn cache_status(&self) -> serde_json::Value {
+        serde_json::from_str(&self.cli(&["cache", "status", "p", "--json"])).expect("JSON")
+    }
+
+    /// Asks for the cache's status, a program each time, until it holds; returns it.
+    #[track_caller]
+    pub fn wait_for_cache(&self, what: &str, holds: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let status = self.cache_status();
+            if holds(&status) {
+                return status;
+            }
+            assert!(Instant::now() < end, "{what}: {status}");
+            // Nothing tells of a change; the question is a program of its own.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Starts a node with `config` written to `dir/node.toml`, and waits until it serves.
     pub fn start(dir: &Path, config: &str) -> Server {
         Server::try_start(dir, config).unwrap_or_else(|e| panic!("the node did not start: {e}"))
