@@ -304,7 +304,15 @@ impl Default for Shape {
     }
 }
 
+/// Extents that a trim, zeroes or a prefetch may have in one request: the cache looks at each, at its begin and at its end.
+const RANGE_EXTENTS: u64 = 512;
+
 impl Shape {
+    /// Returns the length of the longest trim, zeroes or prefetch that the cache takes without keeping others waiting.
+    pub fn range_bytes(&self) -> u64 {
+        RANGE_EXTENTS * u64::from(self.extent_bytes)
+    }
+
     /// Checks that the configuration is possible.
     ///
     /// # Errors

@@ -3,6 +3,9 @@
 use plimsoll_base::{Span, Time};
 use serde::{Deserialize, Serialize};
 
+/// Length of the longest trim or zeroes that the layer takes without keeping others waiting: it looks at each logged extent.
+pub const RANGE_BYTES: u64 = 8 << 20;
+
 /// Settings of the layer. Each default names its source.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
