@@ -210,6 +210,8 @@ pub enum Planted {
     UnreadableUnsealed,
     /// Records don't say of which start they are.
     StartsAlike,
+    /// A new record may complete what was left of a torn one at its place.
+    TornRevived,
     /// The copies in a record that failed are killed before the writes are durable elsewhere.
     KilledBeforeReplaced,
     /// A record names what isn't durable yet.
@@ -245,8 +247,8 @@ impl Planted {
         Planted::UnreadableUnsealed,
     ];
 
-    /// Two power losses, one right after the other, show it.
-    pub const OF_STARTS: Planted = Planted::StartsAlike;
+    /// Two power losses, one right after the other, show them.
+    pub const OF_STARTS: [Planted; 2] = [Planted::StartsAlike, Planted::TornRevived];
 
     /// Power losses among failing requests show it.
     pub const OF_ERRORS: Planted = Planted::KilledBeforeReplaced;
