@@ -135,6 +135,8 @@ pub enum Planted {
     NvramReadOnce,
     /// A dirty duplicate whose bytes can't be found is left out, as if it had never been written.
     LostDuplicateForgotten,
+    /// A start doesn't know the checksum of what a duplicate relies on, if the header that lists it was lost.
+    UnlistedUnsummed,
     /// BLOCK_STATUS is the slow device's answer, whatever only the cache has.
     StatusFromBelow,
 }
