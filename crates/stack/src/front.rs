@@ -202,11 +202,14 @@ impl Front {
         [first_partial.then_some(first * b), last_partial.then_some(last * b)]
     }
 
-    /// Sends an entry below that nothing blocks. A range's turn comes in [`Front::pass_ranges`].
+    /// Sends an entry below that nothing blocks. The turn of a range that must be cut, or for which the pace is too high, comes in
+    /// [`Front::pass_ranges`].
     fn dispatch(&mut self, now: Time, at: usize, was_waiting: bool, out: &mut Actions) {
         let e = &mut self.entries[at];
         (e.passed_at, e.has_waited) = (now, was_waiting);
-        if e.head.op.is_range() {
+        let at_once =
+            |r: &mut Ranges| r.parts.end(e.from, e.to) == e.to && r.pass_at_once(now, e.head.tenant, e.to - e.from);
+        if e.head.op.is_range() && !at_once(&mut self.ranges) {
             if was_waiting {
                 out.retract(0, e.head.id);
             }

@@ -101,6 +101,25 @@ impl Ranges {
         &mut self.turns[at]
     }
 
+    /// Returns whether a request of one part may be passed on now, before it has waited for a turn: its bytes are counted then.
+    pub(crate) fn pass_at_once(&mut self, now: Time, tenant: TenantId, len: u64) -> bool {
+        self.begin_span(now);
+        let below = self.turns.iter().find(|t| t.tenant == tenant).map_or(0, |t| t.below);
+        let nobody_waits = self.turns.iter().all(|t| t.waiting.is_empty());
+        let may = nobody_waits && below + len <= self.parts.bytes && self.passed + len <= self.parts.bytes;
+        if may {
+            self.turn(tenant).below += len;
+            self.passed += len;
+        }
+        may
+    }
+
+    fn begin_span(&mut self, now: Time) {
+        if now >= self.since + RANGE_EVERY {
+            (self.since, self.passed) = (now, 0);
+        }
+    }
+
     /// A request has its first part to pass on.
     pub(crate) fn enter(&mut self, tenant: TenantId, which: Which) {
         self.turn(tenant).waiting.push_back(which);
@@ -113,9 +132,7 @@ impl Ranges {
 
     /// The next thing to do. The request that it names waits no more; `state` knows each request that waits.
     pub(crate) fn next(&mut self, now: Time, state: impl Fn(Which) -> State) -> Next {
-        if now >= self.since + RANGE_EVERY {
-            (self.since, self.passed) = (now, 0);
-        }
+        self.begin_span(now);
         let mut wait = Time::NEVER;
         let mut at = 0;
         while at < self.turns.len() {
