@@ -31,6 +31,10 @@ impl Op {
     pub const fn is_change(self) -> bool {
         matches!(self, Op::Write | Op::Trim | Op::WriteZeroes)
     }
+    /// Returns whether it names a range that it may change or read, and carries no bytes: a few bytes on the wire can mean gigabytes.
+    pub const fn is_range(self) -> bool {
+        matches!(self, Op::Trim | Op::WriteZeroes | Op::Cache)
+    }
     /// A short name for logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {

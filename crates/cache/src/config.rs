@@ -135,6 +135,8 @@ pub enum Planted {
     NvramReadOnce,
     /// A dirty duplicate whose bytes can't be found is left out, as if it had never been written.
     LostDuplicateForgotten,
+    /// A start doesn't know the checksum of what a duplicate relies on, if the header that lists it was lost.
+    UnlistedUnsummed,
     /// BLOCK_STATUS is the slow device's answer, whatever only the cache has.
     StatusFromBelow,
     /// A change that finds no room goes through before the journal says that the cached copy is dead.
@@ -309,7 +311,15 @@ impl Default for Shape {
     }
 }
 
+/// Extents that a trim, zeroes or a prefetch may have in one request: the cache looks at each, at its begin and at its end.
+const RANGE_EXTENTS: u64 = 512;
+
 impl Shape {
+    /// Returns the length of the longest trim, zeroes or prefetch that the cache takes without keeping others waiting.
+    pub fn range_bytes(&self) -> u64 {
+        RANGE_EXTENTS * u64::from(self.extent_bytes)
+    }
+
     /// Checks that the configuration is possible.
     ///
     /// # Errors

@@ -164,6 +164,8 @@ pub(crate) struct Recovery {
     chunks: Vec<Vec<(u32, u64)>>,
     /// Content of the WEUs found.
     load: Found,
+    /// Bare extents that duplicates rely on and no header listed so far: WEU, its number, slot and checksum.
+    unlisted: Vec<(u32, u64, u32, u32)>,
     /// WEUs that are mostly names.
     of_names: Vec<u32>,
     /// WEUs with fingerprints: number, which, how many.
@@ -207,6 +209,7 @@ impl Recovery {
             found: Vec::new(),
             chunks: vec![Vec::new(); n],
             load: Found::new(layout.extents() as usize),
+            unlisted: Vec::new(),
             of_names: Vec::new(),
             fingerprints: Vec::new(),
             highest: (0, 0),
@@ -424,6 +427,7 @@ impl Recovery {
         self.found.clear();
         self.tails = Tails::default();
         self.load = Found::new(0);
+        self.unlisted.clear();
         self.chunks = vec![Vec::new(); weus];
         (self.of_names, self.fingerprints) = (Vec::new(), Vec::new());
         (self.report.damaged, self.report.damaged_dirty) = (0, 0);

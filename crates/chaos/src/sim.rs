@@ -98,6 +98,8 @@ struct Run {
     volumes: Vec<Volume>,
     /// A volume that is being deleted: what waits for its limit fails.
     deleted: Option<VolumeKey>,
+    /// The pool ends in order.
+    stopping: bool,
     rng: Rng,
     tally: Tally,
 }
@@ -126,7 +128,8 @@ pub fn run(seed: u64, planted: Option<Planted>) -> Result<Tally, String> {
         .collect();
     let disks = blank(&plan, &config, &mut rng)?;
     let pool = SimPool::with_stack(disks, |_| plimsoll_stack::Stack::new(Default::default(), Vec::new()));
-    let mut run = Run { plan, planted, pool, oracle, volumes, deleted: None, rng, tally: Tally::default() };
+    let mut run =
+        Run { plan, planted, pool, oracle, volumes, deleted: None, stopping: false, rng, tally: Tally::default() };
     let lived = run.lives(seed);
     lived.map_err(|e| format!("{e}\n  {}", run.plan.summary()))?;
     Ok(Tally { compared: run.oracle.compared(), ..run.tally })
@@ -283,6 +286,9 @@ impl Run {
         if self.planted == Some(Planted::KeepOverlapped) {
             self.pool.with_layer(|l: &mut PageCacheLayer, _| l.plant(PagePlanted::KeepOverlapped));
         }
+        // Volumes are small: so are the parts that long ranges are cut to, in most runs.
+        let parts = [4 << 10, 16 << 10, 64 << 10, 16 << 20][Rng::new(self.plan.seed, "chaos parts").below(4) as usize];
+        self.pool.with_layer(|f: &mut Front, _| f.set_parts(parts));
         let now = self.pool.now();
         for (n, t) in all.tenant.iter().enumerate() {
             let terms = Terms::of(t.class()?, 1024);
@@ -353,6 +359,7 @@ impl Run {
             return Ok(()); // the next start takes the power
         }
         self.tally.stops += 1;
+        self.stopping = true;
         let now = self.pool.now();
         self.pool.stack().stop(now);
         self.collect_orders();
@@ -367,6 +374,7 @@ impl Run {
             let head = IoHead::new(Op::Flush, VolumeKey::POOL, TenantId(0), 0, 0, now);
             self.pool.disk(n).apply(Io::new(head, Data::Absent), now);
         }
+        self.stopping = false;
         self.oracle.stopped();
         Ok(())
     }
@@ -458,6 +466,8 @@ impl Run {
                 (Outcome::Failed(IoError::Unavailable), _) if self.deleted == Some(c.io.volume) => {
                     self.oracle.failed(n)
                 }
+                // A pool that ends doesn't begin the rest of a long range.
+                (Outcome::Failed(IoError::Unavailable), op) if self.stopping && op.is_range() => self.oracle.failed(n),
                 (outcome, _) => return Err(format!("{:?} ended {outcome:?}", c.io.head)),
             }
         }

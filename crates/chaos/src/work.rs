@@ -69,6 +69,8 @@ pub struct Work {
     rng: Rng,
     /// Draws flags: seeds from before them have the same requests.
     flags: Rng,
+    /// Draws long ranges.
+    ranges: Rng,
     /// Bytes of each volume that are used mostly.
     span: u64,
     /// Operator's steps, of a hundred.
@@ -82,7 +84,8 @@ impl Work {
         let span = [32 << 10, 96 << 10, 192 << 10, VOLUME_BYTES_MAX][rng.below(4) as usize];
         let operations = [0, 1, 3][rng.below(3) as usize];
         let flags = Rng::new(seed.wrapping_mul(1000).wrapping_add(life), "chaos flags");
-        Work { rng, flags, span, operations }
+        let ranges = Rng::new(seed.wrapping_mul(1000).wrapping_add(life), "chaos ranges");
+        Work { rng, flags, ranges, span, operations }
     }
 
     /// Draws the end of this life.
@@ -98,7 +101,7 @@ impl Work {
             0..22 => Step::Pause(1 + rng.below(16)),
             22..24 => Step::Rest,
             _ => {
-                let asked = ask(rng, self.span, sizes);
+                let asked = lengthened(&mut self.ranges, ask(rng, self.span, sizes), sizes);
                 Step::Ask(Asked { flag: flag(&mut self.flags, asked.op), ..asked })
             }
         }
@@ -136,6 +139,16 @@ fn ask(rng: &mut Rng, span: u64, sizes: &[u64]) -> Asked {
     let first = rng.below(units);
     let len = 1 + rng.below((units - first).min(most));
     Asked { op, volume, offset: first * unit, len: len * unit, fua, flag: Flag::None }
+}
+
+/// Some ranges are long: they go through a pool in several parts.
+fn lengthened(rng: &mut Rng, asked: Asked, sizes: &[u64]) -> Asked {
+    if !asked.op.is_range() || !rng.chance(0.25) {
+        return asked;
+    }
+    let most = [64 << 10, 256 << 10, VOLUME_BYTES_MAX][rng.below(3) as usize];
+    let units = (sizes[asked.volume] - asked.offset).min(most) / UNIT;
+    Asked { len: (1 + rng.below(units)) * UNIT, ..asked }
 }
 
 fn flag(rng: &mut Rng, op: Op) -> Flag {

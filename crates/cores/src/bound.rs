@@ -69,7 +69,7 @@ const WRITE_PIECE: u64 = 1 << 20;
 /// The same of zeroes and trims; the piece is adapted to what it takes the device.
 const RANGE_PIECE: u64 = 1 << 20;
 const RANGE_PIECE_MIN: u64 = 256 << 10;
-const RANGE_PIECE_MAX: u64 = 1 << 30;
+const RANGE_PIECE_MAX: u64 = plimsoll_stack::ranges::RANGE_BYTES;
 const PIECE_SHORT: Span = Span::from_millis(1);
 const PIECE_LONG: Span = Span::from_millis(4);
 
@@ -299,10 +299,11 @@ impl WriteBound {
         debug_assert!(self.in_flight >= weight, "it wasn't passed");
         self.in_flight = self.in_flight.saturating_sub(weight);
         (self.left_at, self.hold) = (Some(now), Self::hold_after(weight));
-        if let Some(piece) = self.pieces.of(head.op).filter(|piece| head.len >= **piece) {
-            if took < PIECE_SHORT {
+        if let Some(piece) = self.pieces.of(head.op) {
+            if took < PIECE_SHORT && head.len >= *piece {
                 *piece = (*piece * 2).min(RANGE_PIECE_MAX);
-            } else if took > PIECE_LONG {
+            } else if took > PIECE_LONG && head.len >= *piece / 2 {
+                // Those that come may all be half as long: the front cuts ranges, too.
                 *piece = (*piece / 2).max(RANGE_PIECE_MIN);
             }
         }

@@ -3,6 +3,9 @@
 use plimsoll_base::{Span, Time};
 use serde::{Deserialize, Serialize};
 
+/// Length of the longest trim or zeroes that the layer takes without keeping others waiting: it looks at each logged extent.
+pub const RANGE_BYTES: u64 = 8 << 20;
+
 /// Settings of the layer. Each default names its source.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -207,6 +210,8 @@ pub enum Planted {
     UnreadableUnsealed,
     /// Records don't say of which start they are.
     StartsAlike,
+    /// A new record may complete what was left of a torn one at its place.
+    TornRevived,
     /// The copies in a record that failed are killed before the writes are durable elsewhere.
     KilledBeforeReplaced,
     /// A record names what isn't durable yet.
@@ -242,8 +247,8 @@ impl Planted {
         Planted::UnreadableUnsealed,
     ];
 
-    /// Two power losses, one right after the other, show it.
-    pub const OF_STARTS: Planted = Planted::StartsAlike;
+    /// Two power losses, one right after the other, show them.
+    pub const OF_STARTS: [Planted; 2] = [Planted::StartsAlike, Planted::TornRevived];
 
     /// Power losses among failing requests show it.
     pub const OF_ERRORS: Planted = Planted::KilledBeforeReplaced;

@@ -342,7 +342,8 @@ impl Logs {
                 }
                 _ => {
                     let busy = !l.order.is_empty() && !self.has(Planted::BusyForgotten);
-                    LogEntry { tail: l.done_tail, busy, bad: false, sum: l.done_sum, epoch: l.epoch }
+                    let sum = if l.has_torn { first } else { l.done_sum };
+                    LogEntry { tail: l.done_tail, busy, bad: false, sum, epoch: l.epoch }
                 }
             }
         };
@@ -494,6 +495,10 @@ impl Logs {
         self.claims.confirm(&self.logs);
         for log in std::mem::take(&mut self.closed_until_image) {
             let l = &mut self.logs[log as usize];
+            if l.has_torn {
+                let sum = first_sum(&self.layout, log, job.number);
+                (l.sum, l.done_sum, l.has_torn) = (sum, sum, false);
+            }
             if l.state == State::Closed {
                 l.state = State::Open;
                 self.open.insert(log);

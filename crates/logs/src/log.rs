@@ -36,6 +36,8 @@ pub(crate) struct Log {
     pub claimed_tail: u32,
     /// It has a record that the last image doesn't know.
     pub has_new: bool,
+    /// A recovery found what was left of a record behind its end: the log is closed until an image has another sum for its end.
+    pub has_torn: bool,
     /// It is retired because a write found no space: emptied, it is as good as any.
     pub no_space: bool,
     /// It was filled by a swap and has taken no record since: it is cold, and full on purpose.
@@ -63,6 +65,7 @@ impl Log {
             record_tail: tail,
             claimed_tail: tail,
             has_new: false,
+            has_torn: false,
             no_space: false,
             swapped_in: false,
             emptied: 0,
@@ -81,7 +84,7 @@ impl Log {
         (self.tail, self.sum) = (0, sum);
         (self.done_tail, self.done_sum, self.flushed_tail) = (0, sum, 0);
         (self.epoch, self.record_tail, self.claimed_tail) = (epoch, 0, 0);
-        (self.has_new, self.no_space) = (false, false);
+        (self.has_new, self.has_torn, self.no_space) = (false, false, false);
     }
 }
 

@@ -72,6 +72,8 @@ pub(crate) struct Recovery {
     unreadable: Vec<u32>,
     /// Logs with a record whose data can't be read now, and perhaps at a later start: they are retired before anything is served.
     sealed: Vec<u32>,
+    /// Logs with what may be left of a record behind the end of their chain.
+    torn: Vec<u32>,
     /// An image is to be written before anything is served.
     repair: bool,
     /// Both copies of the note are.
@@ -155,6 +157,7 @@ impl Logs {
             witnesses: Vec::new(),
             unreadable: Vec::new(),
             sealed: Vec::new(),
+            torn: Vec::new(),
             repair: false,
             renote: false,
         }));
@@ -486,6 +489,9 @@ impl Logs {
                     return self.recovery_ask(now, at, wish, out);
                 }
                 Step::End if scan.ended.is_none() && r.version > 1 && !self.has(Planted::SearchForgotten) => {
+                    if header_length(scan.have()).is_some() && previous_of(scan.have()) == Some(scan.sum) {
+                        r.torn.push(scan.log);
+                    }
                     let looked = scan.at + scan.have().len() as u64;
                     let is_busy = |i: &Image| i.logs[scan.log as usize].busy;
                     // The first one is short unless it was under way when the image was begun.
@@ -691,20 +697,22 @@ impl Logs {
         let records = r.found.iter().filter(|f| !f.entries.is_empty()).count();
         self.counters.recovery.records = r.found.len() as u64;
         self.apply(&mut r);
+        self.close_torn(&r.torn);
         self.open = Open::default();
         for log in 0..self.layout.logs {
             let l = &self.logs[log as usize];
             if l.state == State::Open {
                 self.open.insert(log);
-                if u64::from(l.tail) * 100 > self.layout.shape.log_bytes * crate::clean::CROWDED_PERCENT {
-                    self.crowded.insert(log);
-                }
+            }
+            let crowded = u64::from(l.tail) * 100 > self.layout.shape.log_bytes * crate::clean::CROWDED_PERCENT;
+            if l.state != State::Bad && crowded {
+                self.crowded.insert(log);
             }
         }
         for f in &r.found {
             // Whether a witness of it is durable isn't known: another one is written.
             let l = &self.logs[f.log as usize];
-            if l.state == State::Open {
+            if l.state != State::Bad {
                 self.claims.add(now, f.log, l.epoch, l.tail);
             }
         }
@@ -756,6 +764,24 @@ impl Logs {
             return;
         }
         self.begin_serving(now, out);
+    }
+
+    /// Closes logs behind whose end a record was torn, until an image has another sum for their ends.
+    ///
+    /// A record written over what is left of it could be torn, too, and between them the sectors of both make up the older one. That one
+    /// would bring back what this start passes over, and what follows on it.
+    fn close_torn(&mut self, torn: &[u32]) {
+        if self.has(Planted::TornRevived) {
+            return;
+        }
+        for &log in torn {
+            let l = &mut self.logs[log as usize];
+            if l.state == State::Open {
+                (l.state, l.has_torn) = (State::Closed, true);
+                self.closed_until_image.push(log);
+                self.image_wanted = true;
+            }
+        }
     }
 
     /// Begins the image that a start needs before anything is served. If the table is too full for one, logged blocks are written back first,
@@ -822,7 +848,9 @@ impl Logs {
         r.found.retain(|f| {
             let (end, sum, cut) = &mut ends[f.log as usize];
             *cut |= !f.is_whole && f.end > durable[f.log as usize];
-            if !*cut {
+            if *cut {
+                r.torn.push(f.log);
+            } else {
                 (*end, *sum) = (f.end, f.sum);
             }
             !*cut

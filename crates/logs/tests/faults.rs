@@ -4,7 +4,7 @@ mod common;
 use common::*;
 use plimsoll_base::*;
 use plimsoll_logs::*;
-use plimsoll_stack::sim::{DiskFaults, SimPool};
+use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
 use plimsoll_stack::*;
 
 /// Fails writes to a range of the device, and remembers where writes went.
@@ -388,7 +388,83 @@ fn behind_an_empty_record(planted: Option<Planted>) -> (u8, u8) {
 #[test]
 fn what_a_start_left_out_does_not_follow_the_next_ones_record() {
     assert_eq!(behind_an_empty_record(None), (0, 0));
-    assert_eq!(behind_an_empty_record(Some(Planted::OF_STARTS)), (0, 2), "the test can fail");
+    assert_eq!(behind_an_empty_record(Some(Planted::StartsAlike)), (0, 2), "the test can fail");
+}
+
+/// All that a disk holds, on another one.
+fn copied(seed: u64, block: u64, bytes: &[u8]) -> SimDisk {
+    let mut disk = formatted_with(seed, block);
+    disk.write_durably(0, bytes);
+    disk
+}
+
+/// Two records go to a log, one after the other, and the power is lost when one sector of the first one is still as it was before. The
+/// next start passes over both. The same writes come again; of the first one's record that sector alone reaches the device before the
+/// power is lost again. Returns the second one's byte as the first of these starts and as the next one reads it.
+fn completed_by_another(block: u64, torn: u64, planted: Option<Planted>) -> (u8, u8) {
+    let config = LogsConfig {
+        planted,
+        gather: Span::ZERO,
+        clean: CleanConfig { idle_after: None, ..config().clean },
+        ..config_for(block)
+    };
+    let layout = layout_of(block);
+    let mut disk = formatted_with(7, block);
+    // Behind a log's end there may be anything.
+    for log in 0..layout.logs {
+        disk.write_durably(layout.log_start(log), &vec![0xa5; layout.shape.log_bytes as usize]);
+    }
+    let all = |p: &mut SimPool| p.disk(0).peek(0, DEVICE_BYTES).as_slice().to_vec();
+    let write = |p: &mut SimPool, place: u64, byte: u8| {
+        let (now, len) = (p.now(), 2 * SECTOR.max(block / 2));
+        let head = IoHead::new(Op::Write, key(0), TenantId(1), place * 8192, len, now);
+        p.offer(now, Io::new(head, Data::Bytes(Buf::copy_of(&vec![byte; len as usize]))));
+    };
+    let mut p = pool(disk, config, None);
+    assert_eq!(p.start(), LayerState::Ready);
+    let now = p.now();
+    p.run_until(now + us(1000));
+    // The note that names the log goes first; then both records, and no flush.
+    write(&mut p, 0, 1);
+    while p.stack().inflight() > 0 {
+        p.step().expect("it ends");
+    }
+    let (records, written) = (logs(&mut p).counters.records, all(&mut p));
+    let header = (0..layout.logs).map(|log| layout.log_start(log)).find(|at| written[*at as usize] != 0xa5);
+    let torn = header.expect("a log has the record") + torn * SECTOR;
+    write(&mut p, 1, 2);
+    while p.stack().inflight() > 0 {
+        p.step().expect("it ends");
+    }
+    assert_eq!(logs(&mut p).counters.records, records + 1);
+    let mut left = copied(8, block, &all(&mut p));
+    left.write_durably(torn, &[0xa5; SECTOR as usize]);
+    let (mut p, _) = recovered(left, config, None).expect("it starts");
+    let now = p.now();
+    p.run_until(now + us(5000));
+    let first = bytes(&ask(&mut p, Op::Read, 8192, SECTOR, 0))[0];
+    let mut before = all(&mut p);
+    write(&mut p, 0, 1);
+    while p.stack().inflight() > 0 {
+        p.step().expect("it ends");
+    }
+    let after = all(&mut p);
+    assert_ne!(before, after);
+    let sector = torn as usize..(torn + SECTOR) as usize;
+    before[sector.clone()].copy_from_slice(&after[sector]);
+    let (mut p, _) = recovered(copied(9, block, &before), config, None).expect("it starts");
+    (first, bytes(&ask(&mut p, Op::Read, 8192, SECTOR, 0))[0])
+}
+
+/// What is left of a torn record isn't completed by a torn one that is written over it: neither its header, by a block's zeroes, nor its
+/// data, by a client's that repeats a write.
+#[test]
+fn a_torn_record_is_not_completed_by_another() {
+    for (block, torn) in [(4096, 1), (4096, 8), (512, 1), (512, 2)] {
+        assert_eq!(completed_by_another(block, torn, None), (0, 0), "block {block}, sector {torn}");
+        let planted = Some(Planted::TornRevived);
+        assert_eq!(completed_by_another(block, torn, planted), (0, 2), "the test can fail: {block}, {torn}");
+    }
 }
 
 /// Fails the next write after it had its effect, and keeps the one after that from the device for ever.

@@ -6,12 +6,13 @@ use crate::look::{Step, Wanted};
 use crate::parts::cache::CacheError;
 use crate::parts::settings::{self, CacheDevice, Live};
 use crate::plan::{CacheFacts, Facts};
-use plimsoll_base::CacheMode;
+use crate::planted::{self, Mistake};
+use plimsoll_base::{CacheMode, Time};
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_pool::{GivenUp, KnownVolume, PoolPlan};
 use plimsoll_rbd::{Cluster, Image};
 use plimsoll_sched::SchedulerKind;
-use plimsoll_stack::{Layer, Offer, Stack};
+use plimsoll_stack::{Front, Layer, Offer, Stack};
 use plimsoll_store::{CreateOptions, DeviceFile, MetaStore, ROLE_MAIN, RemoteDevice, Superblock, Uuid, VolumeRecord};
 use std::path::Path;
 use std::sync::Arc;
@@ -583,6 +584,9 @@ pub fn build_stack(
     offers: Vec<Offer>,
 ) -> std::result::Result<(PoolPlan, Stack), String> {
     let plan = crate::plan::plan(config, facts, offers[plimsoll_pool::SLOW])?;
-    let stack = plimsoll_pool::build(&plan, offers).map_err(|e| e.to_string())?;
+    let mut stack = plimsoll_pool::build(&plan, offers).map_err(|e| e.to_string())?;
+    if planted::is(Mistake::RangesWhole) {
+        stack.with_layer(Time::ZERO, |f: &mut Front, _| f.set_parts(1 << 62));
+    }
     Ok((plan, stack))
 }

@@ -19,6 +19,8 @@ pub enum Mistake {
     OldestGivesWay,
     /// Connections have nothing of their own of their tenant's permits.
     NothingOwn,
+    /// Long zeroes, trims and prefetches go through the stack in one part.
+    RangesWhole,
 }
 
 /// True if the test that runs this process plants the mistake, by its name in `PLIMSOLL_TEST_MISTAKE`.

@@ -446,6 +446,60 @@ fn block_status_loops() {
     assert!(s.server.stop());
 }
 
+/// Zeroes of gigabytes in a few bytes on the wire, in a pool whose cache looks at each extent of them. The bound is a count: the
+/// other tenant's reads go between the parts.
+#[test]
+fn long_ranges() {
+    const RANGE: u32 = 512 << 20;
+    /// Of 512 extents of 8 KiB.
+    const PART: u64 = 4 * MIB;
+    let cached = CONFIG
+        .replacen(
+            "size = \"1GiB\" }\n",
+            "size = \"2GiB\" }\n[pool.cache]\nfile = \"cache.img\"\ndevice_size = \"64MiB\"\nmode = \"through\"\n",
+            1,
+        )
+        .replace(
+            "name = \"bad\"\npool = \"fast\"\nsize = \"256MiB\"",
+            "name = \"bad\"\npool = \"fast\"\nsize = \"1GiB\"",
+        );
+    let s = scene_of(&cached);
+    let mut bad = Client::once_served(&s.server.socket(), "bad");
+    let ends = [MIB - 4096, u64::from(RANGE) + 2 * MIB - 4096];
+    let odd = |at: u64| at + 4096 - 100;
+    for at in ends {
+        bad.write(at, &[7; 8192]).unwrap().unwrap();
+    }
+    let reads = || s.good.took.lock().unwrap()[0].len() as u64;
+    s.good.took();
+    let before = reads();
+    let rounds = scaled(4) as u64;
+    for _ in 0..rounds {
+        let length = (odd(ends[1]) - odd(ends[0])) as u32;
+        bad.call(Command::WriteZeroes, CommandFlags::EMPTY, odd(ends[0]), length, &[]).unwrap().unwrap();
+    }
+    let (reads, parts) = (reads() - before, rounds * u64::from(RANGE) / PART);
+    println!("{reads} reads of another tenant beside {parts} parts of zeroes");
+    assert!(reads * 8 >= parts, "{reads} reads beside zeroes of {parts} parts");
+    for (at, zeroes) in [(ends[0], 4096 - 100..8192), (ends[1], 0..4096 - 100)] {
+        let found = bad.read(at, 8192).unwrap().unwrap();
+        let right = |(n, b): (usize, &u8)| *b == if zeroes.contains(&n) { 0 } else { 7 };
+        assert!(found.iter().enumerate().all(right), "at {at}");
+    }
+    // A flood of them by a client that leaves.
+    let ranges: Vec<u8> = (0..1000).flat_map(|n| header(6, n, n % 8 * MIB, u64::from(RANGE))).collect();
+    let flood = quick(&s.server.socket(), "bad", &ranges).unwrap();
+    let mut first = &flood;
+    first.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    first.read_exact(&mut [0; 16]).expect("one of them is answered");
+    resident_is_below(&s.server, s.before + 100 * MIB, "1000 ranges of 512 MiB");
+    drop((flood, bad));
+    wait_for_connections(&s.server, |n| n == 1);
+    resident_is_below(&s.server, s.before + 60 * MIB, "after they have gone");
+    drop(s.good);
+    assert!(s.server.stop());
+}
+
 /// Connects and says nothing, over and over, until told to stop.
 fn flood(socket: PathBuf, stop: Arc<AtomicBool>, came: Arc<AtomicUsize>) {
     let mut kept = std::collections::VecDeque::new();
@@ -553,7 +607,7 @@ fn the_operator_gets_in() {
 }
 
 /// Mistakes, each with the test that is there for it and a part of what that says.
-const PLANTED: [(&str, &str, &str); 7] = [
+const PLANTED: [(&str, &str, &str); 8] = [
     ("PermitsUntilDone", "idle_and_deaf_clients", "permits of 200 clients that don't read: "),
     ("PayloadsLost", "abandoned_writes", " abandoned writes: "),
     ("StackOverfilled", "a_full_pool_and_a_client_that_leaves_it", "comes when the stack is full"),
@@ -561,6 +615,7 @@ const PLANTED: [(&str, &str, &str); 7] = [
     ("StatusOnPool", "block_status_loops", "block status takes "),
     ("OldestGivesWay", "silent_connections", " clients "),
     ("NothingOwn", "deaf_clients_of_the_same_tenant", "the tenant isn't served"),
+    ("RangesWhole", "long_ranges", " reads beside zeroes of "),
 ];
 
 /// Runs one test in a process of its own, with a mistake planted or none. What it panicked with, if it did.

@@ -12,6 +12,7 @@ use plimsoll_logs::{Layout as LogsLayout, Logs};
 use plimsoll_sched::admission::Admission;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_stack::ranges::RANGE_BYTES;
 use plimsoll_stack::{Front, Layer, Map, Offer, Stack};
 use plimsoll_throttle::Throttle;
 
@@ -28,6 +29,10 @@ pub const UNLIMITED: Offer =
 
 /// Bytes of a page in memory.
 const PAGE_BYTES: u64 = 4096;
+/// Pages of the longest trim or zeroes that a page cache takes without keeping others waiting: it looks at each.
+const RANGE_PAGES: u64 = 4096;
+/// The same in bytes of a modelled drive, which is busy for their time.
+const MODEL_RANGE_BYTES: u64 = 16 << 20;
 
 /// Builds the model of a plan before a device of this size.
 pub type Models<'a> = dyn FnMut(&ModelPlan, u64) -> Result<AnyModel, BadPlan> + 'a;
@@ -64,7 +69,14 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
     if *throttle {
         w.chain("throttle", Box::new(Throttle::new()));
     }
-    w.chain("front", Box::new(Front::new()));
+    let parts = [
+        cache.map(|c| c.shape.range_bytes()),
+        memory.as_ref().map(|_| RANGE_PAGES * PAGE_BYTES),
+        logs.as_ref().map(|_| plimsoll_logs::config::RANGE_BYTES),
+        model.as_ref().map(|_| MODEL_RANGE_BYTES),
+    ];
+    let parts = parts.into_iter().flatten().fold(RANGE_BYTES, u64::min);
+    w.chain("front", Box::new(Front::new().with_parts(parts)));
     if let Some(config) = cores {
         config.check().map_err(BadPlan)?;
         w.chain("cores", Box::new(Cores::new(config.clone())));

@@ -14,7 +14,7 @@ use plimsoll_pool::{
 use plimsoll_sched::admission::AdmissionConfig;
 use plimsoll_sched::room::RoomConfig;
 use plimsoll_sched::{SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{Map, Offer, Stack};
+use plimsoll_stack::{Front, Map, Offer, Stack};
 
 const GIB: u64 = 1 << 30;
 
@@ -88,6 +88,22 @@ fn layers_are_in_their_order_whatever_is_left_out() {
         let chain: Vec<&str> = all.iter().take(10).copied().filter(|name| found.contains(name)).collect();
         assert_eq!(found[..chain.len()], chain, "left out {leave_out:07b}");
     }
+}
+
+/// Layers that look at each extent or page of a range get shorter parts.
+#[test]
+fn the_parts_of_ranges_suit_the_layers() {
+    let parts = |plan: &PoolPlan| build(plan, offers()).unwrap().layer::<Front>().expect("a front").parts();
+    assert_eq!(parts(&PoolPlan::new()), 64 << 20);
+    assert_eq!(parts(&PoolPlan { memory: whole().memory, ..PoolPlan::new() }), 16 << 20);
+    assert_eq!(parts(&PoolPlan { model: whole().model, ..PoolPlan::new() }), 16 << 20);
+    assert_eq!(parts(&PoolPlan { logs: whole().logs, ..PoolPlan::new() }), 8 << 20);
+    let cached = |extent_bytes: u32| {
+        let cache = whole().cache.map(|c| CachePlan { shape: CacheShape { extent_bytes, ..c.shape }, ..c });
+        PoolPlan { cache, ..PoolPlan::new() }
+    };
+    assert_eq!([8 << 10, 32 << 10, 128 << 10].map(|bytes| parts(&cached(bytes))), [4 << 20, 16 << 20, 64 << 20]);
+    assert_eq!(parts(&whole()), 4 << 20);
 }
 
 /// A change by name changes that layer and nothing else: every port leads where it led.

@@ -5,11 +5,17 @@
 //! both read. A write that isn't a multiple of the block becomes a read-modify-write, which is safe because the whole blocks
 //! are serialised. Requests that wait here for an overlap are declared below and count in every forecast.
 //!
+//! Long ranges (trims, zeroes, prefetches) go below in parts, one after the other, at the pace of [`crate::ranges`]. The whole
+//! range stays serialised until the last part has ended. The first part that fails ends the request, and the rest isn't begun.
+//! Neither is the rest of a request that is withdrawn, or whose pool ends. The rest isn't declared: whatever comes later reaches
+//! the layers below before it.
+//!
 //! It also keeps the rule of the failed flush: after one, every later flush fails until recovery. The rule is kept for
 //! the whole pool, which is stricter than per volume: the kernel reports a lost write to one flush only, and the
 //! volumes share the device.
 
 use crate::layer::{Actions, Forecast, Layer, Offer, Port, Ports};
+use crate::ranges::{Next, Parts, Ranges, State};
 use plimsoll_base::{
     BufMut, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
 };
@@ -33,8 +39,10 @@ pub struct Front {
     /// Index of each entry by its request's id: a client that leaves withdraws thousands.
     places: Places,
     filter: RangeFilter,
+    ranges: Ranges,
     waiting: usize,
     flush_failed: bool,
+    stopping: bool,
     /// Moving averages of service time below, in nanoseconds. The first index separates reads from all other operations. The
     /// second separates requests that went down at once from those that had waited here: these follow a change at the same
     /// address and so have another cost.
@@ -51,6 +59,12 @@ struct Entry {
     /// `head`'s range widened to whole blocks: what is serialised.
     from: u64,
     to: u64,
+    /// The part of `from..to` that was passed on last: nothing yet, all of it, or a part of a range.
+    part: (u64, u64),
+    /// The id of that part, if it was passed on as it is.
+    part_id: IoId,
+    /// Its client doesn't want it any more: the rest isn't begun.
+    is_withdrawn: bool,
     /// Number of earlier conflicting requests that must end first.
     blockers: u32,
     /// Requests that wait for this one: their place and id.
@@ -64,6 +78,8 @@ struct Entry {
 
 enum Phase {
     Waiting,
+    /// A range whose next part waits for its turn.
+    Due,
     /// Sent below as it is (or widened, for an unaligned read).
     Passed,
     /// Reading the blocks that the client changes in part: the first and the last.
@@ -97,10 +113,29 @@ impl Front {
             entries: Slab::new(),
             places: Places::default(),
             filter: RangeFilter::new(),
+            ranges: Ranges::default(),
             waiting: 0,
             flush_failed: false,
+            stopping: false,
             lately_ns: [[0; 2]; 2],
         }
+    }
+
+    /// Passes ranges on in parts of at most `bytes`, instead of [`crate::ranges::RANGE_BYTES`]: a power of two.
+    #[must_use]
+    pub fn with_parts(mut self, bytes: u64) -> Front {
+        self.set_parts(bytes);
+        self
+    }
+
+    /// See [`Front::with_parts`].
+    pub fn set_parts(&mut self, bytes: u64) {
+        self.ranges.parts = Parts::of(bytes).in_blocks(self.block_bytes);
+    }
+
+    /// Returns the longest part of a range.
+    pub fn parts(&self) -> u64 {
+        self.ranges.parts.bytes
     }
 
     /// Adds a volume or changes its size or mode.
@@ -167,15 +202,77 @@ impl Front {
         [first_partial.then_some(first * b), last_partial.then_some(last * b)]
     }
 
-    /// Sends an entry below that nothing blocks.
+    /// Sends an entry below that nothing blocks. A range's turn comes in [`Front::pass_ranges`].
     fn dispatch(&mut self, now: Time, at: usize, was_waiting: bool, out: &mut Actions) {
-        (self.entries[at].passed_at, self.entries[at].has_waited) = (now, was_waiting);
+        let e = &mut self.entries[at];
+        (e.passed_at, e.has_waited) = (now, was_waiting);
+        if e.head.op.is_range() {
+            if was_waiting {
+                out.retract(0, e.head.id);
+            }
+            e.phase = Phase::Due;
+            return self.ranges.enter(e.head.tenant, (at, e.head.id));
+        }
+        e.part = (e.from, e.to);
+        self.pass(at, was_waiting, out);
+    }
+
+    /// Passes on what is due of ranges: their next parts, as their pace allows.
+    fn pass_ranges(&mut self, now: Time, out: &mut Actions) {
+        while !self.ranges.is_idle() {
+            // Put back at once: those that wait are asked meanwhile.
+            let mut ranges = std::mem::take(&mut self.ranges);
+            let parts = ranges.parts;
+            let next = ranges.next(now, |which| self.state_of(which, parts));
+            self.ranges = ranges;
+            match next {
+                Next::Pass((at, _)) => {
+                    let e = &mut self.entries[at];
+                    e.part = (e.part.1, parts.end(e.part.1, e.to));
+                    self.pass(at, false, out);
+                }
+                Next::End((at, _)) => {
+                    let why = self.must_end(&self.entries[at], parts).expect("asked just now");
+                    self.finish(now, at, Outcome::Failed(why), Data::Absent, out);
+                }
+                Next::Wait(until) => {
+                    if until.is_set() {
+                        out.wake_at(until);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// State of a range that waits for its turn, unless it was withdrawn meanwhile.
+    fn state_of(&self, (at, id): (usize, IoId), parts: Parts) -> State {
+        match self.entries.get(at).filter(|e| e.head.id == id) {
+            None => State::Gone,
+            Some(e) if self.must_end(e, parts).is_some() => State::Over,
+            Some(e) => State::Has(parts.end(e.part.1, e.to) - e.part.1),
+        }
+    }
+
+    /// Returns why a range's next part isn't begun, if it isn't.
+    fn must_end(&self, e: &Entry, parts: Parts) -> Option<IoError> {
+        let is_cut = e.part.1 > e.from || parts.end(e.from, e.to) < e.to;
+        if self.stopping && is_cut {
+            return Some(IoError::Unavailable);
+        }
+        // Its volume may have been deleted since it came, or a flush may have failed.
+        self.validate(&e.head).err()
+    }
+
+    /// Passes on the part of an entry that is next.
+    fn pass(&mut self, at: usize, was_waiting: bool, out: &mut Actions) {
         let b = self.block_bytes;
-        let e = &self.entries[at];
-        let (head, from, to) = (e.head, e.from, e.to);
-        let aligned = head.offset == from && head.end() == to;
-        match head.op {
+        let e = &mut self.entries[at];
+        let (from, to) = e.part;
+        let aligned = e.head.offset <= from && to <= e.head.end();
+        match e.head.op {
             Op::Write | Op::WriteZeroes if !aligned => {
+                let head = cut(&e.head, from, to);
                 if was_waiting {
                     out.retract(0, head.id);
                 }
@@ -190,10 +287,14 @@ impl Front {
                 }
                 self.entries[at].phase = Phase::Reading { outstanding, failed: None, edges: [None, None] };
             }
+            _ if (from, to) != (e.from, e.to) => {
+                let part = out.piece(&e.head, e.head.op, from, to - from, at as u64);
+                (e.phase, e.part_id) = (Phase::Passed, part.id);
+                out.submit(0, part);
+            }
             _ => {
-                let e = &mut self.entries[at];
                 e.phase = Phase::Passed;
-                let mut io = Io::new(head, std::mem::take(&mut e.data));
+                let mut io = Io::new(e.head, std::mem::take(&mut e.data));
                 (io.head.tag, io.head.offset, io.head.len) = (at as u64, from, to - from);
                 out.submit(0, io);
             }
@@ -204,7 +305,8 @@ impl Front {
     fn write_merged(&mut self, at: usize, out: &mut Actions) {
         let b = self.block_bytes;
         let e = &mut self.entries[at];
-        let (head, from, to) = (e.head, e.from, e.to);
+        let (from, to) = e.part;
+        let head = cut(&e.head, from, to);
         let Phase::Reading { edges, .. } = &mut e.phase else { unreachable!("only after reading") };
         let edges = std::mem::take(edges);
         let data = std::mem::take(&mut e.data);
@@ -248,10 +350,29 @@ impl Front {
         }
     }
 
+    /// Takes the end of what was passed on of an entry: the whole of it, or a part of a range.
+    fn part_ended(&mut self, now: Time, at: usize, outcome: Outcome, data: Data, out: &mut Actions) {
+        let e = &mut self.entries[at];
+        if e.head.op.is_range() {
+            let (tenant, id, (from, to)) = (e.head.tenant, e.head.id, e.part);
+            self.ranges.ended(tenant, to - from);
+            if outcome.is_done() && to < e.to {
+                if e.is_withdrawn {
+                    return self.finish(now, at, Outcome::Failed(IoError::Cancelled), Data::Absent, out);
+                }
+                e.phase = Phase::Due;
+                return self.ranges.go_on(tenant, (at, id));
+            }
+        }
+        self.finish(now, at, outcome, data, out);
+    }
+
     /// Ends an entry and lets go what waited for it.
     fn finish(&mut self, now: Time, at: usize, outcome: Outcome, data: Data, out: &mut Actions) {
         let e = self.entries.remove(at);
-        if outcome.is_done() && e.head.op != Op::Flush {
+        // A range that was cut went at a pace of its own.
+        let whole = e.part == (e.from, e.to);
+        if outcome.is_done() && e.head.op != Op::Flush && whole {
             let lately = &mut self.lately_ns[usize::from(e.head.op != Op::Read)][usize::from(e.has_waited)];
             *lately = *lately - (*lately >> LATELY_SHIFT) + (now.since(e.passed_at).as_nanos() >> LATELY_SHIFT);
         }
@@ -316,6 +437,7 @@ impl Layer for Front {
 
     fn start(&mut self, _now: Time, below: &[Offer], _out: &mut Actions) {
         self.block_bytes = u64::from(below[0].block_bytes);
+        self.ranges.parts = self.ranges.parts.in_blocks(self.block_bytes);
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
@@ -368,6 +490,9 @@ impl Layer for Front {
             data: io.into_data(),
             from,
             to,
+            part: (from, from),
+            part_id: head.id,
+            is_withdrawn: false,
             blockers: 0,
             dependents: Vec::new(),
             phase: Phase::Waiting,
@@ -392,9 +517,14 @@ impl Layer for Front {
         self.places.add(head.id, at, &self.entries);
         if blocked {
             self.waiting += 1;
-            out.declare(0, head);
+            // Others' requests pass between the parts of a range.
+            let first = if head.op.is_range() { cut(&head, from, self.ranges.parts.end(from, to)) } else { head };
+            out.declare(0, first);
         } else {
             self.dispatch(now, at, false, out);
+            if head.op.is_range() {
+                self.pass_ranges(now, out);
+            }
         }
     }
 
@@ -409,7 +539,7 @@ impl Layer for Front {
         let e = &mut self.entries[at];
         e.dispatched_at = e.dispatched_at.min(c.dispatched_at);
         match &mut e.phase {
-            Phase::Waiting => unreachable!("nothing was sent below for a waiting request"),
+            Phase::Waiting | Phase::Due => unreachable!("nothing was sent below for a waiting request"),
             Phase::Passed => {
                 let (head, from, to) = (e.head, e.from, e.to);
                 let narrowed = head.offset != from || head.end() != to;
@@ -424,7 +554,7 @@ impl Layer for Front {
                     (Outcome::Done, _) => c.io.into_data(),
                     _ => Data::Absent,
                 };
-                self.finish(now, at, outcome, data, out);
+                self.part_ended(now, at, outcome, data, out);
             }
             Phase::Reading { outstanding, failed, edges } => {
                 *outstanding -= 1;
@@ -434,7 +564,7 @@ impl Layer for Front {
                 }
                 match (*outstanding, *failed) {
                     (0, None) => self.write_merged(at, out),
-                    (0, Some(err)) => self.finish(now, at, Outcome::Failed(err), Data::Absent, out),
+                    (0, Some(err)) => self.part_ended(now, at, Outcome::Failed(err), Data::Absent, out),
                     _ => {}
                 }
             }
@@ -445,10 +575,15 @@ impl Layer for Front {
                 }
                 if *outstanding == 0 {
                     let outcome = failed.map_or(Outcome::Done, Outcome::Failed);
-                    self.finish(now, at, outcome, Data::Absent, out);
+                    self.part_ended(now, at, outcome, Data::Absent, out);
                 }
             }
         }
+        self.pass_ranges(now, out);
+    }
+
+    fn wake(&mut self, now: Time, out: &mut Actions) {
+        self.pass_ranges(now, out);
     }
 
     fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
@@ -459,10 +594,21 @@ impl Layer for Front {
                 out.retract(0, id);
                 self.finish(now, at, Outcome::Failed(IoError::Cancelled), Data::Absent, out);
             }
-            Phase::Passed => out.cancel(0, id),
+            Phase::Due => self.finish(now, at, Outcome::Failed(IoError::Cancelled), Data::Absent, out),
+            Phase::Passed => {
+                self.entries[at].is_withdrawn = true;
+                out.cancel(0, self.entries[at].part_id);
+            }
             // Half of a read-modify-write is under way: it ends as it would have.
-            Phase::Reading { .. } | Phase::Writing { .. } => {}
+            Phase::Reading { .. } | Phase::Writing { .. } => self.entries[at].is_withdrawn = true,
         }
+        self.pass_ranges(now, out);
+    }
+
+    /// The rest of a range that was cut isn't begun.
+    fn stop(&mut self, now: Time, out: &mut Actions) {
+        self.stopping = true;
+        self.pass_ranges(now, out);
     }
 
     fn is_idle(&self) -> bool {
@@ -537,8 +683,17 @@ impl Places {
 struct RangeFilter {
     any: Box<[u32; GRANULES]>,
     changes: Box<[u32; GRANULES]>,
-    /// Requests too large to be counted granule by granule.
-    large: u32,
+    /// Requests too large to be counted granule by granule: few, as their bytes are those of permits.
+    large: Vec<Large>,
+}
+
+/// A large request under way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Large {
+    volume: VolumeKey,
+    from: u64,
+    to: u64,
+    is_change: bool,
 }
 
 const GRANULES: usize = 4096;
@@ -547,7 +702,7 @@ const LARGE_GRANULES: u64 = 64;
 
 impl RangeFilter {
     fn new() -> RangeFilter {
-        RangeFilter { any: Box::new([0; GRANULES]), changes: Box::new([0; GRANULES]), large: 0 }
+        RangeFilter { any: Box::new([0; GRANULES]), changes: Box::new([0; GRANULES]), large: Vec::new() }
     }
 
     fn granules(volume: VolumeKey, from: u64, to: u64) -> Option<impl Iterator<Item = usize>> {
@@ -560,7 +715,7 @@ impl RangeFilter {
 
     fn add(&mut self, head: &IoHead, from: u64, to: u64) {
         match RangeFilter::granules(head.volume, from, to) {
-            None => self.large += 1,
+            None => self.large.push(Large { volume: head.volume, from, to, is_change: head.op.is_change() }),
             Some(granules) => {
                 for g in granules {
                     self.any[g] += 1;
@@ -572,7 +727,11 @@ impl RangeFilter {
 
     fn remove(&mut self, head: &IoHead, from: u64, to: u64) {
         match RangeFilter::granules(head.volume, from, to) {
-            None => self.large -= 1,
+            None => {
+                let large = Large { volume: head.volume, from, to, is_change: head.op.is_change() };
+                let at = self.large.iter().position(|l| *l == large).expect("added when it came");
+                self.large.swap_remove(at);
+            }
             Some(granules) => {
                 for g in granules {
                     self.any[g] -= 1;
@@ -583,9 +742,11 @@ impl RangeFilter {
     }
 
     fn may_conflict(&self, head: &IoHead, from: u64, to: u64) -> bool {
-        let counts = if head.op.is_change() { &self.any } else { &self.changes };
+        let is_change = head.op.is_change();
+        let counts = if is_change { &self.any } else { &self.changes };
+        let overlaps = |l: &Large| (is_change || l.is_change) && l.volume == head.volume && l.from < to && from < l.to;
         match RangeFilter::granules(head.volume, from, to) {
-            Some(mut granules) => self.large > 0 || granules.any(|g| counts[g] > 0),
+            Some(mut granules) => granules.any(|g| counts[g] > 0) || self.large.iter().any(overlaps),
             None => true,
         }
     }

@@ -7,6 +7,7 @@ pub mod layer;
 pub mod map;
 pub mod message;
 mod overlaps;
+pub mod ranges;
 pub mod sim;
 pub mod stack;
 pub mod stats;

@@ -74,7 +74,12 @@ impl Recovery {
                     Slot::Ref { weu: to, sequence: target_sequence, slot: target_slot } => {
                         if to < self.layout.weus && target_slot < SLOTS_MAX {
                             let target = Loc::new(to, u32::from(e.at_unit), u32::from(e.len_units), target_slot);
+                            let is_bare = target.is_bare(extent_bytes);
                             let target = target.dup(true).dirty(h.dirty && !cleaned);
+                            let w = world.index.weu(to);
+                            if is_bare && (w.sequence != target_sequence || target_slot >= w.slots) {
+                                self.unlisted.push((to, target_sequence, target_slot, e.sum));
+                            }
                             self.load.name(key, own, target, target_sequence);
                         }
                     }
@@ -137,6 +142,7 @@ impl Recovery {
             }
             self.adopt_headers(weu, chunks, world);
         }
+        self.take_unlisted(world);
         let mut load = std::mem::replace(&mut self.load, Found::new(0));
         load.forgets_lost = self.planted(Planted::LostDuplicateForgotten);
         self.report.extents = load.extents() as u64;
@@ -171,6 +177,17 @@ impl Recovery {
             begun_at: self.begun_at,
             report: crate::status::StartReport { journal_lost, converted: self.old, ..self.report },
         })))
+    }
+
+    /// Takes the checksums of bare extents that duplicates rely on and no header lists: their own chunk's header was lost, and the
+    /// duplicate's was not. Their bytes are there, or the duplicate would be torn.
+    fn take_unlisted(&mut self, world: &mut World) {
+        for (weu, sequence, slot, sum) in std::mem::take(&mut self.unlisted) {
+            let w = world.index.weu_mut(weu);
+            if w.sequence == sequence && slot >= w.slots && !Planted::UnlistedUnsummed.is_in(self.planted) {
+                w.set_sum(slot, sum, slot + 1);
+            }
+        }
     }
 
     /// The index's own order of WEUs.

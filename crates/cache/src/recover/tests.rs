@@ -4,6 +4,7 @@ use super::*;
 use crate::chunk::Chunk;
 use crate::config::Shape;
 use crate::format::{ExtentHead, ExtentName, Packing, Record};
+use crate::index::UNIT_BYTES;
 use plimsoll_base::{Data, Span};
 use std::collections::VecDeque;
 use xxhash_rust::xxh3::xxh3_64;
@@ -71,7 +72,7 @@ impl Device {
             let name = ExtentName { volume: VOLUME, extent };
             match target {
                 Some((target, sequence)) => {
-                    let slot = chunk.add_reference(name, target, sequence, 0);
+                    let slot = chunk.add_reference(name, target, sequence, self.sum_of(target));
                     at.push(Loc::new(weu, 0, 0, slot));
                 }
                 None => {
@@ -88,6 +89,12 @@ impl Device {
             self.put(self.layout.weu_at(weu) + u64::from(from), &bytes);
         }
         at
+    }
+
+    /// The checksum of what is in a place.
+    fn sum_of(&self, at: Loc) -> u32 {
+        let from = self.layout.weu_at(at.weu()) as usize + at.at_bytes() as usize;
+        xxh3_64(&self.bytes[from..from + at.len_bytes() as usize]) as u32
     }
 
     /// Starts over a copy of the device.
@@ -195,6 +202,24 @@ fn a_chunk_that_a_power_loss_tore_is_as_if_it_had_never_been_written() {
     d.spoil(d.layout.weu_at(3) + u64::from(at[1].at_bytes()));
     found_by(&d, Planted::BelieveTornChunks, |s| s.at(5) == Some(whole[0]) && s.at(6).is_none());
     assert_eq!(d.recover(None).report().torn, 1);
+}
+
+/// Two chunks were under way. Of the first one all but the header is there, and of the second one a duplicate that relies on it.
+#[test]
+fn what_a_duplicate_relies_on_is_known_though_its_own_header_was_lost() {
+    let mut d = Device::new();
+    let listed = d.chunk(2, 1, true, &[5], None)[0];
+    let units = listed.len_bytes() / UNIT_BYTES;
+    let place = Loc::new(2, listed.at_bytes() / UNIT_BYTES - units, units, 1);
+    d.put(d.layout.weu_at(2) + u64::from(place.at_bytes()), &[9; EXTENT as usize]);
+    d.chunk(3, 2, true, &[7], Some((place, LIFE + 1)));
+    let sum = d.sum_of(place);
+    found_by(&d, Planted::UnlistedUnsummed, |s| {
+        s.at(7).is_some_and(|l| l.same_place(place)) && s.index.weu(2).sum(1) == sum && s.report().torn == 0
+    });
+    // Nor is anything else's taken for it.
+    d.chunk(3, 2, true, &[7], Some((place, LIFE + 77)));
+    assert_eq!(d.recover(None).index.weu(2).sum(1), 0);
 }
 
 /// Not if the journal says that the chunk was durable: then it is corrupt, and nothing older may stand for what it names.

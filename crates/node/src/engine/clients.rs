@@ -29,6 +29,10 @@ use std::sync::Arc;
 /// A BLOCK_STATUS takes a permit of this many bytes: few are inside at once, as each may make the file system read.
 const STATUS_BYTES: u64 = 8 << 20;
 
+/// A TRIM, WRITE_ZEROES or CACHE takes a permit of its length, and of this many bytes at most: it carries none, and goes below in
+/// parts of its own pace (`plimsoll_stack::ranges`).
+const RANGE_PERMIT_MAX: u64 = 1 << 20;
+
 /// The place of a request whose client has yet to send its payload.
 pub const CLIENT: &str = "client";
 
@@ -36,8 +40,9 @@ pub const CLIENT: &str = "client";
 fn bytes_of(request: &Request) -> u64 {
     match request.command {
         Command::Read | Command::Write => u64::from(request.length),
+        Command::Trim | Command::WriteZeroes | Command::Cache => u64::from(request.length).min(RANGE_PERMIT_MAX),
         Command::BlockStatus => STATUS_BYTES,
-        _ => 0,
+        Command::Flush | Command::Disconnect | Command::Cancel => 0,
     }
 }
 

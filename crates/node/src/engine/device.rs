@@ -242,13 +242,6 @@ impl Devices {
                 self.in_flight.insert(InFlight { device, io, dispatched_at: now, rest: Rest::Last });
                 Ok(())
             }
-            Device::File(f) if io.op == Op::Cache => {
-                let fadvise = rustix::fs::Advice::WillNeed;
-                // Advice: whether the kernel takes it changes nothing for the client.
-                let _ = rustix::fs::fadvise(&f.file, f.start + io.offset, std::num::NonZeroU64::new(io.len), fadvise);
-                self.ready.push_back((device, Completion { io, outcome: Outcome::Done, dispatched_at: now }));
-                Ok(())
-            }
             Device::File(f) => {
                 let (fd, offset, len) = (f.file.as_raw_fd(), f.start + io.offset, io.len);
                 assert!(io.end() <= f.len, "a request beyond the device: {:?}", io.head);
@@ -271,7 +264,8 @@ impl Devices {
                         let keep_allocated = own || io.op == Op::WriteZeroes && io.flags.has(IoFlags::NO_HOLE);
                         RingOp::Zero { slot, fd, offset, len, keep_allocated }
                     }
-                    Op::BlockStatus | Op::Cache => unreachable!("answered above"),
+                    Op::Cache => RingOp::Prefetch { slot, fd, offset, len },
+                    Op::BlockStatus => unreachable!("asked of another thread"),
                 };
                 self.in_flight.insert(InFlight { device, io, dispatched_at: now, rest });
                 ring.submit(op)
@@ -351,6 +345,8 @@ impl Devices {
                 }
                 Err(e) => (slot, failed(&e), Data::Absent),
             },
+            // Advice: whether the kernel takes it changes nothing for the client.
+            RingOp::Prefetch { slot, .. } => (slot, Outcome::Done, Data::Absent),
             RingOp::Recv { .. } | RingOp::Send { .. } | RingOp::Wakeup { .. } | RingOp::Announced { .. } => {
                 unreachable!("not a device's")
             }

@@ -94,6 +94,8 @@ pub enum Op {
     Sync { slot: usize, fd: RawFd },
     /// Punch a hole into a file, or zero a range and keep it allocated.
     Zero { slot: usize, fd: RawFd, offset: u64, len: u64, keep_allocated: bool },
+    /// Read a range of a file into the page cache, as far as the kernel likes.
+    Prefetch { slot: usize, fd: RawFd, offset: u64, len: u64 },
     /// Wait for another thread's call.
     Wakeup { fd: RawFd, count: Box<[u8; 8]> },
     /// Wait for a device that announces its completions at an event descriptor.
@@ -237,6 +239,11 @@ impl Ring {
                 opcode::Fallocate::new(types::Fd(*fd), *len)
                     .offset(*offset)
                     .mode(how | libc::FALLOC_FL_KEEP_SIZE)
+                    .build()
+            }
+            Op::Prefetch { fd, offset, len, .. } => {
+                opcode::Fadvise::new(types::Fd(*fd), *len as libc::off_t, libc::POSIX_FADV_WILLNEED)
+                    .offset(*offset)
                     .build()
             }
             Op::Wakeup { fd, count } | Op::Announced { fd, count, .. } => {

@@ -177,9 +177,12 @@ impl Layer for Breaker {
     }
 }
 
+/// The longest part of a range over a `Server`.
+pub const PART: u64 = 16 << 20;
+
 /// A front over `layers` over a `Server`, with one volume of 1 TiB.
 pub fn over_server(layers: Vec<Box<dyn Layer>>) -> sim::SimPool {
-    let mut all: Vec<Box<dyn Layer>> = vec![Box::new(Front::new())];
+    let mut all: Vec<Box<dyn Layer>> = vec![Box::new(Front::new().with_parts(PART))];
     all.extend(layers);
     all.push(Box::new(Server::default()));
     let n = all.len();
@@ -199,8 +202,9 @@ pub fn over_server(layers: Vec<Box<dyn Layer>>) -> sim::SimPool {
 
 /// A front and a map over a faulty disk; the volume of `size` bytes lies in two extents, so that requests cross.
 pub fn over_disk(size: u64, disk: sim::SimDisk) -> sim::SimPool {
-    let mut pool =
-        sim::SimPool::chain(StackConfig::default(), vec![Box::new(Front::new()), Box::new(Map::new())], vec![disk]);
+    // Ranges of a few blocks are long ones.
+    let front = Box::new(Front::new().with_parts(2048));
+    let mut pool = sim::SimPool::chain(StackConfig::default(), vec![front, Box::new(Map::new())], vec![disk]);
     let half = (size / 2).next_multiple_of(512);
     pool.with_layer(|f: &mut Front, _| {
         f.set_volume(VOL, FrontVolume { size_bytes: size, read_only: false });
