@@ -139,6 +139,8 @@ pub enum Planted {
     UnlistedUnsummed,
     /// BLOCK_STATUS is the slow device's answer, whatever only the cache has.
     StatusFromBelow,
+    /// A change that finds no room goes through before the journal says that the cached copy is dead.
+    DivertAtOnce,
 }
 
 impl Planted {
@@ -153,6 +155,9 @@ impl Planted {
 
     /// That shows when devices fail and the operator has flushes served again.
     pub const OF_RECOVERED_FLUSHES: Planted = Planted::FlushWhenBroken;
+
+    /// That shows when the slow device has no space.
+    pub const OF_FULL: Planted = Planted::DivertAtOnce;
 
     /// That shows when a volume is given up while it is written back.
     pub const OF_GIVE_UP: Planted = Planted::OvertakeWriteBack;

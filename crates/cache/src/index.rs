@@ -358,9 +358,14 @@ impl Index {
         if weu == NONE {
             return None;
         }
+        self.begin_eviction_of(weu);
+        Some(weu)
+    }
+
+    /// Full WEU `weu` is leaving from now on, whenever it was used.
+    pub fn begin_eviction_of(&mut self, weu: u32) {
         self.unlink(weu);
         self.weus[weu as usize].state = WeuState::Leaving;
-        Some(weu)
     }
 
     /// A leaving WEU's extents go: `entries` are what its header lists, by slot; if it's not all that it had, its contents are looked

@@ -10,13 +10,16 @@
 //! corrupt.
 //!
 //! NVRAM of version 1 has one ring, which takes all of it, and no number below which all records are whole. Its records are moved on to
-//! the device under the rules of version 1. Then a ring of this version begins.
+//! the device under the rules of version 1. Then a ring of this version begins. NVRAM with records of a later version is refused: they
+//! may be all that there is of a write.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"NVR2");
 const MAGIC_1: u32 = u32::from_le_bytes(*b"NVR1");
+/// The version in a magic is a digit after these bytes. Length, salt and checksum of a record are at the same place in each version.
+const MAGIC_BEGINS: &[u8; 3] = b"NVR";
 /// Bytes before a record's data.
 const RECORD_HEAD_BYTES: usize = 64;
 const SUM_AT: usize = 40;
@@ -85,6 +88,14 @@ impl Record {
     fn bytes(&self, block_bytes: u32) -> u64 {
         (RECORD_HEAD_BYTES + self.data.len()).next_multiple_of(block_bytes as usize) as u64
     }
+}
+
+/// The version of a whole record that begins here, if it is of a version that this program doesn't know.
+fn unknown_version(b: &[u8], salt: u64) -> Option<char> {
+    let magic: [u8; 4] = b.get(..4)?.try_into().expect("four bytes");
+    let version = magic.strip_prefix(MAGIC_BEGINS)?[0];
+    let is_unknown = version.is_ascii_alphanumeric() && !b"12".contains(&version);
+    (is_unknown && Record::decode(b, salt, u32::from_le_bytes(magic), false).is_some()).then_some(char::from(version))
 }
 
 /// Options of reading a ring; anything but the default is a planted mistake.
@@ -220,9 +231,14 @@ impl Ring {
     /// Takes over what the NVRAM has: the records that count, in order. Ranges of `read` that couldn't be read are in `lost`.
     ///
     /// # Errors
-    /// If one is missing that was acknowledged, or may be.
+    /// If one is missing that was acknowledged, or may be, or if one is of an unknown version.
     pub(crate) fn recover(&mut self, read: &[u8], lost: &[(u64, u64)], how: Reading) -> Result<Vec<Record>, String> {
         let (block, half) = (self.block_bytes as usize, self.bytes);
+        if let Some(version) = (0..read.len()).step_by(block).find_map(|i| unknown_version(&read[i..], self.salt)) {
+            return Err(format!(
+                "the NVRAM is of version {version}, this program knows 1 and 2: use the program that wrote it"
+            ));
+        }
         let mut found: BTreeMap<u64, Record> = BTreeMap::new();
         for copy in 0..if how.one_copy { 1 } else { 2 } {
             let from = (copy * half) as usize;
@@ -411,6 +427,27 @@ mod tests {
         let fourth = ring.record(0, &[4; 100]).unwrap();
         put(&mut memory, &mut ring, 4, &fourth);
         assert_eq!(recover(&memory, &[]).unwrap(), [vec![1; 100], vec![3; 100], vec![4; 100]]);
+    }
+
+    /// A record of a later version, in either copy, is never taken for an empty ring; one of another salt is not this cache's.
+    #[test]
+    fn a_record_of_an_unknown_version_is_refused_by_name() {
+        let magic = u32::from_le_bytes(*b"NVR3");
+        let record = |salt| {
+            Record { number: 1, first: 1, offset: 0, data: vec![1; 100], whole: 1, at: 0 }.encode(salt, BLOCK, magic)
+        };
+        for at in [0, 512, BYTES as usize / 2] {
+            let recovered = |salt, rotted| {
+                let mut memory = vec![0; BYTES as usize];
+                memory[at..at + 512].copy_from_slice(&record(salt));
+                memory[at + 100] ^= rotted;
+                Ring::new(BYTES, BLOCK, 7).recover(&memory, &[], Reading::default())
+            };
+            let refused = recovered(7, 0).unwrap_err();
+            assert!(refused.contains("version 3") && refused.contains("use the program"), "{refused}");
+            assert_eq!(recovered(8, 0), Ok(Vec::new()), "another salt");
+            assert_eq!(recovered(7, 1), Ok(Vec::new()), "a version that is damage");
+        }
     }
 
     /// Version 1 under its own rules; then a ring of this version, and at no instant do old records count again.

@@ -88,6 +88,8 @@ pub struct Policy {
     unnamed: Vec<Key>,
     /// WEUs that are mostly names.
     of_names: BTreeSet<u32>,
+    /// Extents whose content is in each place of a deduplicated extent cache.
+    sharers: BTreeMap<u32, BTreeSet<Key>>,
     next: u64,
     counters: PolicyCounters,
     /// Requests to the device, if a caller asked for them.
@@ -115,6 +117,7 @@ impl Policy {
             names: BTreeMap::new(),
             unnamed: Vec::new(),
             of_names: BTreeSet::new(),
+            sharers: BTreeMap::new(),
             next: 1,
             counters,
             done: None,
@@ -176,12 +179,8 @@ impl Policy {
         let was = self.index.find(key);
         if let Some(loc) = was
             && self.config.unit == Unit::Extent
-            && self.config.fingerprints_percent == 0
         {
-            // In its place.
-            self.index.touch(loc.weu());
-            self.counters.inserted += 1;
-            self.do_to_device(FastIo::Write(u64::from(loc.weu()) * self.unit_bytes(), self.unit_bytes()));
+            self.write_extent(key, loc.weu(), content);
             return true;
         }
         self.index.remove(key);
@@ -190,19 +189,58 @@ impl Policy {
         was.is_some()
     }
 
+    /// A write of an extent that has a place of its own: there, unless others share the place, or the content is somewhere else.
+    fn write_extent(&mut self, key: Key, place: u32, content: u128) {
+        let Some(fp) = self.fingerprint(content) else {
+            self.index.touch(place);
+            self.counters.inserted += 1;
+            return self.do_to_device(FastIo::Write(u64::from(place) * self.unit_bytes(), self.unit_bytes()));
+        };
+        let found = self.index.find_content(fp).map(Loc::weu);
+        if found == Some(place) {
+            // The same content once more.
+            self.index.touch(place);
+            (self.counters.inserted, self.counters.duplicates) =
+                (self.counters.inserted + 1, self.counters.duplicates + 1);
+            return;
+        }
+        self.index.remove(key);
+        let sharers = self.sharers.get_mut(&place).expect("a place in use has a sharer");
+        sharers.remove(&key);
+        if sharers.is_empty() {
+            // Free now, so the next extent that needs a place takes this one: the content, if it is nowhere else.
+            self.index.begin_eviction_of(place);
+            self.leave(place);
+            if found.is_some() {
+                self.do_to_device(FastIo::Evict(u64::from(place) * self.unit_bytes(), self.unit_bytes()));
+            }
+        }
+        self.insert(key, content);
+    }
+
+    fn fingerprint(&self, content: u128) -> Option<Fingerprint> {
+        (self.config.fingerprints_percent > 0).then_some([content as u64, (content >> 64) as u64])
+    }
+
     fn insert(&mut self, key: Key, content: u128) {
         self.counters.inserted += 1;
-        let fp = (self.config.fingerprints_percent > 0).then_some([content as u64, (content >> 64) as u64]);
+        let fp = self.fingerprint(content);
         if let Some(loc) = fp.and_then(|fp| self.index.find_content(fp)) {
             self.counters.duplicates += 1;
             self.index.touch(loc.weu());
             self.index.set(key, loc.dup(true));
+            if self.config.unit == Unit::Extent {
+                self.sharers.entry(loc.weu()).or_default().insert(key);
+            }
             return self.name(key);
         }
         let (loc, weu) = match self.config.unit {
             Unit::Extent => {
                 let weu = self.begin();
                 self.fill(weu);
+                if fp.is_some() {
+                    self.sharers.insert(weu, BTreeSet::from([key]));
+                }
                 (Loc::new(weu, 0, self.config.extent_bytes / UNIT_BYTES, 0), weu)
             }
             Unit::Weu(_) => self.append(content),
@@ -296,7 +334,18 @@ impl Policy {
             return weu;
         }
         let old = self.index.begin_eviction(0).expect("a cache has at least two WEUs");
+        self.leave(old);
+        let share = self.index.files() / self.index.weus().len().max(1);
+        self.index.sweep(64 + 2 * share);
+        self.counters.evicted += 1;
+        self.do_to_device(FastIo::Evict(u64::from(old) * self.unit_bytes(), self.unit_bytes()));
+        self.index.take_free(0, self.next, false).expect("just freed")
+    }
+
+    /// A WEU that is leaving is free again.
+    fn leave(&mut self, old: u32) {
         self.of_names.remove(&old);
+        self.sharers.remove(&old);
         let entries = self.headers.remove(&old).unwrap_or_default();
         for (slot, key, _) in &entries {
             if let Some(key) = key.filter(|k| self.names.get(k) == Some(&(old, *slot))) {
@@ -306,10 +355,58 @@ impl Policy {
         }
         self.index.retire(old, entries.into_iter());
         self.index.free(old);
-        let share = self.index.files() / self.index.weus().len().max(1);
-        self.index.sweep(64 + 2 * share);
-        self.counters.evicted += 1;
-        self.do_to_device(FastIo::Evict(u64::from(old) * self.unit_bytes(), self.unit_bytes()));
-        self.index.take_free(0, self.next, false).expect("just freed")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extents(places: u64) -> Policy {
+        let mut policy = Policy::new(PolicyConfig {
+            cache_bytes: places * 8192,
+            extent_bytes: 8192,
+            unit: Unit::Extent,
+            compress: false,
+            fingerprints_percent: 100,
+        });
+        policy.take_done();
+        policy
+    }
+
+    fn key(n: u64) -> Key {
+        Key::new(0, n)
+    }
+
+    /// A deduplicated extent that shares its place with nobody is written in that place, and reads find the new content as a duplicate.
+    #[test]
+    fn an_extent_alone_in_its_place_is_overwritten_there() {
+        let mut p = extents(2);
+        p.read(key(1), 100);
+        let [FastIo::Write(place, _)] = p.take_done()[..] else { panic!("one write") };
+        assert!(p.write(key(1), 200));
+        assert_eq!(p.take_done(), [FastIo::Write(place, 8192)], "in the same place");
+        assert!(!p.write(key(2), 200), "not cached before");
+        assert_eq!((p.take_done(), p.counters().duplicates), (vec![], 1), "the new content is known, ");
+        p.write(key(3), 100);
+        assert_eq!(p.take_done().len(), 1, "and the old one isn't any more");
+    }
+
+    /// A place that others share keeps its content. One that nobody shares any more is free at once: nothing useful is evicted for it.
+    #[test]
+    fn a_shared_place_keeps_its_content_until_the_last_one_leaves() {
+        let mut p = extents(2);
+        p.read(key(1), 100);
+        p.read(key(2), 100);
+        assert!(p.write(key(1), 200) && p.read(key(2), 100), "2 still has the old content");
+        p.take_done();
+        // 2 joins 1: the place of the old content is free, and 3 takes it.
+        assert!(p.write(key(2), 200));
+        p.read(key(3), 300);
+        assert!(
+            p.read(key(1), 200) && p.read(key(2), 200) && p.read(key(3), 300),
+            "all three are cached in two places"
+        );
+        assert!(matches!(p.take_done()[..], [FastIo::Evict(a, _), FastIo::Write(b, _)] if a == b));
     }
 }

@@ -10,6 +10,7 @@
 //! A volume is *halted* while nothing of it can be written. Then only a few of its extents are tried every second, so that
 //! those of other volumes are written back meanwhile.
 
+use crate::config::Planted;
 use crate::evict::Evict;
 use crate::index::Key;
 use crate::layer::Cache;
@@ -228,7 +229,7 @@ impl Cache {
         o.touched.push((key, was_cached));
         let range = (from, from + len);
         // As a change that goes through from the beginning: no start may find the older copy.
-        match self.durability.has_record(needs) {
+        match self.durability.has_record(needs) || self.planted(Planted::DivertAtOnce) {
             true => self.send_range(op, range, out),
             false => self.diverted.push(Diverted { needs, op, range }),
         }

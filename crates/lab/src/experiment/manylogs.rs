@@ -251,7 +251,7 @@ pub struct TraceMixes;
 
 const LOGGED_MAX: u64 = 256 << 10;
 
-fn is_small_write(r: &TraceRecord) -> bool {
+pub(crate) fn is_small_write(r: &TraceRecord) -> bool {
     r.op == TraceOp::Write && r.len <= LOGGED_MAX
 }
 

@@ -1,7 +1,8 @@
 //! Emptying logs: ML-E10 (how long a lazy checkpoint takes, and what it saves), ML-E13 (how large the MTL table gets), and
 //! eight hours without an off-hours window.
 
-use crate::experiment::manylogs::{DEVICE, mean_ms, replay, swapping};
+use crate::experiment::manylogs::{DEVICE, is_small_write, mean_ms, replay, swapping};
+use crate::experiment::traces::busy_s;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use plimsoll_base::{Span, Time};
 use plimsoll_logs::LogsControl;
@@ -65,7 +66,8 @@ impl Experiment for LazyCheckpoint {
             "the paper's ten production traces can't be had: these recorded ones are used, cloudphysics at half and ycsb-ext4 at a quarter \
              of its speed; a trace of less than an hour is used whole"
                 .into(),
-            "the paper: less than 1 s to 117 s; 2 to 86 % of block writes saved; a table of 2 KB to 11 MB. Ours is of extents of 32 bytes"
+            "the paper: less than 1 s to 117 s; 2 to 86 % of block writes saved; a table of 2 KB to 11 MB. Ours is of extents of 32 bytes. Times and \
+             tables grow with a trace's writes, and ours has far fewer: judged are ratios, which don't"
                 .into(),
             "MLB-256; neither swaps nor cleaning in idle time move anything home before".into(),
         ]
@@ -78,10 +80,13 @@ impl Experiment for LazyCheckpoint {
                 row("checkpoint", "s")
                     .beside(117.0)
                     .note("the paper's longest, of far larger traces: nothing to judge by"),
+                row("checkpoint over the same writes made in place, one after the other", "%")
+                    .goal(Check::AtMost(100.0))
+                    .note("whatever the trace's size: an hour's delay must not cost more disk time than it saves"),
                 row("of that reading logs", "s"),
                 row("of that writing home", "s"),
                 row("I/Os saved by merging and overwrites", "%"),
-                row("block writes saved by overwrites", "%"),
+                row("block writes saved by overwrites", "%").reproduces_range(2.0, 86.0),
                 row("MTL table", "KB")
                     .beside(11_000.0)
                     .note("ML-E13: the paper's largest, of far larger traces: nothing to judge by"),
@@ -94,7 +99,7 @@ impl Experiment for LazyCheckpoint {
         let mut sample = Sample::default();
         for (file, _, slower) in TRACES {
             let Some(all) = read(inputs, file)? else {
-                sample.values.extend([None; 7]);
+                sample.values.extend([None; 8]);
                 continue;
             };
             let mut records = busiest_hour(all, slower);
@@ -114,11 +119,14 @@ impl Experiment for LazyCheckpoint {
                 pool.stack.wake(at);
             }
             let report = logs(&pool).counters.last_clean.unwrap_or_default();
+            records.retain(is_small_write);
+            let in_place_s = busy_s(&records, &device)?;
             let share = |part: u64, of: u64| 100.0 * (1.0 - part as f64 / of.max(1) as f64);
             sample.values.extend(
                 [
                     before.logged_bytes as f64 / 1e6,
                     report.took.as_secs_f64(),
+                    100.0 * report.took.as_secs_f64() / in_place_s.max(1e-9),
                     report.read_time.as_secs_f64(),
                     report.write_time.as_secs_f64(),
                     share(report.writes, before.logged),

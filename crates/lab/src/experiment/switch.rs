@@ -34,6 +34,8 @@ pub enum Switch {
     Runs,
     /// NI-E5 to E8: the plain array writes together what lies in one chunk
     Coalesce,
+    /// NI-E5 to E8: the cache is larger by what headers take of its small units beyond what they take of the paper's
+    LargeUnits,
     /// NI-E5 to E8: nothing is deduplicated (NI-M7 to M9 undone)
     NoDedup,
     /// NI-E5 to E8: nothing is compressed
@@ -58,6 +60,7 @@ impl Switch {
             Switch::WriteBack => "write-back",
             Switch::Runs => "runs",
             Switch::Coalesce => "coalesce",
+            Switch::LargeUnits => "large-units",
             Switch::NoDedup => "no-dedup",
             Switch::NoCompression => "no-compression",
             Switch::NoCrowding => "no-crowding",

@@ -8,7 +8,7 @@ use crate::nitro::dedup_store::{DedupStore, PAGE_EXTENTS};
 use crate::nitro::extent_cache::ExtentCache;
 use crate::nitro::traces::Access;
 use plimsoll_base::CacheMode;
-use plimsoll_base::{Data, Io, IoHead, Op, Outcome, Span, TenantId, VolumeKey};
+use plimsoll_base::{Data, Io, IoHead, Op, Outcome, Rng, Span, TenantId, VolumeKey};
 use plimsoll_cache::{Cache, CacheConfig, Layout, Shape, format_device};
 use plimsoll_cache::{CacheControl, CacheTerms};
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, Raid0};
@@ -68,6 +68,8 @@ pub struct Setup {
     pub coalesces: bool,
     /// Clients, each with one request at a time.
     pub clients: usize,
+    /// Requests a second of the measured part, which come at random times and wait for none before them; `None`: it is the clients', too.
+    pub rate: Option<f64>,
     /// If true, all dirty data is written back when the measured part begins.
     pub write_back: bool,
     /// Turns the platters.
@@ -246,6 +248,18 @@ fn hits(pool: &mut SimPool) -> (u64, u64) {
     pool.stack().layer::<ExtentCache>().map_or((0, 0), ExtentCache::counts)
 }
 
+/// Offers one access.
+fn issue(pool: &mut SimPool, a: &Access, extents: &Extents<'_>) {
+    let now = pool.now();
+    let (op, data) = match a.write {
+        true => (Op::Write, Data::Content(vec![a.content].into())),
+        false => (Op::Read, Data::Absent),
+    };
+    let head = IoHead::new(op, VOLUME, TenantId(1), (extents.address)(a.extent), extents.bytes, now);
+    let offered = pool.offer(now, Io::new(head, data));
+    assert!(matches!(offered, Offered::Accepted(_)), "a request without a deadline is never refused");
+}
+
 /// Replays `accesses` and measures those after the first `warm`.
 ///
 /// # Errors
@@ -258,23 +272,30 @@ pub fn replay(
 ) -> Result<Measured, LabError> {
     let mut pool = pool(setup, extents)?;
     let (mut accesses, mut over) = (accesses.fuse(), false);
-    let (mut inflight, mut ended, mut reads, mut read_time) = (0, 0u64, 0u64, Span::ZERO);
+    let (mut issued, mut inflight, mut ended, mut reads, mut read_time) = (0u64, 0, 0u64, 0u64, Span::ZERO);
     let (mut began, mut before) = (pool.now(), (0, 0));
+    let (mut gaps, mut next_at) = (Rng::new(setup.seed, "arrivals"), None);
     loop {
-        while inflight < setup.clients {
+        // The measured part's requests come at their own times, if they have a rate.
+        let rate = setup.rate.filter(|_| issued >= warm);
+        let due = rate.filter(|_| !over).map(|_| *next_at.get_or_insert(pool.now()));
+        let is_due = due.is_some_and(|at| pool.next_event_at() > at);
+        while !over && (is_due || (rate.is_none() && inflight < setup.clients)) {
             let Some(a) = accesses.next() else {
                 over = true;
                 break;
             };
-            let now = pool.now();
-            let (op, data) = match a.write {
-                true => (Op::Write, Data::Content(vec![a.content].into())),
-                false => (Op::Read, Data::Absent),
-            };
-            let head = IoHead::new(op, VOLUME, TenantId(1), (extents.address)(a.extent), extents.bytes, now);
-            let offered = pool.offer(now, Io::new(head, data));
-            assert!(matches!(offered, Offered::Accepted(_)), "a request without a deadline is never refused");
-            inflight += 1;
+            if let Some(at) = due {
+                pool.run_until(at);
+            }
+            issue(&mut pool, &a, extents);
+            (issued, inflight) = (issued + 1, inflight + 1);
+            if let (Some(rate), Some(at)) = (rate, due) {
+                next_at = Some(at + Span::from_secs_f64(gaps.exp1() / rate));
+            }
+            if is_due || (setup.rate.is_some() && issued >= warm) {
+                break;
+            }
         }
         while let Some(c) = pool.next_done() {
             assert_eq!(c.outcome, Outcome::Done, "models never fail");
@@ -290,11 +311,12 @@ pub fn replay(
                 }
             }
         }
-        // Who is free asks again before anything else happens.
-        if inflight < setup.clients && !over {
+        // Who is free asks again before anything else happens, and what is due comes.
+        let is_free = rate.is_none() && inflight < setup.clients;
+        if !over && (is_due || is_free) {
             continue;
         }
-        if inflight == 0 {
+        if inflight == 0 && over {
             break;
         }
         if pool.step().is_none() {
@@ -319,6 +341,10 @@ mod tests {
     use plimsoll_cache::Codec;
 
     fn run(front: Front, behind: Behind) -> Measured {
+        run_at(front, behind, None)
+    }
+
+    fn run_at(front: Front, behind: Behind, rate: Option<f64>) -> Measured {
         let g = Generator::new(&TRACES[0], Tweak::NONE, 1, 512);
         let address = |e| e / 16 * (1 << 20) + e % 16 * EXTENT_BYTES;
         let contents = g.content().to_vec();
@@ -331,6 +357,7 @@ mod tests {
             free_writes: false,
             coalesces: false,
             clients: 8,
+            rate,
             write_back: false,
             seed: 1,
         };
@@ -351,6 +378,19 @@ mod tests {
             assert!(nitro.hit_percent > 10.0 && all.hit_percent == 0.0, "{nitro:?} {all:?}");
             assert!(nitro.read_ms < none.read_ms && all.read_ms < nitro.read_ms, "{none:?} {nitro:?} {all:?}");
         }
+    }
+
+    /// At a rate requests come as often as asked for. Below saturation they wait less than those of clients that always have one, above it more.
+    #[test]
+    fn at_a_rate_requests_come_at_their_own_times() {
+        let front = Front::None;
+        let closed = run(front, Behind::Plain);
+        let [below, above] = [0.25, 4.0].map(|of| run_at(front, Behind::Plain, Some(closed.iops * of)));
+        assert!((below.iops / (closed.iops * 0.25) - 1.0).abs() < 0.1, "{below:?} {closed:?}");
+        assert!(
+            below.read_ms < closed.read_ms && above.read_ms > 2.0 * closed.read_ms,
+            "{below:?} {closed:?} {above:?}"
+        );
     }
 
     /// A flush of everything beside requests: they go on, reads no more than half as long again as without it. The bound that
@@ -374,6 +414,7 @@ mod tests {
                 free_writes: false,
                 coalesces: false,
                 clients: 4,
+                rate: None,
                 write_back,
                 seed: 1,
             };

@@ -259,6 +259,7 @@ impl NodePool {
             behind: Behind::Plain,
             nvram_bytes: 8 << 20,
             clients: 1,
+            rate: None,
             write_back: false,
             coalesces: false,
             free_writes: false,

@@ -17,7 +17,7 @@ enum Drive {
     Plain,
     /// Hybrid mapping, TRIM.
     Trim,
-    /// A WEU is a block: nothing is ever moved, nothing is spare.
+    /// A WEU is a block: blocks are mapped, evictions are known, and [`BLOCKS_SPARE`] are spare.
     Blocks,
     /// Pages are mapped, evictions are known.
     Pages,
@@ -32,6 +32,9 @@ const CASES: [(&str, Variant, Drive); 6] = [
     ("extent-LRU, neither", EXTENT_D, Drive::Plain),
 ];
 
+/// Blocks that a drive of whole blocks keeps to itself: the open one, a free one, and two that it needs to collect.
+const BLOCKS_SPARE: f64 = 4.0;
+
 /// Nitro's drive as one unit whose block is a WEU, of `raw_bytes` of flash.
 fn drive(drive: Drive, raw_bytes: u64) -> Result<Flash, LabError> {
     let mut spec = FlashSpec::by_name("nitro-mlc").map_err(|e| LabError(e.to_string()))?;
@@ -40,17 +43,27 @@ fn drive(drive: Drive, raw_bytes: u64) -> Result<Flash, LabError> {
     g.pages_per_block = WEU_BYTES / g.page_bytes;
     g.blocks_per_plane = (raw_bytes / u64::from(WEU_BYTES)) as u32;
     spec.buffer = WriteBuffer::default();
-    if drive == Drive::Pages {
-        spec.ftl = FtlSpec::Page(PageFtlSpec {
-            over_provision: 0.07,
-            gc_start_free_blocks: 4,
-            gc_urgent_free_blocks: 1,
-            gc_step_pages: 0,
-            gc_paced: false,
-            gc_stream: true,
-            hot_cold: false,
-            wear_gap_erases: 0,
-        });
+    let pages = PageFtlSpec {
+        over_provision: 0.07,
+        gc_start_free_blocks: 4,
+        gc_urgent_free_blocks: 1,
+        gc_step_pages: 0,
+        gc_paced: false,
+        gc_stream: true,
+        hot_cold: false,
+        wear_gap_erases: 0,
+    };
+    match drive {
+        Drive::Plain | Drive::Trim => {}
+        Drive::Pages => spec.ftl = FtlSpec::Page(pages),
+        Drive::Blocks => {
+            // Whole blocks are written and evicted, so the same mapping never has anything to move, and needs next to no spare blocks.
+            let blocks = f64::from(g.blocks_per_plane);
+            // Less by what rounding could take a page for.
+            let over_provision = blocks / (blocks - BLOCKS_SPARE) - 1.0 - 1e-9;
+            let (gc_start_free_blocks, gc_stream) = (1, false);
+            spec.ftl = FtlSpec::Page(PageFtlSpec { over_provision, gc_start_free_blocks, gc_stream, ..pages });
+        }
     }
     let options = FlashOptions { history: History::Fresh, ..FlashOptions::default() };
     Flash::new(&spec, options).map_err(|e| LabError(e.to_string()))
@@ -82,41 +95,33 @@ impl Driven {
     }
 }
 
-/// Erases, and the read hits, of the trace's last third.
-fn erases(t: &Trace, v: &Variant, kind: Drive, seed: u64, quick: bool) -> Result<(f64, f64), LabError> {
+/// Erases and read hits of the trace's last third, and the pages that the drive moved in all.
+fn erases(t: &Trace, v: &Variant, kind: Drive, seed: u64, quick: bool) -> Result<(f64, f64, f64), LabError> {
     let accesses = if quick { 0.25 } else { 1.0 };
     let g = Generator::new(t, Tweak { accesses, ..Tweak::NONE }, seed, SCALE);
     let raw = t.cache_bytes(SCALE, CACHE_PERMILLE);
-    let mut driven = match kind {
-        Drive::Blocks => None,
-        _ => Some(Driven { flash: drive(kind, raw)?, trims: kind != Drive::Plain, now: Time::ZERO }),
-    };
-    let space = driven.as_ref().map_or(raw, |d| d.flash.size_bytes());
+    let mut driven = Driven { flash: drive(kind, raw)?, trims: kind != Drive::Plain, now: Time::ZERO };
+    let space = driven.flash.size_bytes();
     let unit = if v.unit == super::WEU { u64::from(WEU_BYTES) } else { EXTENT_BYTES };
     let mut policy = Policy::new(v.config(space / unit * unit));
     policy.take_done();
     let (all, warm) = g.accesses();
-    let (mut blocks, mut before) = (0u64, 0);
+    let mut before = 0;
     for (i, a) in g.take(all as usize).enumerate() {
         let Access { extent, content, write } = a;
         if i as u64 == warm {
             policy.reset_counters();
-            before = driven.as_ref().map_or(blocks, |d| d.flash.stats().erases);
+            before = driven.flash.stats().erases;
         }
         match write {
             true => policy.write(Key::new(0, extent), content),
             false => policy.read(Key::new(0, extent), content),
         };
-        for what in policy.take_done() {
-            match &mut driven {
-                Some(d) => d.apply(what),
-                // A block is erased before it is written again.
-                None => blocks += u64::from(matches!(what, FastIo::Evict(..))),
-            }
-        }
+        policy.take_done().into_iter().for_each(|what| driven.apply(what));
     }
-    let after = driven.map_or(blocks, |d| d.flash.stats().erases);
-    Ok(((after - before) as f64, hit_percent(&policy.counters())))
+    let after = driven.flash.stats().erases;
+    let moved = driven.flash.stats().moved_pages;
+    Ok(((after - before) as f64, hit_percent(&policy.counters()), moved as f64))
 }
 
 /// See the module's documentation.
@@ -143,8 +148,8 @@ impl Experiment for Erasures {
                 .into(),
         );
         all.push(
-            "WEU-LRU-mod: a WEU is a block, nothing is kept to itself or moved; extent-LRU-mod stands for FlashTier's drive: pages are \
-             mapped (7 % spare, greedy collection) and evictions are known to it"
+            "WEU-LRU-mod: a drive that is written, and told of evictions, by whole blocks, and keeps four blocks to itself; extent-LRU-mod \
+             stands for FlashTier's drive: pages are mapped (7 % spare, greedy collection) and evictions are known to it"
                 .into(),
         );
         all
@@ -163,6 +168,10 @@ impl Experiment for Erasures {
             }
             let hits = row("read hits of WEU-LRU-mod over WEU-LRU", "%");
             rows.push(hits.reproduces_range(5.0, 8.0));
+            let moved = row("pages that the drive of WEU-LRU-mod moved", "1");
+            rows.push(
+                moved.property(Check::AtMost(0.0)).note("a WEU is a block, so a block's pages are garbage all at once"),
+            );
             rows
         };
         TRACES.iter().flat_map(of).collect()
@@ -176,7 +185,7 @@ impl Experiment for Erasures {
             }
             values.push(Some(found[0].0));
             values.extend(found[1..].iter().map(|f| Some(f.0 / found[0].0.max(1.0))));
-            values.push(gain(found[2].1, found[0].1));
+            values.extend([gain(found[2].1, found[0].1), Some(found[2].2)]);
         }
         Ok(Sample { values, ..Sample::default() })
     }

@@ -81,6 +81,7 @@ fn boot_of(
         free_writes: false,
         coalesces: false,
         clients: 8,
+        rate: None,
         write_back: false,
         seed,
     };

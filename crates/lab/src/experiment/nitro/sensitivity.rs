@@ -32,6 +32,7 @@ fn read_ms(front: Front, set: u64, dedup: u64, seed: u64, inputs: &Inputs) -> Re
         free_writes: false,
         coalesces: false,
         clients: CLIENTS,
+        rate: None,
         write_back: false,
         seed,
     };
