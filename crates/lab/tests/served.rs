@@ -119,6 +119,7 @@ fn the_cached_array_is_one_that_a_node_serves() {
         free_writes: false,
         coalesces: false,
         clients: 1,
+        rate: None,
         write_back: false,
         seed: 3,
     };
