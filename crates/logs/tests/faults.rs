@@ -456,7 +456,7 @@ fn completed_by_another(block: u64, torn: u64, planted: Option<Planted>) -> (u8,
     (first, bytes(&ask(&mut p, Op::Read, 8192, SECTOR, 0))[0])
 }
 
-/// What is left of a torn record isn't completed by a torn one that is written over it: neither its header, by a block's zeroes, nor its
+/// The rest of a torn record isn't completed by a torn one that is written over it: neither its header, by a block's zeroes, nor its
 /// data, by a client's that repeats a write.
 #[test]
 fn a_torn_record_is_not_completed_by_another() {
