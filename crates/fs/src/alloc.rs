@@ -4,11 +4,15 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::extents::Extents;
-use crate::format::{HEADER, INODE_BYTES, Inode, Kind, ROOT_BYTES};
+use crate::format::{HEADER, INODE_BYTES, Inode, Kind, ROOT_BYTES, ROOT_ENTRIES};
 use crate::fs::{Fs, Node, Planted, S_IFDIR, S_IFMT};
 
 /// Blocks kept for the metadata that writing back dirty pages needs: leaves, splits of directories.
 const SLACK: u64 = 16;
+/// New extents for which a block is kept: a file's first leaf comes with its 25th, a split one has room for 126.
+const EXTENTS_PER_LEAF: u64 = ROOT_ENTRIES as u64;
+/// Punches that may use the blocks kept above. They free blocks, but not before a record.
+const FREE_CUTS: u64 = SLACK / 2 * EXTENTS_PER_LEAF;
 
 fn bit(b: &[u8], i: u64) -> bool {
     b[HEADER + (i / 8) as usize] & (1 << (i % 8)) != 0
@@ -26,8 +30,14 @@ impl Fs {
 
     /// Refuses what the free space can't hold: called before an operation changes anything.
     pub(crate) fn need_blocks(&self, blocks: u64) -> Result<()> {
-        let taken = self.reserved + self.reserved / 64 + self.pinned_blocks + SLACK;
+        let leaves = (self.page_extents + self.new_extents).div_ceil(EXTENTS_PER_LEAF);
+        let taken = self.reserved + leaves + self.pinned_blocks + SLACK;
         if self.free_blocks() < taken + blocks { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    }
+
+    /// Refuses to cut an extent in two if the leaves for many such cuts have no room. After a sync there is some.
+    pub(crate) fn need_cut(&self) -> Result<()> {
+        if self.new_extents < FREE_CUTS { Ok(()) } else { self.need_blocks(1) }
     }
 
     /// Writes a group's first, empty bitmaps into the cache.

@@ -20,8 +20,11 @@ use rustix::io::Errno;
 
 use crate::disk::{BLOCK, Disk, Write};
 use crate::error::{Error, Result, device};
-use crate::format::{ANYWHERE, Mode, Record, RecordEntry};
+use crate::format::{ANYWHERE, INODES_PER_BLOCK, Mode, Record, RecordEntry};
 use crate::fs::{Fs, Planted};
+
+/// Inodes that a change changes at most: a rename's directories, the file, the one that it replaces.
+const INODES_OF_A_CHANGE: u64 = 4;
 
 /// A log: records from its start, one behind the other.
 #[derive(Clone, Copy, Debug)]
@@ -209,9 +212,25 @@ impl Fs {
     }
 
     /// True if a sync must precede the next change, so that the transaction stays small enough for the logs and the memory.
-    pub fn must_commit(&self) -> bool {
+    pub fn must_commit(&mut self) -> bool {
         let capacity: u64 = self.journal.logs.iter().map(|l| l.len).sum();
-        self.dirty_blocks.len() as u64 > capacity / 8 || self.dirty_pages * BLOCK as u64 > self.options.dirty_bytes_max
+        let (blocks, limit) = (self.dirty_blocks.len() as u64, capacity / 8);
+        self.changed_max += INODES_OF_A_CHANGE;
+        let mut many = blocks > limit;
+        if !many && blocks + self.changed_max > 2 * limit {
+            // The bound may be far too high: a program writes the same file again and again. So they are counted.
+            self.changed_max = self.blocks_of_changed();
+            many = blocks + self.changed_max > limit;
+        }
+        many || self.dirty_pages * BLOCK as u64 > self.options.dirty_bytes_max
+    }
+
+    /// Metadata blocks that changed inodes and their extents will write.
+    fn blocks_of_changed(&self) -> u64 {
+        let changed = || self.nodes.iter().filter(|(_, n)| n.dirty || n.extents.dirty);
+        let tables: BTreeSet<u64> = changed().map(|(ino, _)| (ino - 1) / INODES_PER_BLOCK).collect();
+        let leaves = changed().map(|(_, n)| n.extents.leaves.values().filter(|l| l.dirty).count() as u64).sum::<u64>();
+        tables.len() as u64 + leaves
     }
 
     /// True if memory has changes that aren't in a record.
@@ -265,6 +284,7 @@ impl Fs {
         for ino in changed {
             self.store_node(ino)?;
         }
+        (self.new_extents, self.changed_max) = (0, 0);
         self.store_groups()?;
         if self.dirty_blocks.is_empty() && files.is_empty() && self.journal.revokes.is_empty() {
             let last = self.journal.next_seq - 1;
@@ -395,6 +415,7 @@ impl Fs {
         for ino in files {
             let n = self.nodes.get_mut(ino).expect("it has pages");
             self.dirty_pages -= n.pages.len() as u64;
+            self.page_extents -= n.pages.values().map(|p| p.adds).sum::<u64>();
             n.pages.clear();
         }
         self.must_write.clear();

@@ -122,6 +122,7 @@ impl Fs {
         n.inode.size += BLOCK as u64;
         n.size = n.inode.size;
         n.dirty = true;
+        self.new_extents += 1;
         Ok(block)
     }
 

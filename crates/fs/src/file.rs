@@ -109,7 +109,13 @@ impl Fs {
             let extent = n.extents.get(page);
             let size = n.size;
             let reserved = extent.is_none();
-            if reserved {
+            // Data within an extent of zeroes cut it into three.
+            let adds = match extent {
+                None => 1,
+                Some(e) if e.unwritten => 2,
+                Some(_) => 0,
+            };
+            if adds > 0 {
                 self.need_blocks(1)?;
             }
             if let Some(e) = extent.filter(|e| keep && !e.unwritten) {
@@ -118,8 +124,9 @@ impl Fs {
                 data[valid..].fill(0);
             }
             self.reserved += u64::from(reserved);
+            self.page_extents += adds;
             self.dirty_pages += 1;
-            self.nodes.get_mut(&ino).expect("loaded").pages.insert(page, Page { data, reserved });
+            self.nodes.get_mut(&ino).expect("loaded").pages.insert(page, Page { data, reserved, adds });
         }
         Ok(&mut self.nodes.get_mut(&ino).expect("loaded").pages.get_mut(&page).expect("inserted").data)
     }
@@ -140,6 +147,7 @@ impl Fs {
         let n = self.node(ino)?;
         let dropped = n.pages.split_off(&from);
         self.reserved -= dropped.values().filter(|p| p.reserved).count() as u64;
+        self.page_extents -= dropped.values().map(|p| p.adds).sum::<u64>();
         self.dirty_pages -= dropped.len() as u64;
         Ok(())
     }
@@ -197,6 +205,8 @@ impl Fs {
             let n = &self.nodes[&ino];
             let held: u64 = n.extents.range(0, to).map(|e| e.end().min(to).saturating_sub(e.logical.max(from))).sum();
             self.need_blocks((to - from).saturating_sub(held) + 8)?;
+        } else {
+            self.need_cut()?;
         }
         if how != Fallocate::Allocate {
             for (from, to) in [(offset, end.min(first * B)), (offset.max(last * B), end)] {
@@ -209,7 +219,13 @@ impl Fs {
                 let later = self.node(ino)?.pages.split_off(&last);
                 self.drop_pages(ino, first)?;
                 self.node(ino)?.pages.extend(later);
-                self.free_range(ino, first, last)?;
+                if how == Fallocate::Punch {
+                    self.free_range(ino, first, last)?;
+                } else {
+                    // In their place: other blocks may be set aside for pages.
+                    self.set_unwritten(ino, first, last, true);
+                }
+                self.new_extents += 2;
             }
         }
         if how != Fallocate::Punch {
@@ -228,6 +244,21 @@ impl Fs {
         n.inode.times[2] = now;
         n.dirty = true;
         Ok(())
+    }
+
+    /// Says whether the blocks of a range read as zeroes.
+    fn set_unwritten(&mut self, ino: u64, from: u64, to: u64, unwritten: bool) {
+        let n = self.nodes.get_mut(&ino).expect("loaded");
+        let mut at = from;
+        while let Some(e) = n.extents.next(at).filter(|e| e.logical < to) {
+            at = e.end();
+            if e.unwritten != unwritten {
+                for mut part in n.extents.remove(from.max(e.logical), to.min(e.end())) {
+                    part.unwritten = unwritten;
+                    n.extents.insert(part);
+                }
+            }
+        }
     }
 
     fn zero_part(&mut self, ino: u64, from: u64, to: u64) -> Result<()> {
@@ -257,9 +288,14 @@ impl Fs {
             n.extents.insert(Extent { logical: at, len, physical, unwritten });
             n.inode.blocks += len;
             n.dirty = true;
+            self.new_extents += 1;
             for (_, p) in n.pages.range_mut(at..at + len) {
                 self.reserved -= u64::from(p.reserved);
                 p.reserved = false;
+                if unwritten {
+                    self.page_extents += 2 - p.adds;
+                    p.adds = 2;
+                }
             }
             at += len;
         }
@@ -273,17 +309,7 @@ impl Fs {
         for run in pages.chunk_by(|a, b| a + 1 == *b) {
             let (from, to) = (run[0], run[run.len() - 1] + 1);
             self.fill(ino, from, to, false)?;
-            let n = self.nodes.get_mut(&ino).expect("loaded");
-            let mut at = from;
-            while let Some(e) = n.extents.next(at).filter(|e| e.logical < to) {
-                at = e.end();
-                if e.unwritten {
-                    for mut part in n.extents.remove(from.max(e.logical), to.min(e.end())) {
-                        part.unwritten = false;
-                        n.extents.insert(part);
-                    }
-                }
-            }
+            self.set_unwritten(ino, from, to, false);
         }
         let n = self.nodes.get_mut(&ino).expect("loaded");
         if n.inode.size != n.size && n.is_file() {

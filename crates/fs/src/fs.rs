@@ -78,6 +78,8 @@ pub(crate) struct Page {
     pub data: Box<[u8]>,
     /// A block is set aside for it.
     pub reserved: bool,
+    /// Extents that its write-back may add.
+    pub adds: u64,
 }
 
 /// An inode in memory.
@@ -224,6 +226,12 @@ pub struct Fs {
     /// Blocks set aside for dirty pages.
     pub(crate) reserved: u64,
     pub(crate) dirty_pages: u64,
+    /// Extents that the write-back of dirty pages may add.
+    pub(crate) page_extents: u64,
+    /// Extents that were added since the last record was prepared: their leaves aren't allocated yet.
+    pub(crate) new_extents: u64,
+    /// Metadata blocks at most that changed inodes have to write.
+    pub(crate) changed_max: u64,
     /// Inodes whose pages must go with the next record.
     pub(crate) must_write: BTreeSet<u64>,
     pub(crate) journal: Journal,

@@ -257,6 +257,110 @@ fn a_full_disk_and_no_inodes_are_enospc() {
     }
 }
 
+/// Performs a change as a mount does: without space it is tried again after a sync.
+fn change<T>(fs: &mut Fs, mut f: impl FnMut(&mut Fs) -> Result<T, Error>) -> Result<T, Error> {
+    if fs.must_commit() {
+        fs.sync(None)?;
+    }
+    match f(fs) {
+        Err(Error::Os(Errno::NOSPC)) => {
+            fs.sync(None)?;
+            f(fs)
+        }
+        result => result,
+    }
+}
+
+fn allocate_all(fs: &mut Fs, ino: u64) -> u64 {
+    let (mut blocks, mut step) = (0, 1024);
+    while step > 0 {
+        let (at, len) = (blocks * BLOCK as u64, step * BLOCK as u64);
+        match change(fs, |fs| fs.fallocate(ino, Fallocate::Allocate, at, len, false)) {
+            Ok(()) => blocks += step,
+            Err(e) => {
+                assert_eq!(e, Error::Os(Errno::NOSPC));
+                step /= 2;
+            }
+        }
+    }
+    fs.sync(None).unwrap();
+    blocks
+}
+
+#[test]
+fn a_full_disk_takes_cuts_of_extents_or_refuses_them() {
+    for mode in Mode::ALL {
+        for punch in [false, true] {
+            let (disk, mut fs) = new(mode, 16_384);
+            let (a, b) = (file(&mut fs, b"a"), file(&mut fs, b"b"));
+            let blocks = allocate_all(&mut fs, a);
+            let mut done = 0;
+            for block in (0..blocks).step_by(2) {
+                let at = block * BLOCK as u64;
+                let result = change(&mut fs, |fs| match punch {
+                    true => fs.fallocate(a, Fallocate::Punch, at, BLOCK as u64, true),
+                    false => fs.write(a, at, &[1; BLOCK]).map(drop),
+                });
+                match result {
+                    Ok(()) => done += 1,
+                    Err(e) => {
+                        assert_eq!((e, punch), (Error::Os(Errno::NOSPC), false));
+                        break;
+                    }
+                }
+            }
+            assert!(done > 16, "{done}");
+            fs.sync(None).unwrap();
+            change(&mut fs, |fs| fs.fallocate(a, Fallocate::Punch, 0, blocks / 2 * BLOCK as u64, true)).unwrap();
+            change(&mut fs, |fs| fs.write(b, 0, b"b")).unwrap();
+            fs.unmount().unwrap();
+            clean(disk);
+        }
+    }
+}
+
+#[test]
+fn zeroes_take_no_blocks_that_are_set_aside() {
+    for mode in Mode::ALL {
+        let (disk, mut fs) = new(mode, 4096);
+        let (a, b) = (file(&mut fs, b"a"), file(&mut fs, b"b"));
+        let half = fs.statfs().blocks_free / 2;
+        fs.write(a, 0, &vec![1; half as usize * BLOCK]).unwrap();
+        fs.sync(None).unwrap();
+        let rest = fs.statfs().blocks_free - 100;
+        fs.write(b, 0, &vec![2; rest as usize * BLOCK]).unwrap();
+        fs.fallocate(a, Fallocate::Zero, 0, half * BLOCK as u64, true).unwrap();
+        fs.sync(None).unwrap();
+        assert_eq!(fs.read(a, 0, BLOCK).unwrap(), [0; BLOCK]);
+        assert_eq!(fs.read(b, (rest - 1) * BLOCK as u64, BLOCK).unwrap(), [2; BLOCK]);
+        fs.unmount().unwrap();
+        clean(disk);
+    }
+}
+
+#[test]
+fn a_small_journal_takes_changes_of_many_inodes() {
+    for mode in Mode::ALL {
+        let blocks = 16_384;
+        let disk = Arc::new(MemDisk::new(blocks));
+        let format =
+            Format { journal_blocks: 64, log_blocks: 16, inodes_per_group: 1024, ..Format::new(9, mode, blocks) };
+        mkfs(disk.clone(), format, (0, 0)).unwrap();
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        let files: Vec<u64> = (0..1000u32)
+            .map(|i| change(&mut fs, |fs| fs.create(ROOT, format!("{i}").as_bytes(), FILE, (0, 0), 0)).unwrap().ino)
+            .collect();
+        fs.sync(None).unwrap();
+        for ino in files {
+            let set = SetAttr { mtime: Some((7, 0)), ..SetAttr::default() };
+            change(&mut fs, |fs| fs.setattr(ino, set)).unwrap();
+        }
+        fs.sync(None).unwrap();
+        fs.unmount().unwrap();
+        clean(disk);
+    }
+}
+
 #[test]
 fn a_read_only_mount_changes_nothing() {
     let (disk, mut fs) = new(Mode::Data, 4096);
