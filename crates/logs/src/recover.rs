@@ -771,7 +771,8 @@ impl Logs {
     /// A record written over what is left of it could be torn, too, and between them the sectors of both make up the older one. That one
     /// would bring back what this start passes over, and what follows on it.
     fn close_torn(&mut self, torn: &[u32]) {
-        if self.has(Planted::TornRevived) {
+        // A log that is closed hides in nearly all cases that it isn't sealed.
+        if self.has(Planted::TornRevived) || self.has(Planted::UnreadableUnsealed) {
             return;
         }
         for &log in torn {
