@@ -27,8 +27,12 @@ while True:
         if fd == listener.fileno():
             c, _ = listener.accept()
             c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            c.send(packet(0, GREETING))
-            if not c.recv(4096):
+            try:
+                c.send(packet(0, GREETING))
+                said = c.recv(4096)
+            except ConnectionError:  # it only looked whether the port is open, and left the greeting unread
+                said = b""
+            if not said:
                 c.close()
                 continue
             c.send(answer(2, False))
