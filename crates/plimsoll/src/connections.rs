@@ -30,7 +30,9 @@ enum Verb {
 /// Close connections: nothing more is taken from their clients, requests that the node has are answered
 ///
 /// A client that is still granted its volume may connect again, and most do so by themselves: take back the grant first (in the
-/// configuration, then reload). Writes that are answered and not flushed stay with the node: nothing is lost.
+/// configuration, then reload). Writes that are answered and not flushed stay with the node: nothing is lost. A writer of a replica is
+/// lost to it: the replica may lack changes until it is resynced. A client that doesn't take its answers is cut off after
+/// `limits.payload_idle`.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  plimsoll connections close --peer uid:1000\n  plimsoll connections close --volume web --tenant reports"

@@ -128,6 +128,23 @@ fn connections_are_closed_by_volume_tenant_and_peer() {
     assert!(server.stop());
 }
 
+/// Who takes no answers, and holds nothing that others wait for, is cut off once its connection is to be closed.
+#[test]
+fn a_client_that_takes_no_answers_can_be_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("{}\n[limits]\npayload_idle = \"1s\"\n", config(FILE, "4MiB")));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    for _ in 0..64 {
+        client.send(Request::Read, CommandFlags::EMPTY, 0, 1 << 20, &[]).unwrap();
+    }
+    let connections = || server.control("GET", "/v1/connections").json()["total"].clone();
+    until("it is known", || connections() == 1);
+    assert_eq!(server.cli(&["connections", "close", "--tenant", "t"]), "1 connection closes\n");
+    until("it is gone", || connections() == 0);
+    drop(client);
+    assert!(server.stop());
+}
+
 #[test]
 fn a_renamed_volume_keeps_its_data_and_settings_and_whoever_uses_it_keeps_its_name() {
     let dir = tempfile::tempdir().unwrap();

@@ -185,7 +185,8 @@ impl Clients {
         now.since(self.looked_at) > self.look_interval()
     }
 
-    /// Lets go who announced a payload and doesn't send it, and who doesn't take answers whose permits others wait for.
+    /// Lets go who announced a payload and doesn't send it, and who doesn't take answers whose permits others wait for, or the last ones of
+    /// a connection that is being closed.
     pub fn end_slow(&mut self, now: Time) {
         self.looked_at = now;
         let patient = self.patience.at(now);
@@ -197,13 +198,13 @@ impl Clients {
             // Who holds only its own keeps nobody waiting.
             let keeps_others =
                 self.permits.others_wait(tenant, at) && (receives.is_some() || self.permits.holds_shared(tenant, at));
-            let takes_slowly = keeps_others && c.outbox.is_slow(patient);
+            let takes_slowly = (keeps_others || c.is_ending()) && c.outbox.is_slow(patient);
             if sends_slowly || takes_slowly {
                 tracing::info!(
                     tenant = tenant.0,
                     sends_slowly,
                     takes_slowly,
-                    "disconnected a slow client: it held requests that others of its tenant waited for (docs/reference/limits.md)"
+                    "disconnected a slow client: it held requests that others of its tenant waited for, or its connection was to be closed (docs/reference/limits.md)"
                 );
                 // Its sends and receives end now, as if the client had closed.
                 let _ = rustix::net::shutdown(c.socket(), Shutdown::Both);
