@@ -128,7 +128,7 @@ fn connections_are_closed_by_volume_tenant_and_peer() {
     assert!(server.stop());
 }
 
-/// Who takes no answers, and holds nothing that others wait for, is cut off once its connection is to be closed.
+/// A client that takes no answers, and holds nothing that others wait for, is cut off once its connection is to be closed.
 #[test]
 fn a_client_that_takes_no_answers_can_be_closed() {
     let dir = tempfile::tempdir().unwrap();
