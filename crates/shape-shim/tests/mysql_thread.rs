@@ -305,6 +305,8 @@ fn the_server_is_restarted_or_killed_with_clients_held_and_inside() {
 fn restarted(s: &mut Server, how: fn(&mut Server)) {
     s.set(|k| k.stall_ns = 60_000_000_000);
     let (mut busy, mut held) = (s.client("a"), s.client("b"));
+    // The one inside is to be the busy one, not the last of those before.
+    s.assert_empty();
     busy.send("SELECT SLEEP(60)").unwrap();
     s.await_inside((1, 0, 0, 0));
     held.send("SELECT 1").unwrap();
