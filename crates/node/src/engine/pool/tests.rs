@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::clients::CLIENT;
-use crate::engine::command::Command;
+use crate::engine::command::{ClientFilter, Command};
 use crate::engine::command::PoolHandle;
 use crate::engine::conn::{ExportParams, Wire};
 use crate::engine::device::Device;
@@ -431,5 +431,20 @@ fn a_request_that_leaves_the_stack_wakes_who_waits_for_it() {
         assert!(rounds < 100_000, "{left} bytes left");
     }
     drop(client);
+    s.end();
+}
+
+/// A client whose volume was deleted between its look-up and its attachment: its socket closes, and nothing of it stays.
+#[test]
+fn a_client_of_a_volume_that_was_just_deleted_is_let_go() {
+    let mut s = scene(PermitLimits { jobs_max: 1, bytes_max: 64 << 20 });
+    s.set_volume(1);
+    let (reply, _answer) = tokio::sync::oneshot::channel();
+    s.pool.handle_command(Command::DeleteVolume { key: volume(1), extents: Vec::new(), reply }).unwrap();
+    let mut client = s.connect(1);
+    client.set_nonblocking(true).unwrap();
+    assert_eq!(client.read(&mut [0]).expect("the end of the stream"), 0);
+    assert!(client.write_all(&reads(1, 512)).is_err(), "nobody holds its socket");
+    assert!(s.pool.connections(&ClientFilter::of_volume(volume(1))).0.is_empty());
     s.end();
 }
