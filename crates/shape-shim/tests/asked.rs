@@ -146,6 +146,27 @@ fn odd_reads_harm_nobody() {
     assert_eq!(s.counters().panics, 0);
 }
 
+/// A connection that its server closed unseen, with a request inside, gives its place back when its number is accepted again. There is one
+/// place, so whoever comes next would wait for ever without it.
+#[test]
+fn a_place_comes_back_after_a_close_that_is_not_seen() {
+    let s = Server::odd(Knobs { p: 1, stall_ns: 600_000_000_000, ..Knobs::default() });
+    for round in 0..4 {
+        let mut c = connect(&s);
+        c.write_all(&message(1, "find", b"")).unwrap();
+        c.read_exact(&mut [0; 38]).unwrap_or_else(|e| panic!("round {round}: {e}\n{}", s.log()));
+        c.write_all(&message(5, "find", b"")).unwrap();
+        assert_eq!(c.read(&mut [0]).unwrap(), 0, "closed without an answer");
+    }
+    let mut c = connect(&s);
+    c.write_all(&message(1, "find", b"")).unwrap();
+    c.read_exact(&mut [0; 38]).unwrap();
+    drop(c);
+    s.assert_empty();
+    let seen = s.counters();
+    assert_eq!((seen.panics, seen.escapes()), (0, 0), "nobody went by an escape: {seen:?}");
+}
+
 #[test]
 fn mongo_commands_are_capped_and_an_awaitable_hello_takes_no_place() {
     let s = server(Profile::Mongo, 2);
