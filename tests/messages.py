@@ -25,6 +25,7 @@ SOURCES = [
     "crates/node/src/http/problems.rs",
     "crates/node/src/look.rs",
     "crates/node/src/open.rs",
+    "crates/node/src/parts/cache/device.rs",
     "crates/node/src/node/error.rs",
     "crates/store/src/device.rs",
     "crates/store/src/meta.rs",
@@ -32,7 +33,7 @@ SOURCES = [
 ]
 # Texts that are no messages: parts of others, log lines, keys of problems.
 WORDS_LEAST = 3
-PARTS = ["none at all", "invalid type: map", "invalid socket address syntax"]
+PARTS = ["a device that it doesn't name", "none at all", "invalid type: map", "invalid socket address syntax"]
 # Fields of an impossible superblock, which its message ends with, and an assertion.
 PARTS += [
     "a superblock that can't be decoded must not be written",
@@ -48,6 +49,7 @@ PARTS += [
     "more regions than fit",
     "unknown region kind",
     "role is not UTF-8",
+    "it names no main device, as its version does",
     "a role is 1 to 31 of a-z, 0-9 and '-'",
 ]
 

@@ -175,32 +175,31 @@ impl Layout {
     /// # Errors
     /// Why it isn't one that this program can use.
     pub fn decode(page: &[u8]) -> Result<Layout, String> {
-        let begins = |b: &[u8]| b.get(..8) == Some(MAGIC);
-        let Some(page) = page.get(..PAGE_BYTES as usize) else {
-            return Err("there is no cache on this device".into());
-        };
-        let mut sectors = page.chunks_exact(SECTOR_BYTES);
-        let whole = |b: &&[u8]| begins(b) && u32_at(b, 8) == VERSION && u64_at(b, SUM_AT) == xxh3_64(&b[..SUM_AT]);
-        // While a device is converted a power loss may leave sectors of both versions: all that they need was there before.
-        if let Some(sector) = sectors.find(whole) {
-            return Layout::decode_from(sector);
+        if let Some(what) = Layout::of_unknown_version(page) {
+            return Err(what);
         }
-        if !page.chunks_exact(SECTOR_BYTES).any(begins) {
-            return match page.iter().all(|b| *b == 0) {
-                true => Err("there is no cache on this device".into()),
-                false => Err("there is no cache on this device, or the page that describes it is damaged".into()),
-            };
+        match layout_in(page) {
+            Some(bytes) => Layout::decode_from(bytes),
+            None if page.chunks_exact(SECTOR_BYTES).any(|b| b.starts_with(MAGIC)) => {
+                Err("the page that describes its cache is damaged".into())
+            }
+            None if page.iter().all(|b| *b == 0) => Err("there is no cache on this device".into()),
+            None => Err("there is no cache on this device, or the page that describes it is damaged".into()),
         }
-        let version = u32_at(page, 8);
-        if begins(page) && version == VERSION_2 && u64_at(page, SUM_2_AT) == xxh3_64(&page[..SUM_2_AT]) {
-            return Layout::decode_from(page);
-        }
-        if begins(page) && !(VERSION_2..=VERSION).contains(&version) {
-            return Err(format!(
-                "its cache is of version {version}; this program knows versions {VERSION_2} and {VERSION}"
-            ));
-        }
-        Err("the page that describes its cache is damaged".into())
+    }
+
+    /// The words for a page of a version that this program doesn't know; `None` for any other page. One whole sector of a later version is
+    /// enough: a program that knows it was converting the device.
+    pub fn of_unknown_version(page: &[u8]) -> Option<String> {
+        let version = |b: &[u8]| u32_at(b, 8);
+        let newer = page.chunks_exact(SECTOR_BYTES).find(|b| is_whole_sector(b) && version(b) > VERSION);
+        let first = page.get(..SECTOR_BYTES)?;
+        let is_other = first.starts_with(MAGIC) && !(VERSION_2..=VERSION).contains(&version(first));
+        let found = newer.or_else(|| Some(first).filter(|_| is_other && layout_in(page).is_none()))?;
+        Some(format!(
+            "its cache is of version {}; this program knows versions {VERSION_2} and {VERSION}",
+            version(found)
+        ))
     }
 
     fn decode_from(b: &[u8]) -> Result<Layout, String> {
@@ -223,6 +222,21 @@ impl Layout {
                 .any(|of| layout.half_bytes == of(shape, u64::from(layout.weus), layout.block_bytes));
         if sane { Ok(layout) } else { Err("the page that describes its cache makes no sense".into()) }
     }
+}
+
+fn is_whole_sector(b: &[u8]) -> bool {
+    b.starts_with(MAGIC) && u64_at(b, SUM_AT) == xxh3_64(&b[..SUM_AT])
+}
+
+/// The bytes of a page that say the layout: a whole sector of it, or all of it if it's of version 2. While a device is converted a power
+/// loss may leave sectors of both versions: all that they need was there before.
+fn layout_in(page: &[u8]) -> Option<&[u8]> {
+    let page = page.get(..PAGE_BYTES as usize)?;
+    let sector = page.chunks_exact(SECTOR_BYTES).find(|b| is_whole_sector(b) && u32_at(b, 8) == VERSION);
+    let is_2 = || {
+        page.starts_with(MAGIC) && u32_at(page, 8) == VERSION_2 && u64_at(page, SUM_2_AT) == xxh3_64(&page[..SUM_2_AT])
+    };
+    sector.or_else(|| is_2().then_some(page))
 }
 
 fn u32_at(b: &[u8], at: usize) -> u32 {
@@ -329,6 +343,17 @@ mod tests {
         let mut page = vec![0; PAGE_BYTES as usize];
         l.encode_into(&mut page, 9);
         assert!(Layout::decode(&page).unwrap_err().contains("version 9"));
+        // One sector of a later version is enough: a program that knows it was converting the device.
+        for sector in 0..8 {
+            let mut page = l.encode();
+            let b = &mut page[sector * SECTOR_BYTES..][..SECTOR_BYTES];
+            b[8..12].copy_from_slice(&(VERSION + 1).to_le_bytes());
+            assert_eq!(Layout::decode(&page), Ok(l), "sector {sector} is damaged");
+            let b = &mut page[sector * SECTOR_BYTES..][..SECTOR_BYTES];
+            let sum = xxh3_64(&b[..SUM_AT]);
+            b[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+            assert!(Layout::decode(&page).unwrap_err().contains("version 4"), "sector {sector}");
+        }
         page = l.encode();
         for sector in 0..8 {
             assert_eq!(Layout::decode(&page), Ok(l), "any sector says it");

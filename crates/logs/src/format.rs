@@ -88,20 +88,31 @@ pub fn decode_layout(b: &[u8]) -> Result<(Layout, u32), BadLayout> {
     if b.len() < 64 || &b[..8] != LAYOUT_MAGIC {
         return bad("the device has no logs: it was formatted without them, or isn't the device it should be".into());
     }
-    let version = u32_at(b, 8);
     if u64_at(b, 56) != xxh3_64(&b[..56]) {
         return bad("the logs' layout page is torn or corrupt in both places: restore the device from a copy".into());
     }
-    if version == 0 || version > VERSION {
-        return bad(format!(
-            "the logs are of version {version}, this program knows 1 to {VERSION}: use the program that wrote them"
-        ));
+    if let Some(what) = unknown_version(b) {
+        return bad(what);
     }
     let shape = Shape { group_bytes: u64_at(b, 24), log_bytes: u64_at(b, 32), extents_max: u32_at(b, 40) };
     if shape.group_bytes == 0 || shape.log_bytes < LOG_BYTES_MIN {
         return bad("the logs' layout block has a valid checksum but an impossible size".into());
     }
-    Ok((Layout::new(u64_at(b, 16), u32_at(b, 12), shape, u64_at(b, 48))?, version))
+    Ok((Layout::new(u64_at(b, 16), u32_at(b, 12), shape, u64_at(b, 48))?, u32_at(b, 8)))
+}
+
+/// The words for a whole layout page of a version that this program doesn't know; `None` for any other page.
+pub(crate) fn unknown_version(b: &[u8]) -> Option<String> {
+    let is_whole = b.len() >= 64 && &b[..8] == LAYOUT_MAGIC && u64_at(b, 56) == xxh3_64(&b[..56]);
+    let version = is_whole.then(|| u32_at(b, 8)).filter(|version| !(1..=VERSION).contains(version))?;
+    Some(format!(
+        "the logs are of version {version}, this program knows 1 to {VERSION}: use the program that wrote them, or a newer one"
+    ))
+}
+
+/// The same for either page of a device's first [`LOOK_BYTES`]. A program of that version was converting the device, or has.
+pub fn of_unknown_version(first: &[u8]) -> Option<String> {
+    LAYOUTS_AT.iter().find_map(|at| unknown_version(first.get(*at as usize..)?))
 }
 
 /// The epoch of a log that image `number` emptied. It wraps after 2^31 images.

@@ -21,7 +21,7 @@ mod witness;
 
 pub use config::{Capacitor, CleanConfig, LogsConfig, OffHours, Planted};
 pub use control::LogsControl;
-pub use format::{Formatted, decode_layout, format_device, is_formatted};
+pub use format::{Formatted, decode_layout, format_device, is_formatted, of_unknown_version};
 pub use layer::Logs;
 pub use layout::{BadLayout, Layout, Shape};
 pub use status::{Activity, CleanReport, Counters, LogsStatus, RecoveryReport, Why};

@@ -56,6 +56,8 @@ pub(crate) struct Recovery {
     begun_at: Time,
     version: u32,
     layouts: Vec<Result<(Layout, u32), BadLayout>>,
+    /// The words for a layout page of an unknown version, whatever the other one is: a program that knows it was converting the device.
+    newer: Option<String>,
     /// The copies that are whole.
     notes: [Option<Note>; 2],
     is_blank: [bool; 2],
@@ -145,6 +147,7 @@ impl Logs {
             begun_at: now,
             version: VERSION,
             layouts: Vec::new(),
+            newer: None,
             notes: [None, None],
             is_blank: [false; 2],
             headers: [None, None],
@@ -190,6 +193,7 @@ impl Logs {
         match r.phase {
             Phase::Layout(n) => {
                 let unreadable = || BadLayout("the logs' layout page can't be read: replace the device".into());
+                r.newer = r.newer.take().or_else(|| bytes.as_deref().and_then(crate::format::unknown_version));
                 r.layouts.push(bytes.ok_or_else(unreadable).and_then(|b| decode_layout(&b)));
                 if n == 0 {
                     r.phase = Phase::Layout(1);
@@ -246,13 +250,13 @@ impl Logs {
 
     /// Takes the layout from whichever page has it. A page of version 1 beside one of version 2 is from before the conversion.
     fn take_layout(&mut self, r: &mut Recovery) -> Result<(), String> {
+        r.newer.take().map_or(Ok(()), Err)?;
         let good: Vec<(Layout, u32)> = r.layouts.iter().flatten().copied().collect();
         let newest = good.iter().map(|g| g.1).max();
         let of_newest: Vec<Layout> = good.iter().filter(|g| Some(g.1) == newest).map(|g| g.0).collect();
         let (Some(version), Some(&found)) = (newest, of_newest.first()) else {
-            let newer = |e: &&BadLayout| e.0.contains("version");
             let errors = || r.layouts.iter().filter_map(|l| l.as_ref().err());
-            let worst = errors().find(newer).or_else(|| errors().find(|e| !e.0.contains("has no logs")));
+            let worst = errors().find(|e| !e.0.contains("has no logs"));
             return Err(worst.or_else(|| errors().next()).expect("neither is good").0.clone());
         };
         if of_newest.iter().any(|l| *l != found) {

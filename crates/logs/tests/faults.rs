@@ -153,6 +153,17 @@ fn another_layout_version_or_device_is_refused() {
         both(d, &b);
     };
     assert!(says(&torn).contains("torn or corrupt"));
+    // One page is enough: a program that knows the version was converting the device.
+    for at in plimsoll_logs::layout::LAYOUTS_AT {
+        let newer = |d: &mut Disk| {
+            let mut b = page(&layout());
+            b[8] = 9;
+            let sum = xxhash_rust::xxh3::xxh3_64(&b[..56]).to_le_bytes();
+            b[56..64].copy_from_slice(&sum);
+            d.write_durably(at, &b);
+        };
+        assert!(says(&newer).contains("of version 9"));
+    }
     let no_images = |d: &mut Disk| {
         [0, 1].into_iter().for_each(|n| d.write_durably(layout().image_at(n), &[0; 512]));
     };

@@ -74,10 +74,6 @@ impl<'a> Wanted<'a> {
         })
     }
 
-    fn look_at(&self, expect: &Expect, seen: &mut Seen) -> Option<u64> {
-        self.judge(DeviceFile::look(self.path, expect).map_err(|e| e.to_string()), seen)
-    }
-
     /// Judges what was found of a device.
     fn judge(&self, looked: Result<Option<Look>, String>, seen: &mut Seen) -> Option<u64> {
         let path = self.path.display();
@@ -149,25 +145,53 @@ pub struct Seen {
 /// examined.
 pub fn look(config: &PoolConfig) -> Seen {
     let mut seen = Seen::default();
-    let pool_uuid = pool_uuid(config);
-    let d = &config.device;
-    seen.bytes = match &d.file {
+    let (d, expect) = (&config.device, expect(config));
+    let label = d.label();
+    let main = match &d.file {
         None if d.rbd.is_some() => {
-            let (label, expect) = (d.label(), expect(config));
             let looked = crate::rbd::connect(d, &[]).and_then(|cluster| crate::rbd::look(&cluster, d, &expect));
-            Wanted::main(d, Path::new(&label)).judge(looked.map(Some), &mut seen)
+            Some((Path::new(&label), looked.map(Some)))
         }
+        None => None,
+        Some(path) => Some((path.as_path(), DeviceFile::look(path, &expect).map_err(|e| e.to_string()))),
+    };
+    if let Some(c) = &config.cache {
+        let main = main.as_ref().and_then(|(_, looked)| looked.as_ref().ok()?.as_ref());
+        look_at_cache(config, c, main, &mut seen);
+    }
+    seen.bytes = match main {
+        Some((path, looked)) => Wanted::main(d, path).judge(looked, &mut seen),
         None => d.size.map(|size| size.0),
-        Some(path) => Wanted::main(d, path).look_at(&expect(config), &mut seen),
     };
     if d.format && d.file.as_deref().is_some_and(Path::is_file) {
         seen.warnings.push("`format` is ignored: it is for block devices".into());
     }
-    if let Some(c) = &config.cache {
-        let expect = crate::parts::cache::expect(pool_uuid);
-        Wanted::fast(c).look_at(&expect, &mut seen);
-    }
     seen
+}
+
+/// Looks at the device of a cache beside what was found of the pool's own.
+fn look_at_cache(config: &PoolConfig, c: &CacheConfig, main: Option<&Look>, seen: &mut Seen) {
+    if let Err(what) = check_cache(config, main) {
+        return seen.errors.push(what);
+    }
+    let fast = Wanted::fast(c);
+    let looked = DeviceFile::look(&c.file, &crate::parts::cache::expect(pool_uuid(config))).map_err(|e| e.to_string());
+    match (&looked, main.is_some_and(|m| m.found.is_ok())) {
+        (Ok(None), true) if let Err(what) = fast.step(None) => seen.warnings.push(format!(
+            "cache: {what}. A start refuses the pool if only the cache may have some of its data, and serves it without its cache otherwise"
+        )),
+        _ => drop(fast.judge(looked, seen)),
+    }
+}
+
+/// Refuses the cache of a former pool of this name, by what was found of the pool's own device (`main`).
+///
+/// # Errors
+/// That, before anything is made or changed.
+pub(crate) fn check_cache(config: &PoolConfig, main: Option<&Look>) -> Result<(), String> {
+    let Some(c) = &config.cache else { return Ok(()) };
+    let main_uuid = main.and_then(|look| look.found.as_ref().ok()).map(|superblock| superblock.device_uuid);
+    crate::parts::cache::check_before(c, crate::parts::cache::Pool { pool_uuid: pool_uuid(config), main_uuid })
 }
 
 /// Derived from the pool's name, so that two pools' devices can't be taken for each other.

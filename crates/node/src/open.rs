@@ -13,7 +13,9 @@ use plimsoll_pool::{GivenUp, KnownVolume, PoolPlan};
 use plimsoll_rbd::{Cluster, Image};
 use plimsoll_sched::SchedulerKind;
 use plimsoll_stack::{Front, Layer, Offer, Stack};
-use plimsoll_store::{CreateOptions, DeviceFile, MetaStore, ROLE_MAIN, RemoteDevice, Superblock, Uuid, VolumeRecord};
+use plimsoll_store::{
+    CreateOptions, DeviceFile, Look, MetaStore, ROLE_MAIN, RemoteDevice, Superblock, Uuid, VolumeRecord,
+};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -143,7 +145,7 @@ pub(crate) fn open_pool(
     for what in settings::keep(&mut config, &store.settings()) {
         warn_of_settings(&config, &what);
     }
-    let cache = open_cache(&config, &mut facts.cache, held.superblock().pool_uuid, &mut store)?;
+    let cache = open_cache(&config, &mut facts.cache, held.superblock(), &mut store)?;
     let (cache_locks, cache_device, fast) = cache.map_or((None, None, Vec::new()), |c| (c.locks, c.device, c.devices));
     if let Some(device) = cache_device {
         // Without a size the cache has all of its device.
@@ -181,7 +183,7 @@ pub(crate) fn open_pool(
 fn open_main_file(config: &PoolConfig) -> std::result::Result<Main, String> {
     let d = &config.device;
     let path = d.file.as_deref().expect("checked with the configuration");
-    let (device_file, store) = open_device(config, path)?;
+    let (device_file, store) = open_device(config, path, |main| crate::look::check_cache(config, main))?;
     if !device_file.is_direct() {
         tracing::warn!(path = %path.display(), "the file system refuses direct I/O: the page cache lies between");
     }
@@ -217,7 +219,7 @@ fn open_main_file(config: &PoolConfig) -> std::result::Result<Main, String> {
 
 /// Opens a pool's own RBD image, and takes its exclusive lock.
 fn open_main_image(config: &PoolConfig) -> std::result::Result<Main, String> {
-    let (held, store, mut image) = open_image(config)?;
+    let (held, store, mut image) = open_image(config, |main| crate::look::check_cache(config, main))?;
     let home = held.home();
     let device = |queue| Device::Rbd(RbdDevice { queue, start: home.offset, len: home.len });
     let main = device(plimsoll_rbd::Queue::new(image.image.clone()).map_err(|e| e.to_string())?);
@@ -243,8 +245,11 @@ fn open_main_image(config: &PoolConfig) -> std::result::Result<Main, String> {
     })
 }
 
-/// Opens an RBD image and its metadata; makes them at the first use.
-fn open_image(config: &PoolConfig) -> std::result::Result<(RemoteDevice, MetaStore, HeldImage), String> {
+/// Opens an RBD image and its metadata; makes them at the first use. Before, `check` is asked whether that may be.
+fn open_image(
+    config: &PoolConfig,
+    check: impl FnOnce(Option<&Look>) -> std::result::Result<(), String>,
+) -> std::result::Result<(RemoteDevice, MetaStore, HeldImage), String> {
     let (d, expect) = (&config.device, crate::look::expect(config));
     let label = d.label();
     let path = Path::new(&label);
@@ -252,6 +257,7 @@ fn open_image(config: &PoolConfig) -> std::result::Result<(RemoteDevice, MetaSto
     // Before the lock is asked for: whoever has a foreign image must not be asked to give it up.
     let seen = crate::rbd::look(&cluster, d, &expect)?;
     let step = Wanted::main(d, path).step(Some(&seen))?;
+    check(Some(&seen))?;
     let image = crate::rbd::open(&cluster, d, false)?;
     image.lock().map_err(|e| e.to_string())?;
     let medium = crate::rbd::medium(&image);
@@ -259,7 +265,8 @@ fn open_image(config: &PoolConfig) -> std::result::Result<(RemoteDevice, MetaSto
         Step::Open => RemoteDevice::open(path, medium, &expect),
         Step::Make(size_bytes) => {
             let pool_uuid = expect.pool_uuid.expect("a pool's device is that pool's");
-            let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes: 0 };
+            let options =
+                CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes: 0, main_uuid: None };
             RemoteDevice::create(path, medium, &options)
         }
     }
@@ -313,19 +320,28 @@ pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<(
     Ok((has, plan))
 }
 
-/// Opens a pool's device and its metadata; makes them at the first use.
-fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceFile, MetaStore), String> {
+/// Opens a pool's device and its metadata; makes them at the first use. Before, `check` is asked whether that may be.
+fn open_device(
+    config: &PoolConfig,
+    path: &Path,
+    check: impl FnOnce(Option<&Look>) -> std::result::Result<(), String>,
+) -> std::result::Result<(DeviceFile, MetaStore), String> {
     let d = &config.device;
     let expect = crate::look::expect(config);
     let look = DeviceFile::look(path, &expect).map_err(|e| e.to_string())?;
-    let mut device = match Wanted::main(d, path).step(look.as_ref())? {
+    let step = Wanted::main(d, path).step(look.as_ref())?;
+    check(look.as_ref())?;
+    if let Some(Look { found: Ok(superblock), .. }) = &look {
+        crate::parts::logs::check_before(path, superblock)?;
+    }
+    let mut device = match step {
         Step::Open => DeviceFile::open(path, &expect).map_err(|e| e.to_string())?,
         Step::Make(size_bytes) => {
             let bytes = if size_bytes == 0 { device_bytes(path) } else { size_bytes };
             let tables = |logs| crate::parts::logs::table_bytes(logs, bytes);
             let logs_bytes = config.logs.as_ref().map_or(Ok(0), tables)?;
             let pool_uuid = expect.pool_uuid.expect("a pool's device is that pool's");
-            let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes };
+            let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes, main_uuid: None };
             DeviceFile::create(path, &options).map_err(|e| e.to_string())?
         }
     };
@@ -393,7 +409,7 @@ fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)], made: bool) -> std::re
 fn open_cache(
     config: &PoolConfig,
     facts: &mut CacheFacts,
-    pool_uuid: Uuid,
+    main: &Superblock,
     store: &mut MetaStore,
 ) -> std::result::Result<Option<OpenCache>, String> {
     let behind: Vec<String> = store.volumes().filter(|v| store.may_be_behind(v)).map(|v| v.name.clone()).collect();
@@ -413,7 +429,7 @@ fn open_cache(
         return Ok(None);
     };
     let needed = (!behind.is_empty()).then(|| format!("what was written to {}", behind.join(", ")));
-    match open_cache_devices(c, facts, pool_uuid, needed.as_deref(), store) {
+    match open_cache_devices(c, facts, main, needed.as_deref(), store) {
         Ok(opened) => Ok(Some(opened)),
         Err(CacheError::Refused(what)) => Err(what),
         Err(CacheError::Unusable(what)) => match needed {
@@ -454,16 +470,20 @@ fn serve_without(
 fn open_cache_devices(
     c: &crate::config::CacheConfig,
     facts: &mut CacheFacts,
-    pool_uuid: Uuid,
+    main: &Superblock,
     needed: Option<&str>,
     store: &mut MetaStore,
 ) -> std::result::Result<OpenCache, CacheError> {
     let had_one = store.cache_generation() > 0;
     let needed = needed.filter(|_| had_one);
-    let mut opened = crate::parts::cache::open(c, pool_uuid, needed)?;
+    let Superblock { pool_uuid, device_uuid, .. } = *main;
+    let pool = crate::parts::cache::Pool { pool_uuid, main_uuid: Some(device_uuid) };
+    let mut opened = crate::parts::cache::open(c, pool, needed)?;
     // A modelled drive may be smaller than the file behind it.
     let seen = model_named(c.model.as_deref(), opened.region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes);
     opened.region.len = opened.region.len.min(seen);
+    crate::parts::cache::name_main(c, &mut opened, device_uuid, had_one, store.cache().named)?;
+    store.name_cache().map_err(|e| e.to_string())?;
     // A start that was cut short may have made the device and noted its generation, and formatted nothing.
     let fresh = opened.new || !had_one || !opened.device.is_formatted();
     if fresh || store.cache().absent {
@@ -524,11 +544,11 @@ pub fn give_up(config: &PoolConfig, volume: &str) -> std::result::Result<(), Str
             return Err(format!("{}: the pool's device isn't here", path.display()));
         }
         (Some(path), _) => {
-            let (device, store) = open_device(config, path)?;
+            let (device, store) = open_device(config, path, |_| Ok(()))?;
             (Held::File(device), store)
         }
         (None, Some(_)) => {
-            let (device, store, image) = open_image(config)?;
+            let (device, store, image) = open_image(config, |_| Ok(()))?;
             (Held::Image(device, image), store)
         }
     };

@@ -173,6 +173,67 @@ fn a_start_without_the_cache_device_is_refused_where_a_volume_needs_it() {
     check_all(&mut Client::once_served(&server.socket(), "vol"), 1);
 }
 
+/// A pool was made anew under the name of a former one, whose cache is attached: refused before anything is changed, whether the new pool
+/// is just made, was served without a cache, or has one of its own. Without that each read returned the former pool's data.
+#[test]
+fn the_cache_of_a_former_pool_of_the_same_name_is_refused() {
+    for mode in ["through", "back"] {
+        let dir = tempfile::tempdir().unwrap();
+        let [slow, fast, former] = ["slow.img", "fast.img", "former.img"].map(|name| dir.path().join(name));
+        let with = with_cache(mode, "fast.img", SIZED);
+        let without = config(r#"{ file = "slow.img", size = "64MiB" }"#, "16MiB");
+        let fill = |config: &str, version: u8| {
+            let server = Server::start(dir.path(), config);
+            let mut c = Client::once_served(&server.socket(), "vol");
+            write_all(&mut c, version);
+            check_all(&mut c, version);
+            c.flush().unwrap().unwrap();
+            drop(c);
+            assert!(server.stop());
+        };
+        fill(&with, 1);
+        std::fs::rename(&fast, &former).unwrap();
+        std::fs::remove_file(&slow).unwrap();
+        let refused = |when: &str| {
+            let _ = std::fs::remove_file(&fast);
+            std::fs::copy(&former, &fast).unwrap();
+            let before = std::fs::read(&slow).ok();
+            let said = Server::try_start(dir.path(), &with).err().unwrap_or_else(|| panic!("{mode} {when}: served"));
+            std::fs::write(dir.path().join("check.toml"), &with).unwrap();
+            let checked = common::run(
+                env!("CARGO_BIN_EXE_plimsoll"),
+                &["check", dir.path().join("check.toml").to_str().unwrap()],
+            );
+            for said in [said, String::from_utf8_lossy(&checked.stdout).into_owned()] {
+                let parts = [
+                    "fast.img: holds the cache of another pool, or of a former one of this name",
+                    "clear its first 2 MiB",
+                ];
+                parts.iter().for_each(|part| assert!(said.contains(part), "{mode} {when}: {said}"));
+            }
+            assert!(!checked.status.success());
+            assert!(
+                std::fs::read(&fast).unwrap() == std::fs::read(&former).unwrap(),
+                "{mode} {when}: the cache was changed"
+            );
+            assert!(std::fs::read(&slow).ok() == before, "{mode} {when}: the pool's device was changed");
+            std::fs::remove_file(&fast).unwrap();
+        };
+        refused("before the new pool is made");
+        fill(&without, 2);
+        refused("after the new pool was served without a cache");
+        fill(&with, 3);
+        std::fs::rename(&fast, dir.path().join("own.img")).unwrap();
+        if mode == "through" {
+            refused("beside a cache of its own");
+        }
+        std::fs::rename(dir.path().join("own.img"), &fast).unwrap();
+        let server = Server::start(dir.path(), &with);
+        check_all(&mut Client::once_served(&server.socket(), "vol"), 3);
+        assert!(server.stop());
+    }
+}
+
 /// NVRAM that isn't there is as a device that isn't.
 #[test]
 fn a_start_without_the_nvram_serves_volumes_that_do_not_need_it() {

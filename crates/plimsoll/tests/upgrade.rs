@@ -115,6 +115,73 @@ fn pools_of_older_versions_keep_what_was_flushed() {
     }
 }
 
+/// In a superblock: the offset of the third region, which is home, or the tables of logs before it; and the main device's UUID.
+const THIRD_REGION_AT: usize = 64 + 2 * 24 + 8;
+const MAIN_AT: usize = 880;
+
+fn number(b: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(b[at..at + 8].try_into().unwrap())
+}
+
+/// A page of a later version in the place of one at `page`, of which `sum_at` is the checksum's place.
+fn make_newer(b: &mut [u8], page: usize, sum_at: usize) {
+    b[page + 8..page + 12].copy_from_slice(&77u32.to_le_bytes());
+    let sum = xxhash_rust::xxh3::xxh3_64(&b[page..page + sum_at]);
+    b[page + sum_at..page + sum_at + 8].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Logs or a cache of a version that this program doesn't know, and the cache of another pool: each refused, and nothing is converted before.
+#[test]
+fn a_start_that_is_refused_converts_nothing() {
+    let (mut caches, mut logs) = (0, 0);
+    for archive in archives("7b1e008") {
+        let old = unpack(&archive);
+        let [slow, fast] = ["slow.img", "fast.img"].map(|name| old.dir.path().join(name));
+        let refused = |why: &str| {
+            let images = images(&old);
+            let bytes = || images.iter().map(|name| std::fs::read(old.dir.path().join(name)).ok()).collect::<Vec<_>>();
+            let before = bytes();
+            let said = Server::try_start(old.dir.path(), &old.config).err().unwrap_or_else(|| panic!("served: {why}"));
+            assert!(said.contains(why), "{said}");
+            assert!(bytes() == before, "{}: {why}: something was changed", archive.display());
+        };
+        let main = std::fs::read(&slow).unwrap();
+        if old.config.contains("[pool.logs]") {
+            logs += 1;
+            let tables = number(&main, THIRD_REGION_AT) as usize;
+            // Version 1 has one page; a later one has it in both places, one of which is enough.
+            for at in [0, 3 * 4096] {
+                let mut newer = main.clone();
+                newer.copy_within(tables..tables + 4096, tables + at);
+                make_newer(&mut newer, tables + at, 56);
+                std::fs::write(&slow, newer).unwrap();
+                refused("the logs are of version 77");
+            }
+            std::fs::write(&slow, &main).unwrap();
+        }
+        if old.config.contains("fast.img") {
+            caches += 1;
+            let cache = std::fs::read(&fast).unwrap();
+            let mut newer = cache.clone();
+            make_newer(&mut newer, number(&cache, THIRD_REGION_AT) as usize, 504);
+            std::fs::write(&fast, newer).unwrap();
+            refused("its cache is of version 77");
+            std::fs::write(&fast, &cache).unwrap();
+            std::fs::remove_file(&slow).unwrap();
+            refused("holds the cache of another pool, or of a former one of this name");
+            std::fs::write(&slow, &main).unwrap();
+        }
+        let server = Server::start(old.dir.path(), &old.config);
+        check(&server, &old.expected, "after the refusals");
+        server.kill();
+        if old.config.contains("fast.img") {
+            let named = std::fs::read(&fast).unwrap()[MAIN_AT..MAIN_AT + 16].to_vec();
+            assert_eq!(named, std::fs::read(&slow).unwrap()[16..32], "the cache's device names the pool's");
+        }
+    }
+    assert!(caches > 0 && logs > 0);
+}
+
 /// The pool's devices, as its configuration names them.
 fn images(old: &Old) -> Vec<&'static str> {
     ["slow.img", "fast.img", "nvram.img"].into_iter().filter(|name| old.config.contains(name)).collect()

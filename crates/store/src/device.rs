@@ -34,6 +34,8 @@ pub struct CreateOptions {
     pub role: String,
     /// Bytes for the tables of logs, a multiple of 1 MiB; 0 if it has no logs.
     pub logs_bytes: u64,
+    /// The main device of its pool, for a cache's device.
+    pub main_uuid: Option<Uuid>,
 }
 
 /// Properties that a device must have to be opened.
@@ -254,10 +256,22 @@ impl DeviceFile {
     /// # Errors
     /// Those of writing the superblocks.
     pub fn set_formatted(&mut self) -> io::Result<()> {
-        if !self.superblock.formatted {
+        self.renew(Superblock { formatted: true, ..self.superblock.clone() })
+    }
+
+    /// Names the main device of its pool, durably, in a device of a cache that an earlier program made.
+    ///
+    /// # Errors
+    /// Those of writing the superblocks.
+    pub fn set_main(&mut self, main_uuid: Uuid) -> io::Result<()> {
+        self.renew(Superblock { main_uuid: Some(main_uuid), ..self.superblock.clone() })
+    }
+
+    /// Writes a superblock if it says something else than the one that is there.
+    fn renew(&mut self, superblock: Superblock) -> io::Result<()> {
+        if superblock != self.superblock {
             let before = [self.superblock.encode(); 2];
-            let next =
-                Superblock { formatted: true, sequence: self.superblock.sequence + 1, ..self.superblock.clone() };
+            let next = Superblock { sequence: self.superblock.sequence + 1, ..superblock };
             write_superblock(&self.buffered, &next, &next.stale(&before))?;
             self.superblock = next;
         }
@@ -376,6 +390,7 @@ pub(crate) fn new_superblock(probe: &Probe, options: &CreateOptions) -> Result<S
         created_unix_s: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
         block_bytes: probe.block_bytes,
         formatted: false,
+        main_uuid: options.main_uuid,
         regions: Superblock::region_map(size_bytes, options.logs_bytes),
     })
 }

@@ -448,7 +448,7 @@ impl MetaStore {
     /// # Errors
     /// A failing storage.
     pub fn miss_cache(&mut self) -> Result<(), MetaError> {
-        let record = CacheRecord { absent: true };
+        let record = CacheRecord { absent: true, ..self.cache() };
         if self.cache() == record { Ok(()) } else { self.set_cache(record) }
     }
 
@@ -459,7 +459,7 @@ impl MetaStore {
     /// A failing storage.
     pub fn outdate_cache(&mut self) -> Result<u32, MetaError> {
         let next = self.cache_generation() + 1;
-        let mut edits = self.edits_of_cache(CacheRecord { absent: false });
+        let mut edits = self.edits_of_cache(CacheRecord { absent: false, ..self.cache() });
         edits.push(Edit::PutGeneration(CACHE_ROW, next));
         self.commit(edits, true)?;
         Ok(next)
@@ -479,11 +479,16 @@ impl MetaStore {
         Ok(volume)
     }
 
-    /// Keeps that.
+    /// Records that a device of the pool's cache names the pool's main device, once it does. Does nothing if that is recorded.
     ///
     /// # Errors
     /// A failing storage.
-    pub fn set_cache(&mut self, record: CacheRecord) -> Result<(), MetaError> {
+    pub fn name_cache(&mut self) -> Result<(), MetaError> {
+        let record = CacheRecord { named: true, ..self.cache() };
+        if self.cache() == record { Ok(()) } else { self.set_cache(record) }
+    }
+
+    fn set_cache(&mut self, record: CacheRecord) -> Result<(), MetaError> {
         self.commit(self.edits_of_cache(record), true)
     }
 

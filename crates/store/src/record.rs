@@ -99,6 +99,10 @@ pub struct SettingsRecord {
 pub struct CacheRecord {
     /// The pool was served without it since: what it holds may be older than the pool's own device.
     pub absent: bool,
+    /// A device of the pool's cache has named the pool's main device since: one that names none isn't this pool's. Earlier programs don't
+    /// know the field.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub named: bool,
 }
 
 /// A volume's or tenant's deadline as it was last changed live.

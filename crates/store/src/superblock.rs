@@ -15,18 +15,24 @@
 //!       840  length of the role, 1..=31, u8    (since version 2)
 //!       841  role                              (since version 2)
 //!       872  1 once the logs or the cache of the device were formatted, u8 (since version 3)
+//!       880  UUID of the pool's main device, 16 bytes (since version 4)
 //! ```
 //! Integers are little-endian. Bytes not named are zero. Nothing here does I/O.
 //!
 //! Since version 3 the metadata region notes its newest commit and the superblock's sequence
 //! (`region.rs`), which programs that know version 2 don't.
+//!
+//! Version 4 is that of a cache's device: it names the main device of its pool. A pool that is made anew under the name of a former one has
+//! the same UUID, which follows from the name; its main device hasn't. A superblock that names none is written as version 3.
 
 use std::fmt;
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The version that this code writes.
-pub const VERSION: u32 = 3;
+/// The newest version that this code knows.
+pub const VERSION: u32 = 4;
+/// The version of a superblock that names no main device.
+const VERSION_WITHOUT_MAIN: u32 = 3;
 /// Offsets of the two copies. An update writes and syncs the second before it touches the first.
 pub const COPIES_AT: [u64; 2] = [0, SUPERBLOCK_BYTES as u64];
 /// The role of a device of version 1, which knew no roles: pools had one device.
@@ -49,10 +55,12 @@ const REGION_BYTES: usize = 24;
 const SEQUENCE_AT: usize = REGIONS_AT + REGIONS_MAX * REGION_BYTES;
 const ROLE_AT: usize = SEQUENCE_AT + 8;
 const FORMATTED_AT: usize = ROLE_AT + 1 + ROLE_BYTES_MAX;
+const MAIN_AT: usize = 880;
 const METADATA_BYTES_MIN: u64 = 4 << 20;
 const METADATA_BYTES_MAX: u64 = 1 << 30;
 
-const _: () = assert!(SEQUENCE_AT == 832 && FORMATTED_AT == 872 && FORMATTED_AT < CHECKSUM_AT);
+const _: () =
+    assert!(SEQUENCE_AT == 832 && FORMATTED_AT == 872 && MAIN_AT > FORMATTED_AT && MAIN_AT + 16 <= CHECKSUM_AT);
 
 /// Content of a region.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -123,6 +131,8 @@ pub struct Superblock {
     pub block_bytes: u32,
     /// The logs' tables, or the cache, were written here once: a blank first page is lost, not new.
     pub formatted: bool,
+    /// The main device of its pool, which only a cache's device names. `None` if an earlier program made it.
+    pub main_uuid: Option<Uuid>,
     /// Its regions, ascending by offset, disjoint. One each of superblock, metadata and home; any of the others.
     pub regions: Vec<Region>,
 }
@@ -227,7 +237,7 @@ impl Superblock {
         assert_eq!(self.check(), Ok(()), "a superblock that can't be decoded must not be written");
         let mut b = [0; SUPERBLOCK_BYTES];
         put(&mut b, 0, MAGIC);
-        put(&mut b, 8, &VERSION.to_le_bytes());
+        put(&mut b, 8, &self.version().to_le_bytes());
         put(&mut b, 16, self.device_uuid.as_bytes());
         put(&mut b, 32, self.pool_uuid.as_bytes());
         put(&mut b, 48, &self.created_unix_s.to_le_bytes());
@@ -243,9 +253,15 @@ impl Superblock {
         put(&mut b, ROLE_AT, &[self.role.len() as u8]);
         put(&mut b, ROLE_AT + 1, self.role.as_bytes());
         put(&mut b, FORMATTED_AT, &[u8::from(self.formatted)]);
+        put(&mut b, MAIN_AT, self.main_uuid.unwrap_or_default().as_bytes());
         let checksum = xxh3_64(&b[..CHECKSUM_AT]);
         put(&mut b, CHECKSUM_AT, &checksum.to_le_bytes());
         b
+    }
+
+    /// The version that it is written as.
+    fn version(&self) -> u32 {
+        if self.main_uuid.is_some() { VERSION } else { VERSION_WITHOUT_MAIN }
     }
 
     /// The superblock that holds of the two copies read from [`COPIES_AT`].
@@ -264,9 +280,9 @@ impl Superblock {
         }
     }
 
-    /// Returns whether none of the valid copies read from [`COPIES_AT`] is of [`VERSION`].
+    /// Returns whether none of the valid copies read from [`COPIES_AT`] is of a version that this code writes.
     pub fn is_of_older_version(copies: &[[u8; SUPERBLOCK_BYTES]; 2]) -> bool {
-        !copies.iter().any(|b| get_u32(b, 8) == VERSION && Superblock::decode(b).is_ok())
+        !copies.iter().any(|b| get_u32(b, 8) >= VERSION_WITHOUT_MAIN && Superblock::decode(b).is_ok())
     }
 
     /// Returns the indices of the copies read from [`COPIES_AT`] that differ from this superblock, in the order of writing.
@@ -297,6 +313,15 @@ impl Superblock {
         if get_u64(b, SEQUENCE_AT) == u64::MAX {
             return Err(SuperblockError::Invalid { what: "sequence has no successor" });
         }
+        let main_uuid = match get_u32(b, 8) {
+            ..=VERSION_WITHOUT_MAIN => None,
+            _ => match get_uuid(b, MAIN_AT) {
+                uuid if uuid.is_nil() => {
+                    return Err(SuperblockError::Invalid { what: "it names no main device, as its version does" });
+                }
+                uuid => Some(uuid),
+            },
+        };
         let superblock = Superblock {
             device_uuid: get_uuid(b, 16),
             pool_uuid: get_uuid(b, 32),
@@ -305,6 +330,7 @@ impl Superblock {
             created_unix_s: get_u64(b, 48),
             block_bytes: get_u32(b, 56),
             formatted: b[FORMATTED_AT] == 1,
+            main_uuid,
             regions: decode_regions(b)?,
         };
         if b[FORMATTED_AT] > 1 {
@@ -352,6 +378,9 @@ fn newer_of(a: Superblock, b: Superblock) -> Result<Superblock, SuperblockError>
     }
     if a.role != b.role || a.created_unix_s != b.created_unix_s || a.block_bytes != b.block_bytes {
         return differ("role, time of creation or block size");
+    }
+    if a.main_uuid.is_some() && b.main_uuid.is_some() && a.main_uuid != b.main_uuid {
+        return differ("main device");
     }
     match a.sequence.cmp(&b.sequence) {
         std::cmp::Ordering::Equal if a != b => differ("regions, though not in their sequence"),
@@ -421,6 +450,7 @@ mod tests {
             created_unix_s: 1_700_000_000,
             block_bytes: 512,
             formatted: false,
+            main_uuid: None,
             regions: Superblock::region_map(size_bytes, 0),
         }
     }
@@ -433,10 +463,11 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            size in DEVICE_BYTES_MIN..1 << 50, uuid: u128, sequence in 0..u64::MAX, shift in 9u32..=16, role in "[a-z0-9-]{1,31}"
+            size in DEVICE_BYTES_MIN..1 << 50, uuid: u128, main: u128, sequence in 0..u64::MAX, shift in 9u32..=16, role in "[a-z0-9-]{1,31}"
         ) {
             let device_uuid = Uuid::from_u128(uuid);
-            let superblock = Superblock { device_uuid, sequence, block_bytes: 1 << shift, role, ..example(size) };
+            let main_uuid = Some(Uuid::from_u128(main)).filter(|_| main % 2 == 1);
+            let superblock = Superblock { device_uuid, main_uuid, sequence, block_bytes: 1 << shift, role, ..example(size) };
             prop_assert!(superblock.end() <= size && superblock.end() + REGION_ALIGN > size);
             prop_assert_eq!(Superblock::decode(&superblock.encode()), Ok(superblock));
         }
@@ -445,7 +476,8 @@ mod tests {
         #[test]
         fn a_torn_update_leaves_the_old_or_the_new(cut in 0..=SUPERBLOCK_BYTES, torn in 0usize..2) {
             let old = example(64 << 20);
-            let new = Superblock { sequence: 2, formatted: true, regions: Superblock::region_map(96 << 20, 0), ..old.clone() };
+            let (main_uuid, regions) = (Some(Uuid::from_u128(3)), Superblock::region_map(96 << 20, 0));
+            let new = Superblock { sequence: 2, formatted: true, main_uuid, regions, ..old.clone() };
             let mut copies = [old.encode(); 2];
             let order = new.stale(&copies);
             prop_assert_eq!(order.len(), 2);
@@ -465,7 +497,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_never_panic(noise in proptest::collection::vec(any::<u8>(), CHECKSUM_AT), version in 0u32..4) {
+        fn arbitrary_bytes_never_panic(noise in proptest::collection::vec(any::<u8>(), CHECKSUM_AT), version in 0u32..=VERSION) {
             let mut b = [0; SUPERBLOCK_BYTES];
             b[..CHECKSUM_AT].copy_from_slice(&noise);
             let _ = Superblock::decode(&b);
@@ -487,6 +519,23 @@ mod tests {
         assert_eq!(Superblock::decode(&b), newer);
         let ours = example(64 << 20).encode();
         assert_eq!([Superblock::choose(&[ours, b]), Superblock::choose(&[b, ours])], [newer.clone(), newer]);
+    }
+
+    /// Programs that don't know main devices read what names none.
+    #[test]
+    fn the_version_is_the_oldest_that_says_it() {
+        let without = example(64 << 20);
+        let with = Superblock { main_uuid: Some(Uuid::from_u128(3)), sequence: 2, ..without.clone() };
+        assert_eq!([&without, &with].map(|s| get_u32(&s.encode(), 8)), [3, 4]);
+        assert!([&without, &with].iter().all(|s| !Superblock::is_of_older_version(&[s.encode(); 2])));
+        let mut nameless = with.encode();
+        put(&mut nameless, MAIN_AT, &[0; 16]);
+        reseal(&mut nameless);
+        assert!(matches!(Superblock::decode(&nameless), Err(SuperblockError::Invalid { .. })));
+        let other = Superblock { main_uuid: Some(Uuid::from_u128(4)), sequence: 3, ..without.clone() };
+        let disagree = Err(SuperblockError::Disagree { what: "main device" });
+        assert_eq!(Superblock::choose(&[with.encode(), other.encode()]), disagree);
+        assert_eq!(Superblock::choose(&[without.encode(), with.encode()]), Ok(with), "it was just named");
     }
 
     #[test]

@@ -13,8 +13,13 @@ use std::path::{Path, PathBuf};
 const MIB: u64 = 1 << 20;
 
 fn create(path: &Path) -> DeviceFile {
-    let options =
-        CreateOptions { size_bytes: 64 * MIB, pool_uuid: Uuid::from_u128(7), role: "main".into(), logs_bytes: 0 };
+    let options = CreateOptions {
+        size_bytes: 64 * MIB,
+        pool_uuid: Uuid::from_u128(7),
+        role: "main".into(),
+        logs_bytes: 0,
+        main_uuid: None,
+    };
     DeviceFile::create(path, &options).expect("created")
 }
 

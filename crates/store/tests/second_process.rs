@@ -23,7 +23,8 @@ fn as_a_second_process() {
 fn a_second_process_is_refused_and_told_which_the_first_is() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("d");
-    let options = CreateOptions { size_bytes: 64 << 20, pool_uuid: POOL, role: "main".into(), logs_bytes: 0 };
+    let options =
+        CreateOptions { size_bytes: 64 << 20, pool_uuid: POOL, role: "main".into(), logs_bytes: 0, main_uuid: None };
     let first = DeviceFile::create(&path, &options).expect("created");
     let exe = std::env::current_exe().expect("known");
     let mut second = std::process::Command::new(exe);

@@ -8,11 +8,12 @@ use plimsoll_base::{Span, Time, bytes_text};
 use plimsoll_logs::{CleanConfig, Formatted, Layout, LogsConfig, LogsControl, LogsStatus, OffHours, Shape};
 use plimsoll_pool::LogsPlan;
 use plimsoll_stack::{Addressed, Stack};
-use plimsoll_store::superblock::{REGION_ALIGN, Region, Superblock};
+use plimsoll_store::superblock::{REGION_ALIGN, Region, RegionKind, Superblock};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 const DAY_S: u64 = 24 * 3600;
 
@@ -149,6 +150,21 @@ pub fn log_runs(c: &Section, device: Region, block_bytes: u32) -> Result<Vec<(u6
     let layout = layout(c, device.len, block_bytes)?;
     let run = |log| (device.offset + layout.log_start(log), layout.shape.log_bytes);
     Ok((0..layout.logs).map(run).collect())
+}
+
+/// Refuses logs of a version that this program doesn't know, before anything on the device is converted. A device that can't be read is
+/// judged when it is opened.
+///
+/// # Errors
+/// That.
+pub fn check_before(path: &Path, superblock: &Superblock) -> Result<(), String> {
+    let Some(tables) = superblock.region(RegionKind::Logs) else { return Ok(()) };
+    let mut first = vec![0; plimsoll_logs::format::LOOK_BYTES as usize];
+    let read = File::open(path).and_then(|file| file.read_exact_at(&mut first, tables.offset));
+    match plimsoll_logs::of_unknown_version(&first).filter(|_| read.is_ok()) {
+        Some(what) => Err(format!("{}: {what}", path.display())),
+        None => Ok(()),
+    }
 }
 
 /// Formats the logs of a device that has none yet; true if it did. The layout page is written last: until then it has none.

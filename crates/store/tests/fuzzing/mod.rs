@@ -96,6 +96,7 @@ pub fn superblock(data: &[u8]) {
         created_unix_s: 1_700_000_000,
         block_bytes: 512,
         formatted: true,
+        main_uuid: None,
         regions: Superblock::region_map(64 << 20, 2 << 20),
     };
     let first = example.encode();

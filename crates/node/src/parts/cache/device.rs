@@ -4,10 +4,11 @@ use super::shape;
 use crate::config::CacheConfig as Section;
 use crate::look::{Step, Wanted};
 use plimsoll_cache::Layout;
-use plimsoll_store::superblock::Region;
+use plimsoll_store::superblock::{Region, RegionKind};
 use plimsoll_store::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, Uuid};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
 
 /// The role of a pool's fast device.
 const ROLE_FAST: &str = "fast";
@@ -93,7 +94,7 @@ pub fn open_nvram(c: &Section, pool_uuid: Uuid, file: &File, fast: &Opened) -> R
     let is_new = fast.new || is_blank(&page);
     let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role: ROLE_NVRAM.into() };
     let create = |size_bytes| {
-        let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_NVRAM.into(), logs_bytes: 0 };
+        let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_NVRAM.into(), logs_bytes: 0, main_uuid: None };
         DeviceFile::create(&n.file, &options).map(Some).map_err(CacheError::from)
     };
     let missing = !matches!(std::fs::metadata(&n.file).map(|m| (m.file_type().is_block_device(), m.len())), Ok(m) if m != (false, 0));
@@ -141,12 +142,77 @@ pub struct Opened {
     pub new: bool,
 }
 
+/// Knowledge of a pool about the device of its cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pool {
+    /// UUID of the pool, which follows from its name.
+    pub pool_uuid: Uuid,
+    /// UUID of its main device. `None`: it is made at this start.
+    pub main_uuid: Option<Uuid>,
+}
+
+/// Refuses a device that holds the cache of a former pool of this name, or one of a version that this program doesn't know, before anything
+/// is made, converted or written. A device that isn't there, is new or can't be read is judged when it is opened.
+///
+/// # Errors
+/// The reason and the remedy.
+pub fn check_before(c: &Section, pool: Pool) -> Result<(), String> {
+    let Ok(Some(Look { found: Ok(superblock), .. })) = DeviceFile::look(&c.file, &expect(pool.pool_uuid)) else {
+        return Ok(());
+    };
+    let region = superblock.region(RegionKind::Home).expect("every superblock has one");
+    let Ok(page) = File::open(&c.file).map_err(CacheError::of_io).and_then(|file| page_of(&file, region)) else {
+        return Ok(());
+    };
+    if superblock.main_uuid.is_some() || (pool.main_uuid.is_none() && !is_blank(&page)) {
+        check_main(&c.file, superblock.main_uuid, pool.main_uuid)?;
+    }
+    match Layout::of_unknown_version(&page) {
+        Some(what) => {
+            Err(format!("cache: {}: {what}: use the program that wrote it, or a newer one", c.file.display()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks that a fast device is of the pool with this main device.
+fn check_main(path: &Path, found: Option<Uuid>, main: Option<Uuid>) -> Result<(), String> {
+    if found.is_some() && found == main {
+        return Ok(());
+    }
+    let name = |uuid: Option<Uuid>, none: &str| uuid.map_or(none.to_string(), |uuid| format!("device {uuid}"));
+    Err(format!(
+        "cache: {}: holds the cache of another pool, or of a former one of this name: it was made for {}, and this pool has {}. Attach this \
+         pool's own; or, if nobody needs what is on it, clear its first 2 MiB (remove it if it is a file)",
+        path.display(),
+        name(found, "a device that it doesn't name"),
+        name(main, "none yet")
+    ))
+}
+
+/// Names the pool's main device in its cache's, if an earlier program made that and the pool's metadata know of a cache that named none.
+/// `had_one`: they know of a cache at all; `named`: of one that named it.
+///
+/// # Errors
+/// If it isn't this pool's; or of writing the superblocks.
+pub fn name_main(c: &Section, fast: &mut Opened, main: Uuid, had_one: bool, named: bool) -> Result<(), CacheError> {
+    let found = fast.device.superblock().main_uuid;
+    let is_unknown = !had_one || named;
+    if found.is_some()
+        || (is_unknown && !is_blank(&page_of(&File::open(&c.file).map_err(CacheError::of_io)?, fast.region)?))
+    {
+        return Ok(check_main(&c.file, found, Some(main))?);
+    }
+    fast.device.set_main(main).map_err(CacheError::of_io)
+}
+
 /// Opens a pool's fast device; makes it at the first use, unless `needed` says what only it can have.
 ///
 /// # Errors
 /// If the device can't be used; the error names the reason and the remedy.
-pub fn open(c: &Section, pool_uuid: Uuid, needed: Option<&str>) -> Result<Opened, CacheError> {
+pub fn open(c: &Section, pool: Pool, needed: Option<&str>) -> Result<Opened, CacheError> {
     let path = &c.file;
+    let Pool { pool_uuid, main_uuid } = pool;
     let expect = expect(pool_uuid);
     let create = |size_bytes| {
         if let Some(what) = needed {
@@ -156,7 +222,7 @@ pub fn open(c: &Section, pool_uuid: Uuid, needed: Option<&str>) -> Result<Opened
                 path.display()
             )));
         }
-        let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_FAST.into(), logs_bytes: 0 };
+        let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_FAST.into(), logs_bytes: 0, main_uuid };
         DeviceFile::create(path, &options).map_err(CacheError::from)
     };
     let look = DeviceFile::look(path, &expect)?;
