@@ -180,7 +180,7 @@ impl Client {
         }
         match serde_json::from_str::<ErrorBody>(&plain_json(&String::from_utf8_lossy(&body))) {
             Ok(_) if status == StatusCode::UNAUTHORIZED && self.control.token_file.is_none() => bail!(
-                "{}: changes over TCP take the node's token: name its file with --token-file, or the node's control \
+                "{}: this takes the node's token over TCP: name its file with --token-file, or the node's control \
                  socket with --control",
                 self.control.control
             ),

@@ -3,7 +3,7 @@
 use crate::client::{Client, Control, print_json};
 use crate::part;
 use crate::table::{bytes, micros};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -59,11 +59,23 @@ impl Logs {
                     return Ok(());
                 }
                 let view = wait(&client, &name, before.valid_bytes)?;
+                let done_bytes = view.cleaned_bytes - before.cleaned_bytes;
+                if done_bytes == 0 && before.valid_bytes > 0 && view.valid_bytes > 0 {
+                    bail!(
+                        "pool `{name}`: none of the logged data could be written to their place, {} stay logged: `plimsoll status` has the \
+                         reason, such as a full file system or a device that fails",
+                        bytes(view.valid_bytes)
+                    );
+                }
                 if control.json {
                     return print_json(&view);
                 }
                 let took = view.last_cleaning_us.map_or("-".into(), micros);
-                println!("pool {name}: {} checkpointed in {took}", bytes(view.cleaned_bytes - before.cleaned_bytes));
+                println!(
+                    "pool {name}: {} checkpointed in {took}, {} are logged now",
+                    bytes(done_bytes),
+                    bytes(view.valid_bytes)
+                );
                 Ok(())
             }
         }

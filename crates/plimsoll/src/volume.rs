@@ -6,7 +6,7 @@ use crate::deadline::{Deadline, deadline};
 use crate::promise;
 use crate::resync::{AnotherVolume, Resync};
 use crate::table::{bytes, micros, table};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
 use plimsoll_base::OnBusy;
@@ -242,6 +242,12 @@ fn caught_up(client: &Client, name: &str, resync: Option<Resync>) -> Result<Volu
         client.send(Method::PATCH, &path(name), &wanted)
     };
     let before: VolumeStatus = client.get(&path(name))?;
+    if before.read_only && resync.is_some() {
+        bail!(
+            "volume `{name}` is read-only, so nothing can be copied to it: take `read_only` out of its section, `plimsoll reload`, and try \
+             again"
+        );
+    }
     // Two of these at once mustn't take the other's end for their own.
     let attempt = uuid::Uuid::new_v4().as_u128() as u32;
     let begin = || say(ReplicaChange::CatchUp { attempt }).map(drop);

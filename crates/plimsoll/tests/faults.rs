@@ -109,6 +109,12 @@ fn a_full_disk_under_logs_is_only_its_tenants() {
         (&"ready".into(), &serde_json::Value::Null)
     );
     server.control("GET", "/healthz").expect(200);
+    // A write that is logged and has no room at its place: who asks for a checkpoint is told.
+    filler.write(100 * MIB as u64, &[7; 4096]).unwrap().unwrap();
+    filler.flush().unwrap().unwrap();
+    let said = server.cli_fails(&["logs", "checkpoint", "p"]);
+    assert!(said.contains("none of the logged data could be written to their place"), "{said}");
+    assert_eq!(filler.read(100 * MIB as u64, 4096).unwrap().unwrap(), [7; 4096]);
     assert!(server.stop());
 }
 

@@ -494,3 +494,17 @@ fn the_examples_page_has_them() {
         assert!(page.contains(&text), "{example} isn't in docs/guides/two-replicas.md as it is");
     }
 }
+
+/// Nothing is begun, so the volume isn't marked as being caught up.
+#[test]
+fn a_read_only_replica_is_refused_before_a_copy_begins() {
+    let mut three = Three::start(PLAIN, "1MiB");
+    three.nodes[1] = None;
+    three.config = three.config.replace("size = \"1MiB\"\n", "size = \"1MiB\"\nread_only = true\n");
+    three.restart(1);
+    let before = three.behind(1);
+    let [from, to] = [0, 1].map(|i| three.addresses()[i].to_string());
+    let said = three.node(1).cli_fails(&["volume", "resync", "vol", "--replica", &to, "--from", &from]);
+    assert!(said.contains("volume `vol` is read-only"), "{said}");
+    assert_eq!(three.behind(1), before);
+}

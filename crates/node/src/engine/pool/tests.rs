@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::engine::clients::CLIENT;
-use crate::engine::command::{ClientFilter, Command};
 use crate::engine::command::PoolHandle;
+use crate::engine::command::{ClientFilter, Command};
 use crate::engine::conn::{ExportParams, Wire};
 use crate::engine::device::Device;
 use crate::engine::exports::ACCOUNT_MAX;
