@@ -307,20 +307,19 @@ impl MetaStore {
         MetaStore::open_storage(Storage::new(backend), home)
     }
 
-    /// Writes a store with these rows to `backend`, whatever it held.
+    /// Makes these the store's rows, in one transaction. Their change has a number that isn't below the store's.
     ///
     /// # Errors
     /// Those of the storage, and its size.
-    pub(crate) fn restore(backend: impl MetaStorage, home: Region, state: State) -> Result<(), MetaError> {
-        let mut store = MetaStore::format(backend, home)?;
-        let edits = state.edits();
-        store.view.state = state;
-        store.storage.set_may_use_reserve(true);
-        match db::write(store.db.as_ref().expect("it was formatted"), &edits) {
-            Err(MetaError::Full { why }) => store.write_with_more_room(&edits, why)?,
+    pub(crate) fn replace(mut self, state: State) -> Result<(), MetaError> {
+        let edits = state.edits_from(&self.view.state);
+        self.view.state = state;
+        self.storage.set_may_use_reserve(true);
+        match db::write(self.db.as_ref().ok_or(MetaError::Failed)?, &edits) {
+            Err(MetaError::Full { why }) => self.write_with_more_room(&edits, why)?,
             written => written?,
         }
-        store.storage.witness(store.view.state.commit)
+        self.storage.witness(self.view.state.commit)
     }
 
     fn open_storage(storage: Storage, home: Region) -> Result<MetaStore, MetaError> {
