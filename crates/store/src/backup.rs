@@ -24,7 +24,7 @@ use crate::region::{HEADER_BYTES, Medium, RegionBackend, witness_of};
 use crate::remote::{Remote, Shared, probe};
 use crate::state::State;
 use crate::superblock::{REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock};
-use crate::unfinished::{self, Note};
+use crate::unfinished::{self, Note, Unfinished};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -230,7 +230,11 @@ impl Backup {
             None => Ok(()),
         };
         let metadata = self.region(RegionKind::Metadata);
-        let note = unfinished::note_of(medium, metadata.offset).map_err(io("cannot read its metadata"))?;
+        let note = match unfinished::note_of(medium, metadata.offset).map_err(io("cannot read its metadata"))? {
+            None => None,
+            Some(Unfinished::Ours(note)) => Some(note),
+            Some(Unfinished::Later) => return Err(DeviceErrorKind::Meta(MetaError::LaterRestoreUnfinished)),
+        };
         let there = match first_bytes(medium, probe)? {
             First::Ours => read_superblock(medium, probe).ok().map(|(superblock, _)| superblock),
             First::Lost | First::Blank | First::Creating => None,

@@ -46,6 +46,8 @@ pub enum MetaError {
     },
     /// A restore from a backup was broken off: what is there is neither what was there before nor what the backup has.
     RestoreUnfinished,
+    /// The same of a restore by a later program, which this one can't go on with.
+    LaterRestoreUnfinished,
     /// The storage failed. Whether the mutation is durable is unknown until the store is opened again.
     Io(std::io::Error),
     /// The metadata region is full; nothing was changed.
@@ -130,6 +132,10 @@ impl fmt::Display for MetaError {
             MetaError::RestoreUnfinished => write!(
                 f,
                 "a restore of the metadata from a backup isn't finished: repeat `plimsoll pool restore` with the same backup"
+            ),
+            MetaError::LaterRestoreUnfinished => write!(
+                f,
+                "a restore of the metadata by a later version of Plimsoll isn't finished: repeat `plimsoll pool restore` with that version and the same backup"
             ),
             MetaError::Io(e) => write!(f, "the metadata store's storage failed: {e}: check the device, then restart"),
             MetaError::Full { why } => write!(f, "{why}: delete volumes or use a larger device"),

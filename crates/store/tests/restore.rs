@@ -319,6 +319,25 @@ fn another_backup_is_restored_after_an_unfinished_one_only_when_asked_to() {
     assert!(unfinished > 10, "{unfinished} of the power losses left an unfinished restore");
 }
 
+/// The note's version is the eighth byte of its magic, whatever else a later program writes.
+#[test]
+fn a_restore_by_a_later_program_is_refused_by_name() {
+    let case = case(Since::Made);
+    for note_at in [MIB + 2048, MIB + 4096 + 2048] {
+        let disk = case.disk.copy();
+        disk.write_at(b"PLIMRESU and others", note_at).expect("written");
+        let opened = open(&disk).map(drop);
+        assert!(matches!(opened, Err(DeviceErrorKind::Meta(MetaError::LaterRestoreUnfinished))), "{opened:?}");
+        match restore(&case, &disk, true) {
+            Err(RestoreError::Device(e)) => assert!(e.to_string().contains("by a later version of Plimsoll"), "{e}"),
+            done => panic!("{done:?}"),
+        }
+        disk.write_at(&[0; 8192], 0).expect("written");
+        let opened = open(&disk).map(drop);
+        assert!(matches!(opened, Err(DeviceErrorKind::Meta(MetaError::LaterRestoreUnfinished))), "{opened:?}");
+    }
+}
+
 /// A pool in which space changes hands, with a backup before each change.
 struct Hands {
     disk: Disk,
