@@ -146,6 +146,8 @@ fn find(client: &Client, named: Option<String>) -> Result<(String, CacheView)> {
 
 /// Time without progress after which a message reports it.
 const STILL_TIME: Duration = Duration::from_secs(60);
+/// The same if dirty data lie beyond a volume's end: nothing but a larger volume helps.
+const STILL_TIME_BEYOND_END: Duration = Duration::from_secs(10);
 
 /// Waits until nothing is `left`, of what only the cache has. Says how far it has come if that stands still, or can't go on.
 fn wait(client: &Client, name: &str, left: impl Fn(&CacheView) -> u64) -> Result<CacheView> {
@@ -166,6 +168,10 @@ fn wait(client: &Client, name: &str, left: impl Fn(&CacheView) -> u64) -> Result
         }
         if last != (now, view.written_back) {
             (last, moved_at) = ((now, view.written_back), Instant::now());
+        }
+        let beyond_end = view.write_back_fails.iter().find(|f| f.is_beyond_end());
+        if let Some(fails) = beyond_end.filter(|_| moved_at.elapsed() > STILL_TIME_BEYOND_END) {
+            bail!("pool {name}: {far}: {}", fails.text());
         }
         if moved_at.elapsed() > STILL_TIME {
             bail!("pool {name}: {far}, and nothing moves: is its device refusing them? The node goes on trying");

@@ -154,6 +154,36 @@ fn a_cache_that_was_away_since_the_backup_does_not_count() {
     assert!(server.stop());
 }
 
+/// The volume grew after the backup, and the restored one is smaller than what only the cache has of it. Everything that tells of write-back
+/// says so, and nothing is lost: grown again, the volume has all.
+#[test]
+fn dirty_data_beyond_the_end_of_a_restored_volume_are_named_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = with_cache("back");
+    let server = Server::start(dir.path(), &text);
+    server.cli(&["volume", "create", "x", "--pool", "p", "--size", "4MiB", "--tenant", "b"]);
+    backup(&server);
+    server.cli(&["volume", "grow", "x", "--size", "8MiB"]);
+    write_all(&mut client(&server, "x"), 2);
+    server.kill();
+    restore(dir.path());
+
+    let server = Server::start(dir.path(), &text);
+    let said = server.cli_fails(&["cache", "flush", "p"]);
+    let named = "volume `x` has dirty data beyond its end, as it was restored smaller than it was";
+    assert!(said.contains(named) && said.contains("volume grow"), "{said}");
+    for told in [&["status"][..], &["cache", "status", "p"]] {
+        let said = server.cli(told);
+        assert!(said.contains(named) && !said.contains("check the device"), "{told:?}: {said}");
+    }
+    server.cli(&["volume", "grow", "x", "--size", "8MiB"]);
+    check_all(&mut client(&server, "x"), 2);
+    server.cli(&["cache", "flush", "p"]);
+    assert!(!server.cli(&["status"]).contains("beyond its end"));
+    check_all(&mut client(&server, "x"), 2);
+    assert!(server.stop());
+}
+
 /// Data that only the cache has stay, and those of a volume that was deleted since the backup are its own from its restore on.
 #[test]
 fn what_only_the_cache_has_is_there_after_a_restore() {

@@ -20,11 +20,11 @@ use crate::meta::{CACHE_ROW, MetaError, MetaStore, MetaView};
 use crate::older::Found;
 use crate::probe::Probe;
 use crate::record::{ReplicaRecord, tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
-use crate::region::{HEADER_BYTES, Medium, RegionBackend, clear_slots, witness_of};
+use crate::region::{HEADER_BYTES, Medium, RegionBackend, witness_of};
 use crate::remote::{Remote, Shared, probe};
 use crate::state::State;
 use crate::superblock::{REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock};
-use crate::unfinished::{self, Note};
+use crate::unfinished::{self, Note, Unfinished};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -63,7 +63,7 @@ impl fmt::Display for Age {
             Age::Older(changes) => write!(f, "the metadata were changed {changes} times since it was taken"),
             Age::Unknown => f.write_str("nothing is left that could tell its age"),
             Age::Unfinished => f.write_str(
-                "a restore of another backup isn't finished, and may have zeroed what this one calls a volume's",
+                "a restore of another backup isn't finished, and may have zeroed what this one calls a volume's: finish that one first",
             ),
         }
     }
@@ -230,7 +230,11 @@ impl Backup {
             None => Ok(()),
         };
         let metadata = self.region(RegionKind::Metadata);
-        let note = unfinished::note_of(medium, metadata.offset).map_err(io("cannot read its metadata"))?;
+        let note = match unfinished::note_of(medium, metadata.offset).map_err(io("cannot read its metadata"))? {
+            None => None,
+            Some(Unfinished::Ours(note)) => Some(note),
+            Some(Unfinished::Later) => return Err(DeviceErrorKind::Meta(MetaError::LaterRestoreUnfinished)),
+        };
         let there = match first_bytes(medium, probe)? {
             First::Ours => read_superblock(medium, probe).ok().map(|(superblock, _)| superblock),
             First::Lost | First::Blank | First::Creating => None,
@@ -243,8 +247,10 @@ impl Backup {
         must_be_ours(note.map(|n| n.device_uuid))?;
         must_be_ours(witness.map(|w| w.device_uuid))?;
         let sequence = there.as_ref().map_or(0, |s| s.sequence).max(witness.map_or(0, |w| w.superblock));
-        // Also of a device on which a restore isn't finished: as long as the metadata can be read, they tell whose the data are.
-        let store = there.as_ref().and_then(|s| open_restored_meta(medium.clone(), s, u64::MAX).ok());
+        // Also of a device on which a restore isn't finished, or whose superblocks are lost: the metadata tell whose the data are. The
+        // backup's superblock has the same regions, as the device is the same.
+        let as_there = Superblock { sequence, ..self.superblock.clone() };
+        let store = open_restored_meta(medium.clone(), &as_there, u64::MAX).ok();
         let state = store.map(|s| s.state().clone());
         if let Some(note) = note {
             return Ok(self.after(note, sequence, state));
@@ -277,13 +283,18 @@ impl Backup {
     }
 
     /// Writes superblock and metadata. Before, the note: until it is removed, a start refuses the device.
+    ///
+    /// Metadata that can be read stay until everything is zeroed, and one transaction makes them the restored ones. So wherever the
+    /// restore is broken off, this one that goes on and another backup's find whose the data are, and what was given up.
     fn put(&self, medium: &Shared, found: &Found) -> Result<(Superblock, State), DeviceErrorKind> {
         let superblock = Superblock {
             sequence: found.sequence.max(self.superblock.sequence) + 1,
             formatted: found.formatted || self.superblock.formatted,
             ..self.superblock.clone()
         };
-        let state = if found.is_same { self.same(found) } else { self.older(found) };
+        let mut state = if found.is_same { self.same(found) } else { self.older(found) };
+        // Where the restore goes on, its rows may be there already: their number doesn't fall, as it is noted beside them.
+        state.commit = state.commit.max(found.state.as_ref().map_or(0, |there| there.commit));
         let (home, metadata) = (self.region(RegionKind::Home), self.region(RegionKind::Metadata));
         let space = state.check(home).map_err(|what| DeviceErrorKind::Meta(MetaError::Corrupt { what }))?;
         let note = Note {
@@ -297,14 +308,9 @@ impl Backup {
         };
         note.write(medium, metadata).map_err(io("cannot write its metadata"))?;
         if !found.is_same {
-            // As long as the metadata tell whose it is: a restore that is broken off here finds it again.
             for (offset, len) in self.of_others(found) {
                 medium.0.zero(offset, len).map_err(io("cannot zero what other volumes had since"))?;
             }
-            medium.sync().map_err(io("cannot sync it"))?;
-            // Metadata that are still whole show volumes in what is zeroed now, also to programs that don't know the note.
-            clear_slots(medium, metadata).map_err(io("cannot write its metadata"))?;
-            medium.sync().map_err(io("cannot sync it"))?;
             for (offset, len) in space.free_runs() {
                 medium.0.zero(offset, len).map_err(io("cannot zero its free space"))?;
             }
@@ -312,11 +318,24 @@ impl Backup {
         }
         let copies = superblock.stale(&[[0; SUPERBLOCK_BYTES]; 2]);
         write_superblock(medium, &superblock, &copies).map_err(io("cannot write its superblock"))?;
-        let backend = RegionBackend::format(medium.clone(), metadata, owner(&superblock));
-        let backend = backend.map_err(io("cannot write its metadata"))?;
-        MetaStore::restore(backend, home, state.clone()).map_err(DeviceErrorKind::Meta)?;
+        let replaced = match &found.state {
+            Some(_) => open_restored_meta(medium.clone(), &superblock, u64::MAX).and_then(|s| s.replace(state.clone())),
+            None => self.put_anew(medium, &superblock, &state),
+        };
+        match replaced {
+            // The old rows and the new ones don't fit beside each other.
+            Err(MetaError::Full { .. }) => self.put_anew(medium, &superblock, &state),
+            replaced => replaced,
+        }
+        .map_err(DeviceErrorKind::Meta)?;
         medium.sync().map_err(io("cannot sync it"))?;
         Ok((superblock, state))
+    }
+
+    /// Writes the rows into an empty store, whatever the region held.
+    fn put_anew(&self, medium: &Shared, superblock: &Superblock, state: &State) -> Result<(), MetaError> {
+        let backend = RegionBackend::format(medium.clone(), self.region(RegionKind::Metadata), owner(superblock));
+        MetaStore::format(backend.map_err(MetaError::Io)?, self.region(RegionKind::Home))?.replace(state.clone())
     }
 }
 
@@ -400,4 +419,33 @@ fn read(text: &str) -> Result<Backup, String> {
     let home = superblock.region(RegionKind::Home).ok_or("its superblock has no home region")?;
     state.check(home)?;
     Ok(Backup { superblock, state })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateOptions, DeviceFile, Expect};
+
+    /// The old rows stay until the new ones are durable. A region without room for both gets a new store.
+    #[test]
+    fn rows_that_fit_only_once_are_restored() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("p.img");
+        let pool_uuid = Uuid::from_u128(7);
+        let options = CreateOptions { size_bytes: 64 << 20, pool_uuid, role: ROLE_MAIN.into(), logs_bytes: 0 };
+        let device = DeviceFile::create(&path, &options).expect("created");
+        let rows = |generation, commit| {
+            let generations = (1..350_000).map(|id| (id, generation)).collect();
+            State { generations, commit, ..State::default() }
+        };
+        let store = || device.open_meta(u64::MAX).expect("opens");
+        store().replace(rows(1, 1)).expect("room");
+        let backup = Backup { superblock: device.superblock().clone(), state: rows(2, 0) };
+        assert!(matches!(store().replace(backup.state.clone()), Err(MetaError::Full { .. })), "there is room for both");
+        drop(device);
+        backup.restore(&path, true).expect("asked to");
+        let expect = Expect { pool_uuid: None, device_uuid: None, role: ROLE_MAIN.into() };
+        let store = DeviceFile::open(&path, &expect).and_then(|device| Ok(device.open_meta(u64::MAX).expect("opens")));
+        assert_eq!(store.expect("opens").state().generations, backup.state.generations);
+    }
 }

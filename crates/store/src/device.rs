@@ -327,7 +327,7 @@ impl DeviceFile {
 pub(crate) fn open_meta(medium: impl Medium, superblock: &Superblock, home_bytes: u64) -> Result<MetaStore, MetaError> {
     let metadata = superblock.region(RegionKind::Metadata).expect("every superblock has one");
     match unfinished::note_of(&medium, metadata.offset).map_err(MetaError::Io)? {
-        Some(_) => Err(MetaError::RestoreUnfinished),
+        Some(unfinished) => Err(unfinished.error()),
         None => open_restored_meta(medium, superblock, home_bytes),
     }
 }
@@ -504,7 +504,7 @@ pub(crate) fn read_superblock(
     probe: &Probe,
 ) -> Result<(Superblock, [[u8; SUPERBLOCK_BYTES]; 2]), DeviceErrorKind> {
     read_copies(file, probe).map_err(|kind| match unfinished::note_of(file, REGION_ALIGN) {
-        Ok(Some(_)) => DeviceErrorKind::Meta(MetaError::RestoreUnfinished),
+        Ok(Some(unfinished)) => DeviceErrorKind::Meta(unfinished.error()),
         Ok(None) | Err(_) => kind,
     })
 }

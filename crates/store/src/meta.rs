@@ -46,6 +46,8 @@ pub enum MetaError {
     },
     /// A restore from a backup was broken off: what is there is neither what was there before nor what the backup has.
     RestoreUnfinished,
+    /// The same of a restore by a later program, which this one can't go on with.
+    LaterRestoreUnfinished,
     /// The storage failed. Whether the mutation is durable is unknown until the store is opened again.
     Io(std::io::Error),
     /// The metadata region is full; nothing was changed.
@@ -130,6 +132,10 @@ impl fmt::Display for MetaError {
             MetaError::RestoreUnfinished => write!(
                 f,
                 "a restore of the metadata from a backup isn't finished: repeat `plimsoll pool restore` with the same backup"
+            ),
+            MetaError::LaterRestoreUnfinished => write!(
+                f,
+                "a restore of the metadata by a later version of Plimsoll isn't finished: repeat `plimsoll pool restore` with that version and the same backup"
             ),
             MetaError::Io(e) => write!(f, "the metadata store's storage failed: {e}: check the device, then restart"),
             MetaError::Full { why } => write!(f, "{why}: delete volumes or use a larger device"),
@@ -307,20 +313,19 @@ impl MetaStore {
         MetaStore::open_storage(Storage::new(backend), home)
     }
 
-    /// Writes a store with these rows to `backend`, whatever it held.
+    /// Makes these the store's rows, in one transaction. Their change has a number that isn't below the store's.
     ///
     /// # Errors
     /// Those of the storage, and its size.
-    pub(crate) fn restore(backend: impl MetaStorage, home: Region, state: State) -> Result<(), MetaError> {
-        let mut store = MetaStore::format(backend, home)?;
-        let edits = state.edits();
-        store.view.state = state;
-        store.storage.set_may_use_reserve(true);
-        match db::write(store.db.as_ref().expect("it was formatted"), &edits) {
-            Err(MetaError::Full { why }) => store.write_with_more_room(&edits, why)?,
+    pub(crate) fn replace(mut self, state: State) -> Result<(), MetaError> {
+        let edits = state.edits_from(&self.view.state);
+        self.view.state = state;
+        self.storage.set_may_use_reserve(true);
+        match db::write(self.db.as_ref().ok_or(MetaError::Failed)?, &edits) {
+            Err(MetaError::Full { why }) => self.write_with_more_room(&edits, why)?,
             written => written?,
         }
-        store.storage.witness(store.view.state.commit)
+        self.storage.witness(self.view.state.commit)
     }
 
     fn open_storage(storage: Storage, home: Region) -> Result<MetaStore, MetaError> {

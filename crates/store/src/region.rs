@@ -153,7 +153,7 @@ pub(crate) fn is_region(first_bytes: &[u8]) -> bool {
 }
 
 /// Makes both slots of a region invalid. The caller syncs.
-pub(crate) fn clear_slots(medium: &impl Medium, region: Region) -> Result<()> {
+fn clear_slots(medium: &impl Medium, region: Region) -> Result<()> {
     medium.write_at(&[0; SLOT_BYTES], region.offset)?;
     medium.write_at(&[0; SLOT_BYTES], region.offset + SLOT_STRIDE)
 }

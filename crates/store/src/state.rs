@@ -15,7 +15,7 @@ pub(crate) enum Edit {
     /// The generation of the volume with this id, or, where there is none, the least that the next one may get. Of id 0: how often the
     /// cache's device was declared out of date.
     PutGeneration(u32, u32),
-    /// Undoes the first [`Edit::PutGeneration`] of an id; never written.
+    /// Undoes the first [`Edit::PutGeneration`] of an id. Written by a restore only.
     DropGeneration(u32),
     PutTenant(TenantRecord),
     DropTenant(String),
@@ -23,6 +23,16 @@ pub(crate) enum Edit {
     PutCache(Option<CacheRecord>),
     /// The number of the mutation that this is part of.
     PutCommit(u64),
+}
+
+/// Calls `each` for all keys whose rows differ, with the row in `after`.
+fn differing<K: Ord, V: PartialEq>(
+    before: &BTreeMap<K, V>,
+    after: &BTreeMap<K, V>,
+    mut each: impl FnMut(&K, Option<&V>),
+) {
+    before.keys().filter(|key| !after.contains_key(key)).for_each(|key| each(key, None));
+    after.iter().filter(|(key, v)| before.get(key) != Some(*v)).for_each(|(key, v)| each(key, Some(v)));
 }
 
 /// Everything stored, by key.
@@ -40,15 +50,26 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The edits that make an empty store this one.
-    pub(crate) fn edits(&self) -> Vec<Edit> {
-        let volumes = self.volumes.values().cloned().map(Edit::PutVolume);
-        let names = self.names.iter().map(|(name, id)| Edit::PutName(name.clone(), *id));
-        let generations = self.generations.iter().map(|(id, generation)| Edit::PutGeneration(*id, *generation));
-        let tenants = self.tenants.values().cloned().map(Edit::PutTenant);
+    /// The edits that make a store with the rows of `before` this one.
+    pub(crate) fn edits_from(&self, before: &State) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        differing(&before.volumes, &self.volumes, |id, v| {
+            edits.push(v.map_or(Edit::DropVolume(*id), |v| Edit::PutVolume(v.clone())));
+        });
+        differing(&before.names, &self.names, |name, id| {
+            edits.push(id.map_or(Edit::DropName(name.clone()), |id| Edit::PutName(name.clone(), *id)));
+        });
+        differing(&before.generations, &self.generations, |id, generation| {
+            edits.push(generation.map_or(Edit::DropGeneration(*id), |n| Edit::PutGeneration(*id, *n)));
+        });
+        differing(&before.tenants, &self.tenants, |name, t| {
+            edits.push(t.map_or(Edit::DropTenant(name.clone()), |t| Edit::PutTenant(t.clone())));
+        });
+        // Always: an earlier program's rows for them go.
         let single =
             [Edit::PutSettings(self.settings.clone()), Edit::PutCache(self.cache), Edit::PutCommit(self.commit)];
-        volumes.chain(names).chain(generations).chain(tenants).chain(single).collect()
+        edits.extend(single);
+        edits
     }
 
     /// Makes `edits` here and in the free `space`, and returns the edits that undo them. Costs what the edits touch, not what

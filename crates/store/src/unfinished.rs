@@ -15,7 +15,11 @@
 //! ```
 //! The second copy is written and synced before the first, and removed after it. The first holds if it is valid, otherwise the second.
 //! So a note that another backup's replaces is there until that one is.
+//!
+//! The magic's eighth byte is the note's version. A copy with another one, whatever else it has, is of a later program: only that can finish
+//! the restore. Zero isn't one: a torn copy may end before that byte.
 
+use crate::meta::MetaError;
 use crate::region::{Medium, SLOT_STRIDE};
 use crate::superblock::Region;
 use std::io::Result;
@@ -23,6 +27,8 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: &[u8; 8] = b"PLIMREST";
+/// Place of its version in the magic.
+const VERSION_AT: usize = 7;
 const NOTE_BYTES: usize = 64;
 /// Offset in the region of each copy.
 const COPIES_AT: [u64; 2] = [SLOT_STRIDE / 2, SLOT_STRIDE + SLOT_STRIDE / 2];
@@ -91,13 +97,38 @@ pub(crate) fn remove(medium: &impl Medium, region: Region) -> Result<()> {
     Ok(())
 }
 
+/// A restore that isn't finished.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unfinished {
+    Ours(Note),
+    /// A later program's, which this one can't go on with.
+    Later,
+}
+
+impl Unfinished {
+    /// The reason why the metadata aren't opened.
+    pub(crate) fn error(self) -> MetaError {
+        match self {
+            Unfinished::Ours(_) => MetaError::RestoreUnfinished,
+            Unfinished::Later => MetaError::LaterRestoreUnfinished,
+        }
+    }
+}
+
 /// The note in a metadata region that begins with these bytes.
-pub(crate) fn note_in(first_bytes: &[u8]) -> Option<Note> {
-    COPIES_AT.iter().find_map(|at| first_bytes.get(*at as usize..)?.first_chunk().and_then(Note::decode))
+pub(crate) fn note_in(first_bytes: &[u8]) -> Option<Unfinished> {
+    let copies = COPIES_AT.map(|at| first_bytes.get(at as usize..)?.first_chunk::<NOTE_BYTES>());
+    let is_later = |b: &[u8; NOTE_BYTES]| {
+        b[..VERSION_AT] == MAGIC[..VERSION_AT] && ![0, MAGIC[VERSION_AT]].contains(&b[VERSION_AT])
+    };
+    if copies.into_iter().flatten().any(is_later) {
+        return Some(Unfinished::Later);
+    }
+    copies.into_iter().flatten().find_map(Note::decode).map(Unfinished::Ours)
 }
 
 /// The note in the metadata region at `offset`.
-pub(crate) fn note_of(medium: &impl Medium, offset: u64) -> Result<Option<Note>> {
+pub(crate) fn note_of(medium: &impl Medium, offset: u64) -> Result<Option<Unfinished>> {
     let mut b = vec![0; 2 * SLOT_STRIDE as usize];
     medium.read_at(&mut b, offset)?;
     Ok(note_in(&b))
@@ -106,6 +137,23 @@ pub(crate) fn note_of(medium: &impl Medium, offset: u64) -> Result<Option<Note>>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_later_programs_note_is_not_overlooked() {
+        let mut region = [0; 2 * SLOT_STRIDE as usize];
+        for (at, version, expected) in [
+            (COPIES_AT[1], b'U', Some(Unfinished::Later)),
+            (COPIES_AT[0], 1, Some(Unfinished::Later)),
+            (COPIES_AT[0], 0, None),
+        ] {
+            let at = at as usize;
+            region[at..at + 8].copy_from_slice(MAGIC);
+            region[at + VERSION_AT] = version;
+            assert_eq!(note_in(&region), expected);
+            region[at..at + 8].fill(0);
+        }
+        assert_eq!(note_in(&region), None);
+    }
 
     #[test]
     fn a_note_is_read_back_and_a_changed_one_is_none() {

@@ -142,6 +142,9 @@ fn write_backs(pool: &RunningPool, view: &PoolView, name: impl Fn(VolumeKey) -> 
         };
         let v = FailingVolume::of(f, view.pool.now, name(f.volume));
         let key = format!("pool `{}`: write-back of volume `{}`", pool.name, v.volume);
+        if v.is_beyond_end() {
+            return (key, format!("pool `{}`: {}", pool.name, v.text()));
+        }
         let what = format!(
             "pool `{}`, {}: {}: {todo}; a change for which the cache has no room meanwhile goes to the device, or fails",
             pool.name,

@@ -15,7 +15,7 @@ use super::{About, Acting, Action, Part, Shown};
 use crate::config::{ByteSize, CacheConfig as Section, CacheDedup, Config, Place, PoolConfig};
 use crate::node::NodeError;
 use crate::plan::CacheFacts;
-use plimsoll_base::{CacheMode, Span, Time, VolumeKey, bytes_text};
+use plimsoll_base::{CacheMode, IoError, Span, Time, VolumeKey, bytes_text};
 use plimsoll_cache::{CacheConfig, CacheControl, CacheStatus, CacheTerms, Nvram, Shape, WriteBackFails};
 use plimsoll_pool::{CachePlan, NvramPlan};
 use plimsoll_stack::{Addressed, OwnTerms, Stack};
@@ -471,12 +471,15 @@ pub struct CachedVolume {
     pub read_hits: u64,
 }
 
+/// Reason why data of a volume that was larger can't be written back.
+const BEYOND_END: &str = "dirty data beyond the volume's end";
+
 /// A volume whose write-back fails.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FailingVolume {
     /// Name.
     pub volume: String,
-    /// The last error of the pool's device.
+    /// The last error.
     pub error: String,
     /// Time since the first.
     pub for_us: u64,
@@ -487,13 +490,28 @@ pub struct FailingVolume {
 impl FailingVolume {
     pub(crate) fn of(f: &WriteBackFails, now: Time, name: String) -> FailingVolume {
         let for_us = now.since(f.since).as_micros();
-        FailingVolume { volume: name, error: f.error.to_string(), for_us, dirty_bytes: f.dirty_bytes }
+        let error = match f.error {
+            // The map's answer: no device was asked.
+            IoError::Invalid => BEYOND_END.to_owned(),
+            error => error.to_string(),
+        };
+        FailingVolume { volume: name, error, for_us, dirty_bytes: f.dirty_bytes }
+    }
+
+    /// True if dirty data lie beyond the volume's end, so that no device is at fault: only a larger volume takes them.
+    pub fn is_beyond_end(&self) -> bool {
+        self.error == BEYOND_END
     }
 
     /// The fault in words.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let (seconds, bytes) = (self.for_us / 1_000_000, bytes_text(self.dirty_bytes));
         let (volume, error) = (&self.volume, &self.error);
+        if self.is_beyond_end() {
+            return format!(
+                "volume `{volume}` has dirty data beyond its end, as it was restored smaller than it was; only the cache has {bytes} of it: grow it to its former size (`plimsoll volume grow`) to have them written back, or delete it"
+            );
+        }
         format!(
             "write-back of volume `{volume}` fails for {seconds} s, the last error: {error}; only the cache has {bytes} of it"
         )
