@@ -37,8 +37,8 @@ use plimsoll_stack::{Addressed, FrontVolume, LayerState, Message, OwnTerms, Volu
 use plimsoll_store::{MetaError, NewVolume, TenantLimits, TenantRecord, VolumeRecord};
 use plimsoll_throttle::ThrottleTerms;
 use pool::ANSWER_TIME;
-use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, RwLock};
 use tokio::task::JoinSet;
 
 /// Everything that the configuration says of tenants and volumes; replaced as a whole by a reload.
@@ -96,6 +96,8 @@ pub struct Node {
     watching: tokio::sync::Mutex<()>,
     /// One change of volumes or tenants at a time.
     changing: tokio::sync::Mutex<()>,
+    /// Sections of the configuration that the last reload couldn't carry out: the next one tries them again.
+    unmade: Mutex<BTreeSet<String>>,
 }
 
 impl Node {
@@ -124,6 +126,7 @@ impl Node {
             watchdog,
             watching: tokio::sync::Mutex::new(()),
             changing: tokio::sync::Mutex::new(()),
+            unmade: Mutex::default(),
         };
         node.directory_mut(|d| {
             d.grants = config.grant.clone();
