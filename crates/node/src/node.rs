@@ -5,6 +5,7 @@ mod caching;
 mod effective;
 mod error;
 mod fit;
+mod patch;
 mod pool;
 mod reconfigure;
 mod settings;
@@ -15,6 +16,7 @@ mod watch;
 
 pub use effective::{Drift, Effective};
 pub use error::NodeError;
+pub use patch::{ReplicaStep, VolumePatch};
 pub use pool::RunningPool;
 pub use tenants::DeadlineChange;
 pub use volumes::Deletion;
@@ -35,8 +37,8 @@ use plimsoll_stack::{Addressed, FrontVolume, LayerState, Message, OwnTerms, Volu
 use plimsoll_store::{MetaError, NewVolume, TenantLimits, TenantRecord, VolumeRecord};
 use plimsoll_throttle::ThrottleTerms;
 use pool::ANSWER_TIME;
-use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, RwLock};
 use tokio::task::JoinSet;
 
 /// Everything that the configuration says of tenants and volumes; replaced as a whole by a reload.
@@ -94,6 +96,8 @@ pub struct Node {
     watching: tokio::sync::Mutex<()>,
     /// One change of volumes or tenants at a time.
     changing: tokio::sync::Mutex<()>,
+    /// Sections of the configuration that the last reload couldn't carry out: the next one tries them again.
+    unmade: Mutex<BTreeSet<String>>,
 }
 
 impl Node {
@@ -122,6 +126,7 @@ impl Node {
             watchdog,
             watching: tokio::sync::Mutex::new(()),
             changing: tokio::sync::Mutex::new(()),
+            unmade: Mutex::default(),
         };
         node.directory_mut(|d| {
             d.grants = config.grant.clone();
@@ -319,7 +324,10 @@ impl Node {
             self.set_volume_owner(name, v.tenant.get_ref(), v.read_only).await.map_err(in_volume)?;
         }
         match found.size_bytes {
-            size if size < v.size.0 => self.grow_volume(name, v.size.0).await.map_err(in_volume),
+            size if size < v.size.0 => {
+                let growth = VolumePatch { size_bytes: Some(v.size.0), ..VolumePatch::default() };
+                self.change_volume(name, growth).await.map_err(in_volume)
+            }
             size if size > v.size.0 => {
                 let configured = v.size.0;
                 tracing::warn!(volume = name, size, configured, "is larger than configured; volumes never shrink");
@@ -388,22 +396,6 @@ impl Node {
             None => self.pools[pool].volatile_record(new)?,
         };
         self.publish(pool, &record).await
-    }
-
-    /// Makes a volume larger; I/O goes on, and clients see the new size when they connect again.
-    pub async fn grow_volume(&self, name: &str, size_bytes: u64) -> Result<()> {
-        let _one = self.changing.lock().await;
-        let volume = self.volume_named(name)?;
-        if size_bytes < volume.size_bytes {
-            let what = format!("volume `{name}` has {} bytes; volumes never shrink", volume.size_bytes);
-            return Err(NodeError::Refused(what));
-        }
-        let Some(store) = self.pools[volume.pool].store.clone() else {
-            return Err(NodeError::Refused("a volume on a null device doesn't grow".into()));
-        };
-        let owned = name.to_string();
-        let record = blocking(move || store.change().grow_volume(&owned, size_bytes)).await?;
-        self.publish(volume.pool, &record).await
     }
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {

@@ -11,6 +11,7 @@
 //! A live change (`plimsoll tenant set`) keeps precedence over the configuration.
 
 use crate::config::{Config, Control, Listen, VolumeConfig};
+use std::collections::BTreeSet;
 
 /// The result of a reload.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -34,8 +35,18 @@ impl Reloaded {
     }
 }
 
-/// The sections that differ between the configuration that is served and a new one.
-pub fn differences(old: &Config, new: &Config) -> Reloaded {
+/// A tenant's section, as results name it.
+pub fn tenant_section(name: &str) -> String {
+    format!("tenant `{name}`")
+}
+
+/// A volume's section, as results name it.
+pub fn volume_section(name: &str) -> String {
+    format!("volume `{name}`")
+}
+
+/// The sections that differ between the configuration that is served and a new one, or that the last reload couldn't carry out (`again`).
+pub fn differences(old: &Config, new: &Config, again: &BTreeSet<String>) -> Reloaded {
     let mut all = Reloaded::default();
     if old.listen.tls != new.listen.tls {
         all.changed.push("[listen.tls]".into());
@@ -73,16 +84,17 @@ pub fn differences(old: &Config, new: &Config) -> Reloaded {
     all.restart.extend(gone.map(|p| format!("pool `{}` (no longer configured)", p.name.get_ref())));
     for t in &new.tenant {
         let was = old.tenant.iter().find(|o| o.name == t.name);
-        let differs = was.is_none_or(|was| was != t);
-        all.changed.extend(differs.then(|| format!("tenant `{}`", t.name.get_ref())));
+        let section = tenant_section(t.name.get_ref());
+        let differs = was.is_none_or(|was| was != t) || again.contains(&section);
+        all.changed.extend(differs.then_some(section));
     }
     let gone = old.tenant.iter().filter(|o| !new.tenant.iter().any(|t| t.name == o.name));
     all.restart.extend(gone.map(|t| format!("tenant `{}` (no longer configured)", t.name.get_ref())));
     for v in &new.volume {
         let was = old.volume.iter().find(|o| o.name == v.name);
-        let name = format!("volume `{}`", v.name.get_ref());
+        let name = volume_section(v.name.get_ref());
         match was {
-            Some(was) if was == v => {}
+            Some(was) if was == v && !again.contains(&name) => {}
             Some(was) if !fixed_alike(was, v) => all.restart.push(name),
             _ => all.changed.push(name),
         }
@@ -154,7 +166,7 @@ mod tests {
                 assert!(text.contains(a), "{a}");
                 text.replacen(a, b, 1)
             });
-            differences(&parse(OLD), &parse(&text))
+            differences(&parse(OLD), &parse(&text), &BTreeSet::new())
         };
         let lists = |r: &Reloaded| (r.changed.join(", "), r.restart.join(", "));
         let none = String::new();
@@ -180,7 +192,11 @@ mod tests {
         // What needs a restart is named again by the next reload; what took effect isn't.
         let new = parse(&OLD.replace("1GiB", "2GiB").replace("name = \"u\"", "name = \"x\""));
         let served = served(parse(OLD), parse(&OLD.replace("1GiB", "2GiB").replace("name = \"u\"", "name = \"x\"")));
-        let again = differences(&served, &new);
+        let again = differences(&served, &new, &BTreeSet::new());
         assert_eq!(lists(&again), (String::new(), "pool `p`, tenant `u` (no longer configured)".into()));
+        // So is what could not be carried out.
+        let unmade = ["tenant `t`", "volume `v`", "volume `gone`"].map(String::from).into();
+        let again = differences(&parse(OLD), &parse(OLD), &unmade);
+        assert_eq!(lists(&again), ("tenant `t`, volume `v`".into(), String::new()));
     }
 }

@@ -257,6 +257,11 @@ impl Replica {
         Ok(())
     }
 
+    /// True while that attempt is catching it up.
+    pub fn is_caught_up_by(&self, attempt: u32) -> bool {
+        self.behind.load(Ordering::Acquire) == caught_up_by(attempt)
+    }
+
     /// It has all that a peer has, whose generation is larger by `add`, or smaller. False if that attempt isn't catching it up, as
     /// when a writer was lost meanwhile or another attempt has begun: then nothing is changed. Blocks.
     ///

@@ -210,7 +210,7 @@ fn acceptor(config: &Config) -> Result<Option<(TlsAcceptor, bool)>, NodeError> {
 async fn apply_new(old: Config, host: &Host<'_>, node: &Node, service: &Service) -> (Config, Result<Reloaded, String>) {
     let apply = async {
         let new = (host.reread)().map_err(|e| e.to_string())?;
-        let mut done = reload::differences(&old, &new);
+        let mut done = reload::differences(&old, &new, &node.unmade());
         let served = reload::served(old.clone(), new);
         let tls = acceptor(&served).map_err(|e| e.to_string())?;
         done.failed = node.reconfigure(&served).await.map_err(|e| e.to_string())?;

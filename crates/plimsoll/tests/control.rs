@@ -324,6 +324,66 @@ fn a_change_that_is_refused_has_not_grown_the_volume() {
     assert_eq!(node.get("/v1/volumes/vol")["size_bytes"], 32 << 20);
 }
 
+/// A change of several keys that is refused for one of them has changed none, whichever it is.
+#[test]
+fn a_change_of_several_keys_that_is_refused_has_changed_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = "[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\n[[pool]]\nname = \"null\"";
+    let node = Node::start_as(dir.path(), &CONFIG.replacen("[[pool]]\nname = \"null\"", cache, 1));
+    for (name, pool) in [("free", "main"), ("fleeting", "null")] {
+        let new = json!({"name": name, "pool": pool, "size_bytes": 4 << 20, "tenant": "t"});
+        node.call("POST", "/v1/volumes", Some(&new)).expect(201);
+    }
+    let mode = || {
+        let cache = node.get("/v1/pools/main/cache");
+        let volumes = cache["volumes"].as_array().unwrap();
+        volumes.iter().find(|v| v["name"] == "free").unwrap()["mode"].clone()
+    };
+    let look = |name: &str| {
+        let v = node.get(&format!("/v1/volumes/{name}"));
+        let of = ["name", "size_bytes", "promise", "behind"].map(|key| v[key].clone());
+        (of, mode())
+    };
+    let huge = 1u64 << 40;
+    let refused = |volume: &str, change: Value, code: u16| {
+        let before = look(volume);
+        let why = node.call("PATCH", &format!("/v1/volumes/{volume}"), Some(&change)).error(code);
+        assert!(!why.contains("were changed"), "{change}: {why}");
+        assert_eq!(look(volume), before, "{change}: {why}");
+    };
+    for (change, code) in [
+        (json!({"deadline_us": 5000, "size_bytes": huge}), 409),
+        (json!({"rename": "new", "size_bytes": huge}), 409),
+        (json!({"rename": "new", "size_bytes": 1 << 20}), 400),
+        (json!({"cache": "off", "size_bytes": 5_000_001}), 400),
+        (json!({"replica": {"catch-up": {"attempt": 1}}, "size_bytes": huge}), 409),
+        (json!({"replica": {"caught-up": {"attempt": 1, "add": 0}}, "deadline_us": 5000}), 409),
+        (json!({"rename": "new", "deadline_us": 1u64 << 60}), 400),
+        (json!({"rename": "new", "busy": "error"}), 400),
+        (json!({"rename": "vol", "deadline_us": 5000, "cache": "off"}), 409),
+        (json!({"rename": "a/b", "cache": "off"}), 400),
+    ] {
+        refused("free", change, code);
+    }
+    refused("fleeting", json!({"deadline_us": 5000, "size_bytes": 8 << 20}), 400);
+    refused("fleeting", json!({"deadline_us": 5000, "cache": "off"}), 400);
+    let client = node.connect("free");
+    refused("free", json!({"rename": "new", "cache": "off", "deadline_us": 5000, "size_bytes": 8 << 20}), 409);
+    drop(client);
+    // All that is possible is done at once. The client's end takes a moment.
+    let all = json!({"rename": "new", "cache": "off", "deadline_us": 5000, "busy": "error", "size_bytes": 8 << 20});
+    let end = Instant::now() + Duration::from_secs(20);
+    while node.get("/v1/volumes/free")["connections"] != 0 {
+        assert!(Instant::now() < end, "the client is still connected");
+    }
+    let changed = node.call("PATCH", "/v1/volumes/free", Some(&all)).expect(200);
+    assert_eq!((&changed["name"], &changed["size_bytes"]), (&json!("new"), &json!(8 << 20)));
+    assert_eq!(changed["promise"], json!({"deadline_us": 5000, "from": "volume", "busy": "error"}));
+    let modes = node.get("/v1/pools/main/cache")["volumes"].clone();
+    assert!(modes.as_array().unwrap().iter().any(|v| v["name"] == "new" && v["mode"] == "off"), "{modes}");
+    assert!(node.server.stop());
+}
+
 #[test]
 fn connected_clients_outlive_growth_and_end_with_their_volume() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,11 +2,11 @@
 
 mod common;
 use common::client::Client;
+use common::prometheus::Prometheus;
 use common::{Server, config, ok, run};
 use plimsoll_node::config::Config;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 fn packaging(file: &str) -> PathBuf {
@@ -45,16 +45,6 @@ fn every_alert_fires_when_it_should() {
     }
 }
 
-/// Ended by its process id, also when the test fails.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A real Prometheus scrapes a node with a cache, logs and cores: each panel's expression has an answer, and each alert's is evaluated.
 #[test]
 fn the_dashboard_and_the_alerts_are_of_metrics_that_there_are() {
@@ -76,20 +66,8 @@ fn the_dashboard_and_the_alerts_are_of_metrics_that_there_are() {
 
     let http =
         server.control("GET", "/v1/status").json()["node"]["listens"]["control_http"].as_str().unwrap().to_string();
-    let port = common::shaped::free_port();
     let rules = packaging("plimsoll.rules.yml").canonicalize().unwrap();
-    let scrape = format!(
-        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [\"{}\"]\nscrape_configs:\n  - job_name: plimsoll\n    \
-         static_configs: [{{ targets: [\"{http}\"] }}]\n",
-        rules.display()
-    );
-    std::fs::write(dir.path().join("prometheus.yml"), scrape).unwrap();
-    let mut program = Command::new("prometheus");
-    program.arg(format!("--config.file={}/prometheus.yml", dir.path().display()));
-    program.arg(format!("--storage.tsdb.path={}/tsdb", dir.path().display()));
-    program.arg(format!("--web.listen-address=127.0.0.1:{port}"));
-    let _prometheus =
-        Ended(program.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("prometheus is installed"));
+    let prometheus = Prometheus::start(dir.path(), &[&http], &rules);
 
     let mut client = Client::connect(&server.socket(), "vol").unwrap();
     let mut ask = |expression: &str| -> Value {
@@ -98,18 +76,7 @@ fn the_dashboard_and_the_alerts_are_of_metrics_that_there_are() {
             client.write(i * 8192, &[1; 4096]).unwrap().unwrap();
             client.read(i * 8192, 4096).unwrap().unwrap();
         }
-        let encoded: String = expression.bytes().map(|b| format!("%{b:02X}")).collect();
-        let path = format!("/api/v1/query?query={encoded}");
-        let mut stream = match std::net::TcpStream::connect(("127.0.0.1", port)) {
-            Ok(stream) => stream,
-            Err(_) => return Value::Null, // it is starting
-        };
-        let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
-        std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
-        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        serde_json::from_str(body).unwrap_or(Value::Null)
+        prometheus.ask(expression)
     };
     let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(packaging("grafana.json")).unwrap()).unwrap();
     let end = Instant::now() + Duration::from_secs(120);

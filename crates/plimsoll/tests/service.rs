@@ -71,6 +71,32 @@ fn a_reload_applies_what_it_can_and_names_what_needs_a_restart() {
     assert!(server.stop());
 }
 
+/// A change that a reload can't make is tried by each later reload of the same file, and is named each time.
+#[test]
+fn a_reload_tries_again_what_an_earlier_one_could_not_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config(r#"{ file = "p.img", size = "128MiB" }"#, "16MiB"));
+    server.cli(&["volume", "create", "big", "--pool", "p", "--size", "64MiB", "--tenant", "t"]);
+    rewrite(dir.path(), &[("size = \"16MiB\"", "size = \"96MiB\"")]);
+    let reload = || {
+        let done = http::unix(&server.dir.join("control.sock"), "POST", "/v1/reload", Some(&json!({}))).expect(200);
+        let failed = done["failed"].as_array().unwrap().iter().map(Value::to_string).collect::<Vec<_>>();
+        (done["changed"].clone(), failed)
+    };
+    let size = || server.control("GET", "/v1/volumes/vol").json()["size_bytes"].as_u64().unwrap();
+    for _ in 0..2 {
+        let (changed, failed) = reload();
+        assert_eq!(changed, json!(["volume `vol`"]));
+        assert!(failed.len() == 1 && failed[0].contains("volume `vol`"), "{failed:?}");
+        assert_eq!(size(), 16 << 20);
+    }
+    server.cli(&["volume", "delete", "big", "--yes"]);
+    assert_eq!(reload(), (json!(["volume `vol`"]), vec![]));
+    assert_eq!(size(), 96 << 20);
+    assert_eq!(server.cli(&["reload"]), "nothing differs\n");
+    assert!(server.stop());
+}
+
 #[test]
 fn a_node_that_is_drained_is_watched_to_its_end() {
     let dir = tempfile::tempdir().unwrap();

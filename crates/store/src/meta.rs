@@ -271,6 +271,51 @@ impl MetaView {
     pub fn cache(&self) -> CacheRecord {
         self.state.cache.unwrap_or_default()
     }
+
+    /// Returns the record of a volume that has grown to `size_bytes`; nothing is changed.
+    ///
+    /// # Errors
+    /// If it can't grow so: it is larger already, or there isn't the space.
+    pub fn grown(&self, name: &str, size_bytes: u64) -> Result<VolumeRecord, MetaError> {
+        check_size(size_bytes)?;
+        let mut volume = self.ready(name)?.clone();
+        if size_bytes < volume.size_bytes {
+            let name = name.to_owned();
+            return Err(MetaError::Shrink { name, size_bytes: volume.size_bytes, wanted_bytes: size_bytes });
+        }
+        if size_bytes == volume.size_bytes {
+            return Ok(volume);
+        }
+        let held = volume.size_bytes.next_multiple_of(GRANULE_BYTES);
+        let more = size_bytes.next_multiple_of(GRANULE_BYTES) - held;
+        let last = volume.extents.last().expect("a volume isn't empty");
+        let follow = last.device_offset + last.len;
+        let mut added = self.allocate(more, EXTENTS_MAX - volume.extents.len(), Some(follow))?;
+        if added.first().is_some_and(|e| e.device_offset == follow) {
+            volume.extents.last_mut().expect("a volume isn't empty").len += added.remove(0).len;
+        }
+        volume.extents.extend(added);
+        volume.size_bytes = size_bytes;
+        Ok(volume)
+    }
+
+    fn ready(&self, name: &str) -> Result<&VolumeRecord, MetaError> {
+        self.volume(name).ok_or_else(|| MetaError::UnknownVolume { name: name.to_owned() })
+    }
+
+    /// Chooses space without taking it: [`MetaStore::commit`] takes it, once that is durable.
+    fn allocate(
+        &self,
+        wanted_bytes: u64,
+        extents_max: usize,
+        follow: Option<u64>,
+    ) -> Result<Vec<plimsoll_stack::map::Extent>, MetaError> {
+        let free_bytes = self.space.free_bytes();
+        if free_bytes < wanted_bytes {
+            return Err(MetaError::NoSpace { wanted_bytes, free_bytes });
+        }
+        self.space.choose(wanted_bytes, extents_max, follow).ok_or(MetaError::Fragmented { free_bytes })
+    }
 }
 
 /// See the module's documentation.
@@ -508,25 +553,10 @@ impl MetaStore {
     /// # Errors
     /// [`MetaError::Shrink`], an unknown name, an unlawful size, no space, or a failing storage.
     pub fn grow_volume(&mut self, name: &str, size_bytes: u64) -> Result<VolumeRecord, MetaError> {
-        check_size(size_bytes)?;
-        let mut volume = self.ready(name)?.clone();
-        if size_bytes < volume.size_bytes {
-            let name = name.to_owned();
-            return Err(MetaError::Shrink { name, size_bytes: volume.size_bytes, wanted_bytes: size_bytes });
-        }
-        if size_bytes == volume.size_bytes {
+        let volume = self.grown(name, size_bytes)?;
+        if self.volume(name) == Some(&volume) {
             return Ok(volume);
         }
-        let held = volume.size_bytes.next_multiple_of(GRANULE_BYTES);
-        let more = size_bytes.next_multiple_of(GRANULE_BYTES) - held;
-        let last = volume.extents.last().expect("a volume isn't empty");
-        let follow = last.device_offset + last.len;
-        let mut added = self.allocate(more, EXTENTS_MAX - volume.extents.len(), Some(follow))?;
-        if added.first().is_some_and(|e| e.device_offset == follow) {
-            volume.extents.last_mut().expect("a volume isn't empty").len += added.remove(0).len;
-        }
-        volume.extents.extend(added);
-        volume.size_bytes = size_bytes;
         self.commit(vec![Edit::PutVolume(volume.clone())], false)?;
         Ok(volume)
     }
@@ -595,24 +625,6 @@ impl MetaStore {
     /// Reads the store from other threads.
     pub fn reader(&self) -> MetaReader {
         self.shared.clone()
-    }
-
-    fn ready(&self, name: &str) -> Result<&VolumeRecord, MetaError> {
-        self.volume(name).ok_or_else(|| MetaError::UnknownVolume { name: name.to_owned() })
-    }
-
-    /// Chooses space without taking it: [`MetaStore::commit`] takes it, once that is durable.
-    fn allocate(
-        &self,
-        wanted_bytes: u64,
-        extents_max: usize,
-        follow: Option<u64>,
-    ) -> Result<Vec<plimsoll_stack::map::Extent>, MetaError> {
-        let free_bytes = self.view.space.free_bytes();
-        if free_bytes < wanted_bytes {
-            return Err(MetaError::NoSpace { wanted_bytes, free_bytes });
-        }
-        self.view.space.choose(wanted_bytes, extents_max, follow).ok_or(MetaError::Fragmented { free_bytes })
     }
 
     /// Makes `edits` durable together with the next commit's number, then notes that number beside the database.

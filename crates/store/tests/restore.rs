@@ -359,7 +359,7 @@ impl Hands {
     fn new() -> Hands {
         let disk = Disk::of(SIZE_BYTES);
         let options =
-            CreateOptions { size_bytes: 0, pool_uuid: Uuid::from_u128(7), role: "main".into(), logs_bytes: 0 };
+            CreateOptions { size_bytes: 0, pool_uuid: Uuid::from_u128(7), role: "main".into(), logs_bytes: 0, main_uuid: None };
         let device = RemoteDevice::create(name(), Arc::new(disk.clone()), &options).expect("created");
         let mut store = device.open_meta().expect("formatted");
         store.outdate_cache().expect("noted");

@@ -7,7 +7,7 @@ use super::api::{
 };
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
-use crate::node::{DeadlineChange, Deletion, Node, NodeError};
+use crate::node::{DeadlineChange, Deletion, Node, NodeError, ReplicaStep, VolumePatch};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
@@ -62,43 +62,19 @@ pub async fn change_volume(
     let wanted: VolumeChange = parse(&uri, &headers, &body)?;
     let owned = name.clone();
     let renamed = wanted.rename.clone().unwrap_or_else(|| name.clone());
-    let now = renamed.clone();
-    let changed = change(&control.node, |node| async move {
-        if let Some(mode) = wanted.cache {
-            node.set_volume_cache(&owned, mode).await?;
-        }
-        match (wanted.deadline_us, wanted.busy) {
-            (None, None) => {}
-            (None, Some(busy)) => node.set_volume_busy(&owned, busy).await?,
-            (Some(0), Some(_)) => {
-                let what = "`busy` is for a deadline, which `deadline_us` 0 takes away: send one of them";
-                return Err(NodeError::Refused(what.into()));
-            }
-            (Some(us), busy) => node.set_volume_deadline(&owned, deadline_of_us(us), busy).await?,
-        }
-        match wanted.replica {
-            None => {}
-            Some(ReplicaChange::CatchUp { attempt }) => {
-                node.change_replica(&owned, move |r| r.catch_up(attempt)).await?;
-            }
-            Some(ReplicaChange::CaughtUp { attempt, add }) => {
-                let what = "it isn't being caught up by this attempt, or a writer was lost meanwhile: begin anew";
-                let done = node.change_replica(&owned, move |r| r.caught_up(attempt, add)).await?;
-                if !done {
-                    return Err(NodeError::Conflict(what.into()));
-                }
-            }
-        }
-        // After what is asked of its old name.
-        if let Some(new) = wanted.rename.filter(|new| *new != owned) {
-            node.rename_volume(&owned, &new).await?;
-        }
-        // Last: it can't be undone, so nothing that is refused may come after it.
-        if let Some(size_bytes) = wanted.size_bytes {
-            node.grow_volume(&now, size_bytes).await?;
-        }
-        Ok(())
+    let replica = wanted.replica.map(|change| match change {
+        ReplicaChange::CatchUp { attempt } => ReplicaStep::CatchUp { attempt },
+        ReplicaChange::CaughtUp { attempt, add } => ReplicaStep::CaughtUp { attempt, add },
     });
+    let patch = VolumePatch {
+        rename: wanted.rename,
+        replica,
+        cache: wanted.cache,
+        deadline: wanted.deadline_us.map(deadline_of_us),
+        busy: wanted.busy,
+        size_bytes: wanted.size_bytes,
+    };
+    let changed = change(&control.node, |node| async move { node.change_volume(&owned, patch).await });
     changed.await.map_err(|e| e.at(format!("volume `{name}`")))?;
     show_volume(State(control), Path(renamed)).await
 }

@@ -11,7 +11,8 @@ use crate::parts::scheduler::Scheduler;
 use crate::parts::{About, PARTS};
 use crate::replica::Behind;
 use crate::view::{ExportView, OpView, Summary};
-use plimsoll_base::Span;
+use plimsoll_base::{Span, TenantId};
+use std::collections::{BTreeMap, BTreeSet};
 
 const LAST_MINUTE: &str = "The same by percentile, over the last whole minute or the running one, whichever has more \
                            requests; absent without.";
@@ -38,7 +39,7 @@ pub fn exposition(control: &Control, views: &Views) -> String {
     PARTS.iter().for_each(|part| part.metrics(&mut page, &abouts));
     volumes(&mut page, control, &directory, views);
     deadlines(&mut page, &directory, views);
-    traffic(&mut page, &named_exports(&directory, views));
+    traffic(&mut page, &named_exports(&directory, views), &unused(&directory, views));
     tenants(&mut page, control, &directory, views);
     page.into_text()
 }
@@ -216,7 +217,7 @@ fn deadlines(page: &mut Page, directory: &Directory, views: &Views) {
 }
 
 /// An export with its tenant's and volume's names.
-type Named<'a> = ([(&'static str, &'a str); 2], &'a ExportView, Span);
+type Named<'a> = (Labels<'a>, &'a ExportView, Span);
 
 /// Exports whose tenant and volume are still there, with the age of the oldest request.
 fn named_exports<'a>(directory: &'a Directory, views: &'a Views) -> Vec<Named<'a>> {
@@ -235,7 +236,29 @@ fn named_exports<'a>(directory: &'a Directory, views: &'a Views) -> Vec<Named<'a
     all
 }
 
-fn traffic(page: &mut Page, all: &[Named<'_>]) {
+/// A tenant and a volume: the labels of an export.
+type Labels<'a> = [(&'static str, &'a str); 2];
+
+/// Exports that nothing has been asked of yet, by each volume's owner and the tenants that are connected to it. A rise from an absent
+/// sample is none to Prometheus, so the counters that alerts watch are 0 from a volume's beginning, not absent.
+fn unused<'a>(directory: &'a Directory, views: &Views) -> Vec<Labels<'a>> {
+    let counted: BTreeSet<_> = views.iter().flatten().flat_map(|v| &v.exports).map(|e| (e.key, e.tenant)).collect();
+    let names: BTreeMap<_, _> = directory.tenants.iter().map(|(name, t)| (t.id, name.as_str())).collect();
+    let mut all = Vec::new();
+    for v in directory.volumes.values() {
+        // Nobody knows whether they are 0 in a pool that doesn't answer.
+        let Some(view) = &views[v.pool] else { continue };
+        let of_volume = (v.key, TenantId(0))..=(v.key, TenantId(u16::MAX));
+        let connected = view.pool.connections.range(of_volume).map(|((_, tenant), _)| *tenant);
+        let tenants: BTreeSet<_> = connected.chain(directory.tenants.get(&v.tenant).map(|t| t.id)).collect();
+        for tenant in tenants.iter().filter(|t| !counted.contains(&(v.key, **t))) {
+            all.extend(names.get(tenant).map(|name| [("tenant", *name), ("volume", v.name.as_str())]));
+        }
+    }
+    all
+}
+
+fn traffic(page: &mut Page, all: &[Named<'_>], unused: &[Labels<'_>]) {
     let mut per_op = |name: &str, help: &str, value: fn(&OpView) -> u64| {
         page.family(name, "counter", help);
         for (labels, e, _) in all {
@@ -247,6 +270,11 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
     per_op("plimsoll_requests_total", "Requests that ended as asked.", |m| m.done);
     per_op("plimsoll_bytes_total", "Bytes of the requests that ended as asked.", |m| m.bytes);
     per_op("plimsoll_failed_total", "Requests that went wrong.", |m| m.failed);
+    for labels in unused {
+        for op in OP_NAMES {
+            page.sample("plimsoll_failed_total", &[labels[0], labels[1], ("op", op)], 0);
+        }
+    }
     page.family(
         "plimsoll_busy_total",
         "counter",
@@ -265,6 +293,11 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
     for (labels, e, _) in all {
         for (result, n) in [("met", e.deadline_met), ("missed", e.deadline_missed), ("waited", e.deadline_waited)] {
             page.sample("plimsoll_deadlines_total", &[labels[0], labels[1], ("result", result)], n);
+        }
+    }
+    for labels in unused {
+        for result in ["met", "missed", "waited"] {
+            page.sample("plimsoll_deadlines_total", &[labels[0], labels[1], ("result", result)], 0);
         }
     }
     promises(page, all);

@@ -1,6 +1,7 @@
 //! The caches of a node's pools: modes of volumes, sizes, the record of which volumes are written back, and of failed devices.
 
 use super::{Node, NodeError, Result, blocking};
+use crate::directory::Volume;
 use crate::engine::{Command, PoolHandle, Report};
 use crate::parts::{Part, cache};
 use crate::store::PoolStore;
@@ -21,19 +22,18 @@ const WRITTEN_BACK_INTERVAL: std::time::Duration = std::time::Duration::from_mil
 const NOTE_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 impl Node {
-    /// Changes how a volume is cached, live: what only the cache has goes to the device first where that must be.
-    pub async fn set_volume_cache(&self, name: &str, mode: CacheMode) -> Result<()> {
-        let _one = self.changing.lock().await;
-        let volume = self.volume_named(name)?;
+    pub(super) fn must_have_cache(&self, volume: &Volume) -> Result<()> {
         let p = &self.pools[volume.pool];
-        let (Some(store), Some(_)) = (p.store.clone(), p.cache_section()) else {
-            let what = format!("pool `{}` has no cache: configure [pool.cache]", p.name);
-            return Err(NodeError::Refused(what));
-        };
-        let owned = name.to_string();
-        let set = move || store.change().set_volume_cache(&owned, Some(mode));
-        let record = blocking(set).await?;
-        self.publish(volume.pool, &record).await
+        let has = p.store.is_some() && p.cache_section().is_some();
+        let what = || NodeError::Refused(format!("pool `{}` has no cache: configure [pool.cache]", p.name));
+        has.then_some(()).ok_or_else(what)
+    }
+
+    /// Changes how a volume is cached, live: what only the cache has goes to the device first where that must be.
+    pub(super) async fn put_cache(&self, pool: usize, name: &str, mode: CacheMode) -> Result<()> {
+        let (store, name) = (self.pools[pool].store.clone().expect("it was checked"), name.to_string());
+        let record = blocking(move || store.change().set_volume_cache(&name, Some(mode))).await?;
+        self.publish(pool, &record).await
     }
 
     /// Records of each volume that left mode `back` that it is fully written back, as soon as it is: from then on the cache may be

@@ -30,7 +30,18 @@ impl std::error::Error for NodeError {}
 impl NodeError {
     /// The same, saying first what it's about, unless it does.
     pub(super) fn about(self, subject: &str) -> NodeError {
-        let say = |what: String| if what.contains(subject) { what } else { format!("{subject}: {what}") };
+        self.say(|what| if what.contains(subject) { what } else { format!("{subject}: {what}") })
+    }
+
+    /// The same, of a change whose keys were changed in part.
+    pub(super) fn after(self, done: &[&str]) -> NodeError {
+        match done {
+            [] => self,
+            _ => self.say(|what| format!("{what}; these keys were changed before: {}", done.join(", "))),
+        }
+    }
+
+    fn say(self, say: impl FnOnce(String) -> String) -> NodeError {
         match self {
             NodeError::Refused(what) => NodeError::Refused(say(what)),
             NodeError::NotFound(what) => NodeError::NotFound(say(what)),
@@ -54,7 +65,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 /// Converts a refusal of the store, by whose fault it is.
-fn of_store(e: MetaError) -> NodeError {
+pub(super) fn of_store(e: MetaError) -> NodeError {
     let text = e.to_string();
     match e {
         MetaError::Shrink { .. } | MetaError::Record(_) => NodeError::Refused(text),
@@ -66,5 +77,19 @@ fn of_store(e: MetaError) -> NodeError {
         | MetaError::Full { .. }
         | MetaError::TooMany { .. } => NodeError::Conflict(text),
         _ => NodeError::Failed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_keys_that_were_changed_before_it() {
+        let failed = || NodeError::Failed("the device failed".into());
+        assert_eq!(failed().after(&[]).to_string(), "the device failed");
+        let said = failed().after(&["rename", "cache"]).to_string();
+        assert_eq!(said, "the device failed; these keys were changed before: rename, cache");
+        assert!(matches!(failed().after(&["rename"]), NodeError::Failed(_)));
     }
 }

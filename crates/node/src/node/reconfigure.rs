@@ -1,16 +1,18 @@
 //! A changed configuration, applied while the node serves.
 
 use super::{Configured, Node, NodeError, Result, permits_of};
-use crate::config::{Config, VolumeConfig};
+use crate::config::{Config, TenantConfig, VolumeConfig};
 use crate::directory::Directory;
+use crate::reload::{tenant_section, volume_section};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Node {
     /// Applies what a changed configuration says of grants, tenants and volumes; [`crate::reload`] says which of their keys. Returns the
-    /// changes that could not be carried out: the others were.
+    /// changes that could not be carried out: the others were. The next reload tries those again, whether or not the file is another one.
     ///
     /// # Errors
-    /// If tenants have no room: then nothing was changed.
+    /// If secrets can't be read, or tenants have no room: then nothing was changed.
     pub async fn reconfigure(&self, config: &Config) -> Result<Vec<String>> {
         let changing = self.changing.lock().await;
         let secrets = crate::secrets::load(&config.nvme_host).map_err(NodeError::Refused)?;
@@ -20,6 +22,7 @@ impl Node {
             *self.configured.write().expect("no panic while held") = was;
             return Err(e);
         }
+        // From here on each change is carried out as far as it can be.
         self.directory_mut(|d| {
             d.grants = config.grant.clone();
             d.secrets = secrets;
@@ -34,11 +37,11 @@ impl Node {
                 }
             }
         });
+        let again = self.unmade();
+        let mut unmade = Unmade::default();
         let stored = self.stored_tenants();
         for t in config.tenant.iter().filter(|t| !stored.iter().any(|s| s.name == *t.name.get_ref())) {
-            let class = t.class().map_err(NodeError::Refused)?;
-            self.apply_tenant(t.name.get_ref(), class, permits_of(t))?;
-            self.tell_slots(t.name.get_ref()).await?;
+            unmade.note(tenant_section(t.name.get_ref()), self.apply_configured(t).await);
         }
         for record in &stored {
             self.settle_tenant_deadline(record);
@@ -48,24 +51,39 @@ impl Node {
             let records: Vec<_> = store.view().volumes().cloned().collect();
             for record in records {
                 self.settle_deadline(&record);
-                if was.throttles.get(&record.name) != new.throttles.get(&record.name) {
-                    self.publish(pool, &record).await?;
+                let section = volume_section(&record.name);
+                let differs = was.throttles.get(&record.name) != new.throttles.get(&record.name);
+                if differs || again.contains(&section) {
+                    unmade.note(section, self.publish(pool, &record).await);
                 }
             }
         }
         drop(changing);
-        let mut failed = Vec::new();
         for v in &config.volume {
+            let section = volume_section(v.name.get_ref());
             let differs = was.config.volume.iter().find(|o| o.name == v.name) != Some(v);
-            if differs && self.is_served_pool(v) {
+            if (differs || again.contains(&section)) && self.is_served_pool(v) {
                 let done = match self.owner_must_fit(v).await {
                     Ok(()) => self.ensure_volume(v).await,
-                    Err(e) => Err(e.about(&format!("volume `{}`", v.name.get_ref()))),
+                    Err(e) => Err(e),
                 };
-                failed.extend(done.err().map(|e| e.to_string()));
+                unmade.note(section, done);
             }
         }
-        Ok(failed)
+        *self.unmade.lock().expect("no panic while held") = unmade.sections;
+        Ok(unmade.why)
+    }
+
+    /// The sections of the configuration that the last reload couldn't carry out.
+    pub fn unmade(&self) -> BTreeSet<String> {
+        self.unmade.lock().expect("no panic while held").clone()
+    }
+
+    /// Applies a tenant's section.
+    async fn apply_configured(&self, t: &TenantConfig) -> Result<()> {
+        let class = t.class().map_err(NodeError::Refused)?;
+        self.apply_tenant(t.name.get_ref(), class, permits_of(t))?;
+        self.tell_slots(t.name.get_ref()).await
     }
 
     /// Refuses to give a volume to a tenant whose objective doesn't fit into its pool, as a volume that is created for it would be. A start
@@ -98,34 +116,64 @@ impl Node {
     }
 }
 
+/// Sections that could not be carried out, and why.
+#[derive(Default)]
+struct Unmade {
+    sections: BTreeSet<String>,
+    why: Vec<String>,
+}
+
+impl Unmade {
+    fn note(&mut self, section: String, done: Result<()>) {
+        if let Err(e) = done {
+            self.why.push(e.about(&section).to_string());
+            self.sections.insert(section);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;
 
+    const TEXT: &str = r#"
+        [listen]
+        unix = "nbd.sock"
+        [[pool]]
+        name = "p"
+        device = { file = "p.img", size = "64MiB" }
+        [[tenant]]
+        name = "a"
+        class = "best-effort"
+        [[tenant]]
+        name = "b"
+        class = "best-effort"
+        [[volume]]
+        name = "v"
+        pool = "p"
+        size = "1MiB"
+        tenant = "a"
+    "#;
+
+    const OTHER_POOL: &str = r#"[[pool]]
+        name = "NAME"
+        device = { file = "NAME.img", size = "64MiB" }
+        [[tenant]]
+        name = "a""#;
+    const OTHER_VOLUME: &str = r#"
+        [[volume]]
+        name = "NAME"
+        pool = "q"
+        size = "1MiB"
+        tenant = "b"
+    "#;
+
     /// A volume that is deleted while its configured owner is to be set isn't served again: its space is another's soon.
     #[tokio::test]
     async fn a_volume_that_is_deleted_meanwhile_is_not_published_again() {
         let dir = tempfile::tempdir().unwrap();
-        let text = r#"
-            [listen]
-            unix = "nbd.sock"
-            [[pool]]
-            name = "p"
-            device = { file = "p.img", size = "64MiB" }
-            [[tenant]]
-            name = "a"
-            class = "best-effort"
-            [[tenant]]
-            name = "b"
-            class = "best-effort"
-            [[volume]]
-            name = "v"
-            pool = "p"
-            size = "1MiB"
-            tenant = "a"
-        "#;
-        let node = Node::start(&Config::parse(text, &dir.path().join("node.toml")).unwrap()).await.unwrap();
+        let node = Node::start(&Config::parse(TEXT, &dir.path().join("node.toml")).unwrap()).await.unwrap();
         let deletion = node.changing.lock().await;
         let mut owned = Box::pin(node.set_volume_owner("v", "b", false));
         let early = tokio::time::timeout(Duration::from_millis(200), &mut owned).await;
@@ -134,6 +182,32 @@ mod tests {
         drop(deletion);
         assert!(matches!(owned.await, Err(NodeError::NotFound(_))));
         assert!(node.directory_ref(|d| d.volumes.is_empty()));
+        node.shut_down().unwrap();
+    }
+    /// A pool that ended can't take a change of its volume: the other changes are made, the result names this one, and the next reload of
+    /// the same file tries it again.
+    #[tokio::test]
+    async fn a_reload_that_fails_in_its_middle_carries_out_the_rest_and_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let parse = |text: &str| Config::parse(text, &dir.path().join("node.toml")).unwrap();
+        let other = TEXT.replace("[[tenant]]\n        name = \"a\"", &OTHER_POOL.replace("NAME", "q"))
+            + &OTHER_VOLUME.replace("NAME", "w");
+        let other = other.replacen("size = \"64MiB\" }", "size = \"64MiB\" }\n        throttle = true", 1);
+        let node = Node::start(&parse(&other)).await.unwrap();
+        let ended = node.pools.iter().find(|p| p.name == "p").unwrap();
+        ended.handle.send(crate::engine::Command::Shutdown).unwrap();
+        ended.join().unwrap();
+        let grant = "[[grant]]\npeer = \"local\"\nvolumes = [\"*\"]\n";
+        let new = other.replace("tenant = \"a\"", "tenant = \"a\"\nthrottle = { iops = 100 }") + grant;
+        let new =
+            parse(&new.replace("size = \"1MiB\"\n        tenant = \"b\"", "size = \"2MiB\"\n        tenant = \"b\""));
+        for round in 0..2 {
+            let failed = node.reconfigure(&new).await.unwrap();
+            assert!(failed.len() == 1 && failed[0].contains("volume `v`"), "{round}: {failed:?}");
+            assert_eq!(node.unmade(), ["volume `v`".to_string()].into(), "{round}");
+            let (grants, grown) = node.directory_ref(|d| (d.grants.len(), d.volumes["w"].size_bytes));
+            assert_eq!((grants, grown), (1, 2 << 20), "{round}");
+        }
         node.shut_down().unwrap();
     }
 }

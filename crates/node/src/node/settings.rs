@@ -1,7 +1,6 @@
 //! A pool's settings and a volume's deadline, changed while they're in use.
 
 use super::{Node, NodeError, Result};
-use crate::config::check_deadline;
 use crate::directory::VolumePromise;
 use crate::engine::{Command, InjectTerms};
 use crate::parts::PARTS;
@@ -56,24 +55,6 @@ impl Node {
         Err(e)
     }
 
-    /// Connections that ask for a volume from now on have this deadline unless they say their own; `None`: their tenant's. `busy` says
-    /// what becomes of a read that would miss it; `None`: as it is. Also after later starts, until something else is configured.
-    pub async fn set_volume_deadline(&self, name: &str, deadline: Option<Span>, busy: Option<OnBusy>) -> Result<()> {
-        let _one = self.changing.lock().await;
-        let was = self.directory_ref(|d| d.promises.volumes.get(name).copied());
-        let busy = busy.or(was.map(|p| p.busy)).unwrap_or_default();
-        self.promise_live(name, deadline.map(|deadline| VolumePromise { deadline, busy })).await
-    }
-
-    /// Changes only what becomes of a read that would miss the volume's own deadline.
-    pub async fn set_volume_busy(&self, name: &str, busy: OnBusy) -> Result<()> {
-        let _one = self.changing.lock().await;
-        let was = self.directory_ref(|d| d.promises.volumes.get(name).copied());
-        let missing = "it has no deadline of its own, which `busy` is for: set that too";
-        let was = was.ok_or_else(|| NodeError::Refused(missing.into()))?;
-        self.promise_live(name, Some(VolumePromise { busy, ..was })).await
-    }
-
     /// Injects faults into a volume's requests from now on, instead of those before; `None`: no more. Nothing is kept.
     pub async fn inject(&self, name: &str, terms: Option<InjectTerms>) -> Result<()> {
         let volume = self.volume_named(name)?;
@@ -90,10 +71,9 @@ impl Node {
         }
     }
 
-    async fn promise_live(&self, name: &str, promise: Option<VolumePromise>) -> Result<()> {
-        let volume = self.volume_named(name)?;
-        promise.map_or(Ok(()), |p| check_deadline(p.deadline)).map_err(NodeError::Refused)?;
-        if let Some(store) = self.pools[volume.pool].store.clone() {
+    /// Keeps a volume's promise that was set live, and makes it so for connections from now on.
+    pub(super) async fn put_promise(&self, pool: usize, name: &str, promise: Option<VolumePromise>) -> Result<()> {
+        if let Some(store) = self.pools[pool].store.clone() {
             let (configured_ns, configured_busy) = recorded(self.configured().promised.volumes.get(name));
             let (deadline_ns, busy) = recorded(promise.as_ref());
             let record = DeadlineRecord { deadline_ns, configured_ns, busy, configured_busy };

@@ -49,15 +49,10 @@ impl Node {
         self.finish_delete(volume.pool, &record).await
     }
 
-    /// Gives a volume another name. Its data, its key and what was set live for it stay.
-    ///
-    /// # Errors
-    /// If the configuration names it or the new name, a client uses it, or the new name is taken.
-    pub async fn rename_volume(&self, name: &str, new: &str) -> Result<()> {
-        let _one = self.changing.lock().await;
-        let volume = self.volume_named(name)?;
+    /// Refuses a volume's new name if the configuration names the volume or the new name, or if that is taken.
+    pub(super) fn check_rename(&self, volume: &Volume, new: &str) -> Result<()> {
         check_name(new).map_err(|e| NodeError::Refused(e.to_string()))?;
-        for name in [name, new] {
+        for name in [&volume.name, new] {
             self.must_not_be_declared(name, "then rename")?;
             let serves = |(nqn, export): (&String, &str)| (check_export(export) == Ok(name)).then(|| nqn.clone());
             let subsystem = self.directory_ref(|d| d.subsystems.iter().find_map(|(nqn, s)| serves((nqn, &s.export))));
@@ -67,18 +62,28 @@ impl Node {
                 return Err(NodeError::Conflict(what));
             }
         }
-        if self.directory_ref(|d| d.volumes.contains_key(new)) {
+        let is_stored = self.pools[volume.pool].store.as_ref().is_some_and(|s| s.view().volume(new).is_some());
+        if is_stored || self.directory_ref(|d| d.volumes.contains_key(new)) {
             return Err(NodeError::Conflict(format!("volume `{new}` exists already")));
         }
+        Ok(())
+    }
+
+    /// Gives a volume another name. Its data, its key and what was set live for it stay.
+    ///
+    /// # Errors
+    /// If a client uses it, or the storage fails: then it has its old name.
+    pub(super) async fn put_name(&self, volume: Volume, new: &str) -> Result<()> {
         self.withdraw_unused(&volume, "then rename: they would look for its old name").await?;
+        let name = volume.name.clone();
         if let Some(store) = self.pools[volume.pool].store.clone() {
-            let (from, to) = (name.to_string(), new.to_string());
+            let (from, to) = (name.clone(), new.to_string());
             let renamed = blocking(move || store.change().rename_volume(&from, &to)).await;
             renamed.inspect_err(|_| self.offer_again(volume.clone()))?;
         }
         self.directory_mut(|d| {
             d.volumes.insert(new.to_string(), Volume { name: new.to_string(), ..volume });
-            if let Some(promise) = d.promises.volumes.remove(name) {
+            if let Some(promise) = d.promises.volumes.remove(&name) {
                 d.promises.volumes.insert(new.to_string(), promise);
             }
         });

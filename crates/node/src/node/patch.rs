@@ -1,0 +1,162 @@
+//! A change of a volume, of one or several keys. All that can be refused is refused before anything is done.
+
+use super::{Node, NodeError, Result, blocking};
+use crate::config::check_deadline;
+use crate::directory::{Volume, VolumePromise};
+use plimsoll_base::{CacheMode, OnBusy, Span};
+
+/// A change of a volume; `None`: as it is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct VolumePatch {
+    /// Its new name.
+    pub rename: Option<String>,
+    /// Its step as one of several replicas.
+    pub replica: Option<ReplicaStep>,
+    /// Its cache mode.
+    pub cache: Option<CacheMode>,
+    /// The deadline of connections from then on that don't say their own; `Some(None)`: their tenant's. Also after later starts, until
+    /// something else is configured.
+    pub deadline: Option<Option<Span>>,
+    /// Answer to a read that would miss that deadline.
+    pub busy: Option<OnBusy>,
+    /// Its new size. I/O goes on, and clients see the new size when they connect again.
+    pub size_bytes: Option<u64>,
+}
+
+/// A step of a volume as one of several replicas.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReplicaStep {
+    /// [`crate::replica::Replica::catch_up`].
+    CatchUp {
+        /// Number of the attempt.
+        attempt: u32,
+    },
+    /// [`crate::replica::Replica::caught_up`].
+    CaughtUp {
+        /// Number of the attempt.
+        attempt: u32,
+        /// By how much the peer's generation is larger.
+        add: i64,
+    },
+}
+
+impl VolumePatch {
+    fn is_of_the_replica_alone(&self) -> bool {
+        self.replica.is_some() && *self == VolumePatch { replica: self.replica, ..VolumePatch::default() }
+    }
+}
+
+impl Node {
+    /// Changes a volume, live.
+    ///
+    /// # Errors
+    /// If a key can't be changed so: then none was. If the storage fails in the middle, the error names the keys that were changed.
+    pub async fn change_volume(&self, name: &str, mut patch: VolumePatch) -> Result<()> {
+        // A resync's step alone waits for no other volume's change: that one's device may be slow.
+        let _one = if patch.is_of_the_replica_alone() { None } else { Some(self.changing.lock().await) };
+        let volume = self.volume_named(name)?;
+        patch.rename = patch.rename.filter(|new| *new != name);
+        let promise = self.check_patch(&volume, &patch)?;
+        let mut done = Vec::new();
+        self.apply_patch(volume, patch, promise, &mut done).await.map_err(|e| e.after(&done))
+    }
+
+    /// Refuses what can't be done. Returns the volume's new promise, if it gets one.
+    fn check_patch(&self, volume: &Volume, patch: &VolumePatch) -> Result<Option<Option<VolumePromise>>> {
+        if let Some(new) = &patch.rename {
+            self.check_rename(volume, new)?;
+        }
+        if let Some(ReplicaStep::CaughtUp { attempt, .. }) = patch.replica
+            && !volume.replica.is_caught_up_by(attempt)
+        {
+            return Err(superseded());
+        }
+        if patch.cache.is_some() {
+            self.must_have_cache(volume)?;
+        }
+        let was = self.directory_ref(|d| d.promises.volumes.get(&volume.name).copied());
+        let promise = match (patch.deadline, patch.busy) {
+            (None, None) => None,
+            (None, Some(busy)) => {
+                let missing = "it has no deadline of its own, which `busy` is for: set that too";
+                let was = was.ok_or_else(|| NodeError::Refused(missing.into()))?;
+                Some(Some(VolumePromise { busy, ..was }))
+            }
+            (Some(None), Some(_)) => {
+                let what = "`busy` is for a deadline, which `deadline_us` 0 takes away: send one of them";
+                return Err(NodeError::Refused(what.into()));
+            }
+            (Some(deadline), busy) => {
+                let busy = busy.or(was.map(|p| p.busy)).unwrap_or_default();
+                Some(deadline.map(|deadline| VolumePromise { deadline, busy }))
+            }
+        };
+        let deadline = promise.flatten().map(|p| p.deadline);
+        deadline.map_or(Ok(()), check_deadline).map_err(NodeError::Refused)?;
+        if let Some(size_bytes) = patch.size_bytes {
+            self.check_growth(volume, size_bytes)?;
+        }
+        Ok(promise)
+    }
+
+    /// Carries out a checked change, and notes each key when it is changed.
+    async fn apply_patch(
+        &self,
+        volume: Volume,
+        patch: VolumePatch,
+        promise: Option<Option<VolumePromise>>,
+        done: &mut Vec<&'static str>,
+    ) -> Result<()> {
+        let (pool, mut name) = (volume.pool, volume.name.clone());
+        // First: a client that uses the volume, which nobody knows before it's withdrawn, is in the way of its new name only.
+        if let Some(new) = patch.rename {
+            self.put_name(volume, &new).await?;
+            done.push("rename");
+            name = new;
+        }
+        match patch.replica {
+            None => {}
+            Some(ReplicaStep::CatchUp { attempt }) => self.change_replica(&name, move |r| r.catch_up(attempt)).await?,
+            Some(ReplicaStep::CaughtUp { attempt, add }) => {
+                let caught_up = self.change_replica(&name, move |r| r.caught_up(attempt, add)).await?;
+                caught_up.then_some(()).ok_or_else(superseded)?;
+            }
+        }
+        done.extend(patch.replica.map(|_| "replica"));
+        if let Some(mode) = patch.cache {
+            self.put_cache(pool, &name, mode).await?;
+            done.push("cache");
+        }
+        if let Some(promise) = promise {
+            self.put_promise(pool, &name, promise).await?;
+            done.extend(patch.deadline.map(|_| "deadline_us"));
+            done.extend(patch.busy.map(|_| "busy"));
+        }
+        // Last: it can't be undone.
+        if let Some(size_bytes) = patch.size_bytes {
+            self.put_size(pool, &name, size_bytes).await?;
+        }
+        Ok(())
+    }
+
+    fn check_growth(&self, volume: &Volume, size_bytes: u64) -> Result<()> {
+        if size_bytes < volume.size_bytes {
+            let what = format!("volume `{}` has {} bytes; volumes never shrink", volume.name, volume.size_bytes);
+            return Err(NodeError::Refused(what));
+        }
+        match &self.pools[volume.pool].store {
+            Some(store) => store.view().grown(&volume.name, size_bytes).map(drop).map_err(super::error::of_store),
+            None => Err(NodeError::Refused("a volume on a null device doesn't grow".into())),
+        }
+    }
+
+    async fn put_size(&self, pool: usize, name: &str, size_bytes: u64) -> Result<()> {
+        let (store, name) = (self.pools[pool].store.clone().expect("it was checked"), name.to_string());
+        let record = blocking(move || store.change().grow_volume(&name, size_bytes)).await?;
+        self.publish(pool, &record).await
+    }
+}
+
+fn superseded() -> NodeError {
+    NodeError::Conflict("it isn't being caught up by this attempt, or a writer was lost meanwhile: begin anew".into())
+}
