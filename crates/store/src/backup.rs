@@ -432,7 +432,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("p.img");
         let pool_uuid = Uuid::from_u128(7);
-        let options = CreateOptions { size_bytes: 64 << 20, pool_uuid, role: ROLE_MAIN.into(), logs_bytes: 0, main_uuid: None };
+        let options =
+            CreateOptions { size_bytes: 64 << 20, pool_uuid, role: ROLE_MAIN.into(), logs_bytes: 0, main_uuid: None };
         let device = DeviceFile::create(&path, &options).expect("created");
         let rows = |generation, commit| {
             let generations = (1..350_000).map(|id| (id, generation)).collect();

@@ -358,8 +358,13 @@ impl Hands {
     /// "a" is there always. "x" is deleted after the first backup, "y" has its space after the second one, "z" is made after the third.
     fn new() -> Hands {
         let disk = Disk::of(SIZE_BYTES);
-        let options =
-            CreateOptions { size_bytes: 0, pool_uuid: Uuid::from_u128(7), role: "main".into(), logs_bytes: 0, main_uuid: None };
+        let options = CreateOptions {
+            size_bytes: 0,
+            pool_uuid: Uuid::from_u128(7),
+            role: "main".into(),
+            logs_bytes: 0,
+            main_uuid: None,
+        };
         let device = RemoteDevice::create(name(), Arc::new(disk.clone()), &options).expect("created");
         let mut store = device.open_meta().expect("formatted");
         store.outdate_cache().expect("noted");
