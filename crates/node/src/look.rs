@@ -155,9 +155,9 @@ pub fn look(config: &PoolConfig) -> Seen {
         None => None,
         Some(path) => Some((path.as_path(), DeviceFile::look(path, &expect).map_err(|e| e.to_string()))),
     };
-    if let Some(c) = &config.cache {
-        let main = main.as_ref().and_then(|(_, looked)| looked.as_ref().ok()?.as_ref());
-        look_at_cache(config, c, main, &mut seen);
+    // Nothing is said of a cache whose pool's own device can't be looked at.
+    if let (Some(c), Some((_, Ok(main)))) = (&config.cache, &main) {
+        look_at_cache(config, c, main.as_ref(), &mut seen);
     }
     seen.bytes = match main {
         Some((path, looked)) => Wanted::main(d, path).judge(looked, &mut seen),
@@ -190,8 +190,15 @@ fn look_at_cache(config: &PoolConfig, c: &CacheConfig, main: Option<&Look>, seen
 /// That, before anything is made or changed.
 pub(crate) fn check_cache(config: &PoolConfig, main: Option<&Look>) -> Result<(), String> {
     let Some(c) = &config.cache else { return Ok(()) };
-    let main_uuid = main.and_then(|look| look.found.as_ref().ok()).map(|superblock| superblock.device_uuid);
-    crate::parts::cache::check_before(c, crate::parts::cache::Pool { pool_uuid: pool_uuid(config), main_uuid })
+    let main_uuid = match main.map(|look| &look.found) {
+        Some(Ok(superblock)) => Some(superblock.device_uuid),
+        None => None,
+        Some(Err(DeviceError { kind: DeviceErrorKind::Blank | DeviceErrorKind::CreationInterrupted, .. })) => None,
+        // It has an error of its own, and nothing tells whose the cache is.
+        Some(Err(_)) => return Ok(()),
+    };
+    let known = crate::parts::cache::Known { pool_uuid: pool_uuid(config), main_uuid, metadata: None };
+    crate::parts::cache::check_before(c, known)
 }
 
 /// Derived from the pool's name, so that two pools' devices can't be taken for each other.

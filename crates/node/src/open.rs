@@ -14,7 +14,7 @@ use plimsoll_rbd::{Cluster, Image};
 use plimsoll_sched::SchedulerKind;
 use plimsoll_stack::{Front, Layer, Offer, Stack};
 use plimsoll_store::{
-    CreateOptions, DeviceFile, Look, MetaStore, ROLE_MAIN, RemoteDevice, Superblock, Uuid, VolumeRecord,
+    CreateOptions, DeviceFile, Look, MetaStore, ROLE_MAIN, RegionKind, RemoteDevice, Superblock, Uuid, VolumeRecord,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -332,7 +332,17 @@ fn open_device(
     let step = Wanted::main(d, path).step(look.as_ref())?;
     check(look.as_ref())?;
     if let Some(Look { found: Ok(superblock), .. }) = &look {
-        crate::parts::logs::check_before(path, superblock)?;
+        match (&config.logs, superblock.region(RegionKind::Logs)) {
+            (None, Some(_)) => {
+                return Err(format!("{}: the device has logs, which hold data: configure [pool.logs]", path.display()));
+            }
+            (Some(_), None) => {
+                let what = "the device was made without logs: take [pool.logs] out, or make a new device";
+                return Err(format!("{}: {what}", path.display()));
+            }
+            (None, None) => {}
+            (Some(_), Some(tables)) => crate::parts::logs::check_before(path, tables)?,
+        }
     }
     let mut device = match step {
         Step::Open => DeviceFile::open(path, &expect).map_err(|e| e.to_string())?,
@@ -345,20 +355,14 @@ fn open_device(
             DeviceFile::create(path, &options).map_err(|e| e.to_string())?
         }
     };
-    let home_bytes = match (&config.logs, device.logs()) {
+    // A device has logs if its pool has: that was checked, and a new one is made so.
+    let home_bytes = match config.logs.as_ref().zip(device.logs()) {
         // A modelled disk may be smaller than the file behind it.
-        (None, None) => {
+        None => {
             let model = model_of(config, device.home().len)?;
             model.map_or(u64::MAX, |m| m.offer(&[]).size_bytes / MIB * MIB)
         }
-        (None, Some(_)) => {
-            return Err(format!("{}: the device has logs, which hold data: configure [pool.logs]", path.display()));
-        }
-        (Some(_), None) => {
-            let what = "the device was made without logs: take [pool.logs] out, or make a new device";
-            return Err(format!("{}: {what}", path.display()));
-        }
-        (Some(logs), Some(tables)) => {
+        Some((logs, tables)) => {
             let mut region = crate::parts::logs::device_of(tables, device.home());
             // A modelled disk may be smaller than the file behind it.
             region.len = region.len.min(model_of(config, region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes));
@@ -477,13 +481,12 @@ fn open_cache_devices(
     let had_one = store.cache_generation() > 0;
     let needed = needed.filter(|_| had_one);
     let Superblock { pool_uuid, device_uuid, .. } = *main;
-    let pool = crate::parts::cache::Pool { pool_uuid, main_uuid: Some(device_uuid) };
-    let mut opened = crate::parts::cache::open(c, pool, needed)?;
+    let metadata = crate::parts::cache::InMetadata { had_one, device: store.cache().device };
+    let known = crate::parts::cache::Known { pool_uuid, main_uuid: Some(device_uuid), metadata: Some(metadata) };
+    let mut opened = crate::parts::cache::open(c, known, needed)?;
     // A modelled drive may be smaller than the file behind it.
     let seen = model_named(c.model.as_deref(), opened.region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes);
     opened.region.len = opened.region.len.min(seen);
-    crate::parts::cache::name_main(c, &mut opened, device_uuid, had_one, store.cache().named)?;
-    store.name_cache().map_err(|e| e.to_string())?;
     // A start that was cut short may have made the device and noted its generation, and formatted nothing.
     let fresh = opened.new || !had_one || !opened.device.is_formatted();
     if fresh || store.cache().absent {
@@ -504,6 +507,8 @@ fn open_cache_devices(
     // A cache that is just being made needs nothing of what was there before; a blank page of one that was there is damage.
     crate::parts::cache::check_page(&buffered, &opened, needed.filter(|_| !fresh))?;
     let nvram = crate::parts::cache::open_nvram(c, pool_uuid, &buffered, &opened)?;
+    // Before it is formatted: from then on no other device is this pool's cache.
+    store.set_cache_device(opened.device.superblock().device_uuid).map_err(|e| e.to_string())?;
     let salt = Uuid::new_v4().as_u64_pair().0;
     let salt = crate::parts::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;
     facts.nvram_salt = salt.unwrap_or(0);
@@ -538,17 +543,18 @@ fn note_behind(mode: CacheMode, store: &mut MetaStore) -> std::result::Result<Ve
 /// # Errors
 /// The reason, as a text.
 pub fn give_up(config: &PoolConfig, volume: &str) -> std::result::Result<(), String> {
+    let is_there = |main: Option<&Look>| match main {
+        Some(Look { found: Ok(_), .. }) => Ok(()),
+        _ => Err(format!("{}: the pool's device isn't here", config.device.label())),
+    };
     let (_held, mut store) = match (&config.device.file, &config.device.rbd) {
         (None, None) => return Err("a pool without a device has no cache".into()),
-        (Some(path), _) if !path.exists() => {
-            return Err(format!("{}: the pool's device isn't here", path.display()));
-        }
         (Some(path), _) => {
-            let (device, store) = open_device(config, path, |_| Ok(()))?;
+            let (device, store) = open_device(config, path, is_there)?;
             (Held::File(device), store)
         }
         (None, Some(_)) => {
-            let (device, store, image) = open_image(config, |_| Ok(()))?;
+            let (device, store, image) = open_image(config, is_there)?;
             (Held::Image(device, image), store)
         }
     };

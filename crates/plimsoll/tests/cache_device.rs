@@ -204,11 +204,15 @@ fn the_cache_of_a_former_pool_of_the_same_name_is_refused() {
                 env!("CARGO_BIN_EXE_plimsoll"),
                 &["check", dir.path().join("check.toml").to_str().unwrap()],
             );
-            for said in [said, String::from_utf8_lossy(&checked.stdout).into_owned()] {
-                let parts = [
+            let says = match before {
+                None => ["fast.img: holds a pool's cache", "the pool's own device isn't here"],
+                Some(_) => [
                     "fast.img: holds the cache of another pool, or of a former one of this name",
                     "clear its first 2 MiB",
-                ];
+                ],
+            };
+            for said in [said, String::from_utf8_lossy(&checked.stdout).into_owned()] {
+                let parts = says;
                 parts.iter().for_each(|part| assert!(said.contains(part), "{mode} {when}: {said}"));
             }
             assert!(!checked.status.success());
@@ -226,10 +230,20 @@ fn the_cache_of_a_former_pool_of_the_same_name_is_refused() {
         std::fs::rename(&fast, dir.path().join("own.img")).unwrap();
         if mode == "through" {
             refused("beside a cache of its own");
+            // It gets a new one. The former one comes back, and neither what it has counts, nor is it changed.
+            fill(&with, 4);
+            let new = dir.path().join("new.img");
+            std::fs::rename(&fast, &new).unwrap();
+            std::fs::copy(dir.path().join("own.img"), &fast).unwrap();
+            let said = Server::try_start(dir.path(), &with).err().expect("its former cache is served");
+            assert!(said.contains("fast.img: is another device than that of this pool's cache"), "{said}");
+            assert!(std::fs::read(&fast).unwrap() == std::fs::read(dir.path().join("own.img")).unwrap());
+            std::fs::rename(&new, &fast).unwrap();
+        } else {
+            std::fs::rename(dir.path().join("own.img"), &fast).unwrap();
         }
-        std::fs::rename(dir.path().join("own.img"), &fast).unwrap();
         let server = Server::start(dir.path(), &with);
-        check_all(&mut Client::once_served(&server.socket(), "vol"), 3);
+        check_all(&mut Client::once_served(&server.socket(), "vol"), if mode == "through" { 4 } else { 3 });
         assert!(server.stop());
     }
 }

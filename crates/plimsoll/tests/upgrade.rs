@@ -168,7 +168,17 @@ fn a_start_that_is_refused_converts_nothing() {
             refused("its cache is of version 77");
             std::fs::write(&fast, &cache).unwrap();
             std::fs::remove_file(&slow).unwrap();
-            refused("holds the cache of another pool, or of a former one of this name");
+            refused("holds a pool's cache, but the pool's own device isn't here");
+            // A new pool of that name is served without a cache first.
+            let mut lines = old.config.lines().collect::<Vec<_>>();
+            let begin = lines.iter().position(|l| l.starts_with("[pool.cache]")).unwrap();
+            let len = lines[begin + 1..].iter().position(|l| l.starts_with('[')).unwrap();
+            lines.drain(begin..begin + 1 + len);
+            let server = Server::start(old.dir.path(), &lines.join("\n"));
+            assert!(server.stop());
+            let said = Server::try_start(old.dir.path(), &old.config).err().expect("refused");
+            assert!(said.contains("it names no pool's device, and this pool has known no such cache"), "{said}");
+            assert!(std::fs::read(&fast).unwrap() == cache, "{}: the cache was changed", archive.display());
             std::fs::write(&slow, &main).unwrap();
         }
         let server = Server::start(old.dir.path(), &old.config);

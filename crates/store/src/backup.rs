@@ -353,6 +353,9 @@ fn is_blank(medium: &impl Medium) -> Result<bool, DeviceErrorKind> {
 /// The rows without what changes as the pool serves: what is left is the same, or the backup is older.
 fn essence(state: &State) -> State {
     let mut state = State { commit: 0, ..state.clone() };
+    if let Some(cache) = &mut state.cache {
+        cache.device = None;
+    }
     for v in state.volumes.values_mut() {
         (v.replica, v.behind) = (ReplicaRecord::default(), None);
     }

@@ -23,6 +23,7 @@ use redb::Database;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use uuid::Uuid;
 
 /// The most volumes of a pool, those being deleted included.
 pub const VOLUMES_MAX: usize = 65_536;
@@ -529,12 +530,12 @@ impl MetaStore {
         Ok(volume)
     }
 
-    /// Records that a device of the pool's cache names the pool's main device, once it does. Does nothing if that is recorded.
+    /// Records the device of the pool's cache, once it names the pool's main device. Does nothing if that is recorded.
     ///
     /// # Errors
     /// A failing storage.
-    pub fn name_cache(&mut self) -> Result<(), MetaError> {
-        let record = CacheRecord { named: true, ..self.cache() };
+    pub fn set_cache_device(&mut self, device: Uuid) -> Result<(), MetaError> {
+        let record = CacheRecord { device: Some(device), ..self.cache() };
         if self.cache() == record { Ok(()) } else { self.set_cache(record) }
     }
 

@@ -59,6 +59,10 @@ impl Backup {
         if let Some(generation) = self.cache_generation_after(found, state.commit) {
             state.generations.insert(CACHE_ROW, generation);
         }
+        // The cache's device may have been replaced since.
+        if let Some(cache) = &mut state.cache {
+            cache.device = found.state.as_ref().and_then(|s| s.cache?.device);
+        }
         // What was given up since stays so.
         for v in state.volumes.values_mut() {
             let there = found.state.as_ref().and_then(|s| s.volumes.get(&v.key.id)).filter(|there| there.key == v.key);

@@ -6,6 +6,7 @@ use plimsoll_stack::map::Extent;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use uuid::Uuid;
 
 /// The most extents a volume may have.
 pub const EXTENTS_MAX: usize = 65_536;
@@ -99,10 +100,10 @@ pub struct SettingsRecord {
 pub struct CacheRecord {
     /// The pool was served without it since: what it holds may be older than the pool's own device.
     pub absent: bool,
-    /// A device of the pool's cache has named the pool's main device since: one that names none isn't this pool's. Earlier programs don't
-    /// know the field.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub named: bool,
+    /// The UUID of its device, which names the pool's main device: no other one is the pool's cache. `None` if an earlier program made
+    /// the device, or if a restore doesn't know it. Earlier programs don't know the field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<Uuid>,
 }
 
 /// A volume's or tenant's deadline as it was last changed live.

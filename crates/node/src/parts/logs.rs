@@ -8,7 +8,7 @@ use plimsoll_base::{Span, Time, bytes_text};
 use plimsoll_logs::{CleanConfig, Formatted, Layout, LogsConfig, LogsControl, LogsStatus, OffHours, Shape};
 use plimsoll_pool::LogsPlan;
 use plimsoll_stack::{Addressed, Stack};
-use plimsoll_store::superblock::{REGION_ALIGN, Region, RegionKind, Superblock};
+use plimsoll_store::superblock::{REGION_ALIGN, Region, Superblock};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -157,8 +157,7 @@ pub fn log_runs(c: &Section, device: Region, block_bytes: u32) -> Result<Vec<(u6
 ///
 /// # Errors
 /// That.
-pub fn check_before(path: &Path, superblock: &Superblock) -> Result<(), String> {
-    let Some(tables) = superblock.region(RegionKind::Logs) else { return Ok(()) };
+pub fn check_before(path: &Path, tables: Region) -> Result<(), String> {
     let mut first = vec![0; plimsoll_logs::format::LOOK_BYTES as usize];
     let read = File::open(path).and_then(|file| file.read_exact_at(&mut first, tables.offset));
     match plimsoll_logs::of_unknown_version(&first).filter(|_| read.is_ok()) {

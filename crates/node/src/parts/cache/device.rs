@@ -5,7 +5,7 @@ use crate::config::CacheConfig as Section;
 use crate::look::{Step, Wanted};
 use plimsoll_cache::Layout;
 use plimsoll_store::superblock::{Region, RegionKind};
-use plimsoll_store::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, Uuid};
+use plimsoll_store::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, Superblock, Uuid};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
@@ -144,11 +144,22 @@ pub struct Opened {
 
 /// Knowledge of a pool about the device of its cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pool {
+pub struct Known {
     /// UUID of the pool, which follows from its name.
     pub pool_uuid: Uuid,
     /// UUID of its main device. `None`: it is made at this start.
     pub main_uuid: Option<Uuid>,
+    /// By its metadata, once they are open.
+    pub metadata: Option<InMetadata>,
+}
+
+/// Knowledge of a pool's metadata about the device of its cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InMetadata {
+    /// They have known a cache.
+    pub had_one: bool,
+    /// UUID of its device, if that named the pool's main device.
+    pub device: Option<Uuid>,
 }
 
 /// Refuses a device that holds the cache of a former pool of this name, or one of a version that this program doesn't know, before anything
@@ -156,63 +167,77 @@ pub struct Pool {
 ///
 /// # Errors
 /// The reason and the remedy.
-pub fn check_before(c: &Section, pool: Pool) -> Result<(), String> {
-    let Ok(Some(Look { found: Ok(superblock), .. })) = DeviceFile::look(&c.file, &expect(pool.pool_uuid)) else {
-        return Ok(());
-    };
+pub fn check_before(c: &Section, known: Known) -> Result<(), String> {
+    match DeviceFile::look(&c.file, &expect(known.pool_uuid)) {
+        Ok(Some(Look { found: Ok(superblock), .. })) => judge(&c.file, &superblock, known),
+        _ => Ok(()),
+    }
+}
+
+/// Judges a fast device with this superblock, by what is known.
+fn judge(path: &Path, superblock: &Superblock, known: Known) -> Result<(), String> {
     let region = superblock.region(RegionKind::Home).expect("every superblock has one");
-    let Ok(page) = File::open(&c.file).map_err(CacheError::of_io).and_then(|file| page_of(&file, region)) else {
+    let Ok(page) = File::open(path).map_err(CacheError::of_io).and_then(|file| page_of(&file, region)) else {
         return Ok(());
     };
-    if superblock.main_uuid.is_some() || (pool.main_uuid.is_none() && !is_blank(&page)) {
-        check_main(&c.file, superblock.main_uuid, pool.main_uuid)?;
+    if let Some(what) = Layout::of_unknown_version(&page) {
+        return Err(format!("cache: {}: {what}: use the program that wrote it", path.display()));
     }
-    match Layout::of_unknown_version(&page) {
-        Some(what) => {
-            Err(format!("cache: {}: {what}: use the program that wrote it, or a newer one", c.file.display()))
+    let is_written = !is_blank(&page);
+    let own = known.metadata.and_then(|m| m.device);
+    let is_own = own == Some(superblock.device_uuid);
+    match (known.main_uuid, superblock.main_uuid) {
+        (None, Some(_)) => Err(without_main(path)),
+        (None, None) if is_written => Err(without_main(path)),
+        (Some(main), Some(found)) if found != main => {
+            Err(foreign(path, &format!("it was made for the device {found}, and this pool's is {main}")))
         }
-        None => Ok(()),
+        (Some(_), None)
+            if is_written && !is_own && known.metadata.is_some_and(|m| !m.had_one || m.device.is_some()) =>
+        {
+            Err(foreign(path, "it names no pool's device, and this pool has known no such cache, or has one that does"))
+        }
+        (Some(_), Some(_))
+            if is_written
+                && !is_own
+                && let Some(own) = own =>
+        {
+            let what = format!("it is {}, and the pool's metadata have {own}", superblock.device_uuid);
+            Err(format!(
+                "cache: {}: is another device than that of this pool's cache: {what}. Attach that one. To use this one in its place, see \
+                 docs/guides/add-a-cache.md, Replace the cache's device",
+                path.display()
+            ))
+        }
+        _ => Ok(()),
     }
 }
 
-/// Checks that a fast device is of the pool with this main device.
-fn check_main(path: &Path, found: Option<Uuid>, main: Option<Uuid>) -> Result<(), String> {
-    if found.is_some() && found == main {
-        return Ok(());
-    }
-    let name = |uuid: Option<Uuid>, none: &str| uuid.map_or(none.to_string(), |uuid| format!("device {uuid}"));
-    Err(format!(
-        "cache: {}: holds the cache of another pool, or of a former one of this name: it was made for {}, and this pool has {}. Attach this \
-         pool's own; or, if nobody needs what is on it, clear its first 2 MiB (remove it if it is a file)",
-        path.display(),
-        name(found, "a device that it doesn't name"),
-        name(main, "none yet")
-    ))
+/// The pool's own device is made at this start, and there is a cache.
+fn without_main(path: &Path) -> String {
+    format!(
+        "cache: {}: holds a pool's cache, but the pool's own device isn't here, or is blank: attach it, it belongs to this cache. Only for a \
+         new, empty pool make a new cache: docs/guides/backup-and-recover.md, A new, empty pool",
+        path.display()
+    )
 }
 
-/// Names the pool's main device in its cache's, if an earlier program made that and the pool's metadata know of a cache that named none.
-/// `had_one`: they know of a cache at all; `named`: of one that named it.
-///
-/// # Errors
-/// If it isn't this pool's; or of writing the superblocks.
-pub fn name_main(c: &Section, fast: &mut Opened, main: Uuid, had_one: bool, named: bool) -> Result<(), CacheError> {
-    let found = fast.device.superblock().main_uuid;
-    let is_unknown = !had_one || named;
-    if found.is_some()
-        || (is_unknown && !is_blank(&page_of(&File::open(&c.file).map_err(CacheError::of_io)?, fast.region)?))
-    {
-        return Ok(check_main(&c.file, found, Some(main))?);
-    }
-    fast.device.set_main(main).map_err(CacheError::of_io)
+/// The cache is another pool's.
+fn foreign(path: &Path, why: &str) -> String {
+    format!(
+        "cache: {}: holds the cache of another pool, or of a former one of this name: {why}. Attach this pool's own. Only if nobody needs \
+         what is on it, clear its first 2 MiB (remove it if it is a file)",
+        path.display()
+    )
 }
 
 /// Opens a pool's fast device; makes it at the first use, unless `needed` says what only it can have.
 ///
 /// # Errors
 /// If the device can't be used; the error names the reason and the remedy.
-pub fn open(c: &Section, pool: Pool, needed: Option<&str>) -> Result<Opened, CacheError> {
+pub fn open(c: &Section, known: Known, needed: Option<&str>) -> Result<Opened, CacheError> {
     let path = &c.file;
-    let Pool { pool_uuid, main_uuid } = pool;
+    let Known { pool_uuid, main_uuid, .. } = known;
     let expect = expect(pool_uuid);
     let create = |size_bytes| {
         if let Some(what) = needed {
@@ -235,10 +260,17 @@ pub fn open(c: &Section, pool: Pool, needed: Option<&str>) -> Result<Opened, Cac
         }
         (Err(what), Some(_)) => return Err(CacheError::Refused(format!("cache: {what}"))),
     };
-    let device = match step {
-        Step::Open => DeviceFile::open(path, &expect)?,
+    let mut device = match step {
+        Step::Open => {
+            check_before(c, known)?;
+            DeviceFile::open(path, &expect)?
+        }
         Step::Make(size_bytes) => create(size_bytes)?,
     };
+    if let (None, Some(main)) = (device.superblock().main_uuid, main_uuid) {
+        tracing::info!(device = %path.display(), "an earlier program made the cache's device: it names the pool's own from now on");
+        device.set_main(main).map_err(CacheError::of_io)?;
+    }
     let new = step != Step::Open;
     let region = device.home();
     Ok(Opened { device, region, new })
