@@ -79,6 +79,13 @@ fn a_demonstration_that_is_killed_leaves_no_process() {
     let mut running = demo(dir.path(), &["--seconds", "60", "--without", "nbdkit"]).spawn().unwrap();
     let mine = |program: &str| left(dir.path()).iter().filter(|line| line.starts_with(program)).count();
     until("the nodes and nbdkit run", || mine(env!("CARGO_BIN_EXE_plimsoll")) == 4 && mine("nbdkit") == 2);
+    // nbdkit looks after its parent from some time before it has its socket on: killed earlier, it would stay.
+    let served = || {
+        let demos = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
+        let sides = demos.filter_map(|demo| std::fs::read_dir(demo).ok()).flatten();
+        sides.filter(|side| side.as_ref().is_ok_and(|side| side.path().join("front.sock").exists())).count()
+    };
+    until("nbdkit serves", || served() == 2);
     running.kill().unwrap();
     running.wait().unwrap();
     until("they have ended", || left(dir.path()).is_empty());

@@ -7,6 +7,7 @@ use plimsoll_base::Rng;
 use plimsoll_nbd::wire::{Command, CommandFlags};
 use serde_json::Value;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 const BIN: &str = env!("CARGO_BIN_EXE_plimsoll");
 
@@ -97,10 +98,17 @@ fn a_live_pool_with_logs_replays_to_the_same_decisions() {
     let config = config.replace("idle = \"5ms\"\nevery = \"300ms\"", "idle = \"1h\"\nevery = \"1h\"");
     let server = Server::start(dir.path(), &config);
     drop(Client::once_served(&server.socket(), "vol"));
-    (0..4).for_each(|_| load(&server));
+    // The tape's thread writes when it has its turn: until then there is nothing for the kill to leave.
+    let written = || std::fs::metadata(dir.path().join("p.tape")).unwrap().len();
+    let (before, end) = (written(), Instant::now() + Duration::from_secs(60));
+    while written() < before + (64 << 10) {
+        assert!(Instant::now() < end, "the tape isn't written");
+        load(&server);
+    }
     server.kill();
-    // How much of it was written before the kill is the machine's affair.
-    assert!(replayed(dir.path())["replayed"]["accepted"].as_u64() > Some(200));
+    // How much more of it was written before the kill is the machine's affair.
+    let cut = replayed(dir.path());
+    assert!(cut["replayed"]["accepted"].as_u64() > Some(200), "{cut}");
     // The next start finds records, and its tape has what it found.
     let server = Server::start(dir.path(), &config);
     drop(Client::once_served(&server.socket(), "vol")); // once the logs are read
