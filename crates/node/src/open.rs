@@ -481,7 +481,8 @@ fn open_cache_devices(
     let had_one = store.cache_generation() > 0;
     let needed = needed.filter(|_| had_one);
     let Superblock { pool_uuid, device_uuid, .. } = *main;
-    let metadata = crate::parts::cache::InMetadata { had_one, device: store.cache().device };
+    let metadata =
+        crate::parts::cache::InMetadata { had_one, device: store.cache().device, is_needed: needed.is_some() };
     let known = crate::parts::cache::Known { pool_uuid, main_uuid: Some(device_uuid), metadata: Some(metadata) };
     let mut opened = crate::parts::cache::open(c, known, needed)?;
     // A modelled drive may be smaller than the file behind it.
@@ -489,12 +490,15 @@ fn open_cache_devices(
     opened.region.len = opened.region.len.min(seen);
     // A start that was cut short may have made the device and noted its generation, and formatted nothing.
     let fresh = opened.new || !had_one || !opened.device.is_formatted();
-    if fresh || store.cache().absent {
-        store.outdate_cache().map_err(|e| e.to_string())?;
-    }
+    // Before the generation: a start that is cut between both finds no volume that needs a cache which was never made.
     if fresh {
         let all: Vec<u32> = store.volumes().map(|v| v.key.id).collect();
         store.set_behind(&all, false).map_err(|e| e.to_string())?;
+    }
+    // One that was replaced, and comes back, has what was current then.
+    let is_another = store.cache().device.is_some_and(|d| d != opened.device.superblock().device_uuid);
+    if fresh || is_another || store.cache().absent {
+        store.outdate_cache().map_err(|e| e.to_string())?;
     }
     // It wraps after 65,536 failures of the device, long after any cached content of that number is gone.
     let generation = store.cache_generation() as u16;

@@ -230,20 +230,46 @@ fn the_cache_of_a_former_pool_of_the_same_name_is_refused() {
         std::fs::rename(&fast, dir.path().join("own.img")).unwrap();
         if mode == "through" {
             refused("beside a cache of its own");
-            // It gets a new one. The former one comes back, and neither what it has counts, nor is it changed.
+            // It gets a new one. The former one comes back, is used, and what it had doesn't count. The same of the new one then.
             fill(&with, 4);
             let new = dir.path().join("new.img");
             std::fs::rename(&fast, &new).unwrap();
             std::fs::copy(dir.path().join("own.img"), &fast).unwrap();
-            let said = Server::try_start(dir.path(), &with).err().expect("its former cache is served");
-            assert!(said.contains("fast.img: is another device than that of this pool's cache"), "{said}");
-            assert!(std::fs::read(&fast).unwrap() == std::fs::read(dir.path().join("own.img")).unwrap());
+            let server = Server::start(dir.path(), &with);
+            let mut c = Client::once_served(&server.socket(), "vol");
+            check_all(&mut c, 4);
+            write_all(&mut c, 5);
+            drop(c);
+            assert!(server.stop());
             std::fs::rename(&new, &fast).unwrap();
         } else {
-            std::fs::rename(dir.path().join("own.img"), &fast).unwrap();
+            // Only its own has what was written: no other one of this pool takes its place, made whole or not.
+            let own = dir.path().join("own.img");
+            std::fs::copy(&own, &fast).unwrap();
+            let mut other = std::fs::read(&fast).unwrap();
+            for copy in [0, 4096] {
+                other[copy + 16] ^= 1;
+                let sum = xxhash_rust::xxh3::xxh3_64(&other[copy..copy + 4088]).to_le_bytes();
+                other[copy + 4088..copy + 4096].copy_from_slice(&sum);
+            }
+            std::fs::write(&fast, &other).unwrap();
+            let said = Server::try_start(dir.path(), &with).err().expect("another device is served");
+            assert!(said.contains("is another device than that of this pool's cache"), "{said}");
+            // As a start leaves it that was cut short before it was formatted.
+            let home = u64::from_le_bytes(other[64 + 2 * 24 + 8..][..8].try_into().unwrap()) as usize;
+            other[home..home + 4096].fill(0);
+            for copy in [0, 4096] {
+                other[copy + 872] = 0;
+                let sum = xxhash_rust::xxh3::xxh3_64(&other[copy..copy + 4088]).to_le_bytes();
+                other[copy + 4088..copy + 4096].copy_from_slice(&sum);
+            }
+            std::fs::write(&fast, &other).unwrap();
+            let said = Server::try_start(dir.path(), &with).err().expect("a device that was never formatted is served");
+            assert!(said.contains("only it may have what was written to vol"), "{said}");
+            std::fs::rename(&own, &fast).unwrap();
         }
         let server = Server::start(dir.path(), &with);
-        check_all(&mut Client::once_served(&server.socket(), "vol"), if mode == "through" { 4 } else { 3 });
+        check_all(&mut Client::once_served(&server.socket(), "vol"), if mode == "through" { 5 } else { 3 });
         assert!(server.stop());
     }
 }

@@ -19,11 +19,11 @@ use crate::device::{
 use crate::meta::{CACHE_ROW, MetaError, MetaStore, MetaView};
 use crate::older::Found;
 use crate::probe::Probe;
-use crate::record::{ReplicaRecord, tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
+use crate::record::{CacheRecord, ReplicaRecord, tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
 use crate::region::{HEADER_BYTES, Medium, RegionBackend, witness_of};
 use crate::remote::{Remote, Shared, probe};
 use crate::state::State;
-use crate::superblock::{REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock};
+use crate::superblock::{REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use crate::unfinished::{self, Note, Unfinished};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -236,7 +236,12 @@ impl Backup {
             Some(Unfinished::Later) => return Err(DeviceErrorKind::Meta(MetaError::LaterRestoreUnfinished)),
         };
         let there = match first_bytes(medium, probe)? {
-            First::Ours => read_superblock(medium, probe).ok().map(|(superblock, _)| superblock),
+            First::Ours => match read_superblock(medium, probe) {
+                Ok((superblock, _)) => Some(superblock),
+                // What it says isn't known, so it isn't replaced.
+                Err(e @ DeviceErrorKind::Superblock(SuperblockError::UnknownVersion { .. })) => return Err(e),
+                Err(_) => None,
+            },
             First::Lost | First::Blank | First::Creating => None,
             // A superblock that the restore was writing.
             First::Foreign if note.is_some() || is_blank(medium)? => None,
@@ -353,9 +358,7 @@ fn is_blank(medium: &impl Medium) -> Result<bool, DeviceErrorKind> {
 /// The rows without what changes as the pool serves: what is left is the same, or the backup is older.
 fn essence(state: &State) -> State {
     let mut state = State { commit: 0, ..state.clone() };
-    if let Some(cache) = &mut state.cache {
-        cache.device = None;
-    }
+    state.cache = state.cache.map(|c| CacheRecord { device: None, ..c }).filter(|c| *c != CacheRecord::default());
     for v in state.volumes.values_mut() {
         (v.replica, v.behind) = (ReplicaRecord::default(), None);
     }

@@ -6,6 +6,7 @@
 
 use crate::backup::{Age, Backup};
 use crate::meta::CACHE_ROW;
+use crate::record::CacheRecord;
 use crate::state::State;
 use plimsoll_base::VolumeKey;
 use std::collections::BTreeMap;
@@ -40,7 +41,11 @@ impl Backup {
     /// The rows as they are put back where nothing was changed since.
     pub(crate) fn same(&self, found: &Found) -> State {
         let newest = found.changes.unwrap_or(0).max(self.state.commit);
-        State { commit: newest + 1, ..restored(&self.state) }
+        let mut state = State { commit: newest + 1, ..restored(&self.state) };
+        if let Some(device) = found.state.as_ref().and_then(|s| s.cache?.device) {
+            state.cache = Some(CacheRecord { device: Some(device), ..state.cache.unwrap_or_default() });
+        }
+        state
     }
 
     /// The rows as they are put back where they may be older than the pool. Their change gets a number above all that were ever used,
@@ -60,8 +65,9 @@ impl Backup {
             state.generations.insert(CACHE_ROW, generation);
         }
         // The cache's device may have been replaced since.
-        if let Some(cache) = &mut state.cache {
-            cache.device = found.state.as_ref().and_then(|s| s.cache?.device);
+        let device = found.state.as_ref().and_then(|s| s.cache?.device);
+        if device.is_some() || state.cache.is_some() {
+            state.cache = Some(CacheRecord { device, ..state.cache.unwrap_or_default() });
         }
         // What was given up since stays so.
         for v in state.volumes.values_mut() {

@@ -16,8 +16,8 @@
 //! The second copy is written and synced before the first, and removed after it. The first holds if it is valid, otherwise the second.
 //! So a note that another backup's replaces is there until that one is.
 //!
-//! The magic's eighth byte is the note's version. A copy with another one, whatever else it has, is of a later program: only that can finish
-//! the restore. Zero isn't one: a torn copy may end before that byte.
+//! The magic's eighth byte is the note's version. A copy with another one is of a later program, whatever else it has, unless the other copy
+//! is a note of this version: only that program can finish the restore. Zero isn't one: a torn copy may end before that byte.
 
 use crate::meta::MetaError;
 use crate::region::{Medium, SLOT_STRIDE};
@@ -121,10 +121,11 @@ pub(crate) fn note_in(first_bytes: &[u8]) -> Option<Unfinished> {
     let is_later = |b: &[u8; NOTE_BYTES]| {
         b[..VERSION_AT] == MAGIC[..VERSION_AT] && ![0, MAGIC[VERSION_AT]].contains(&b[VERSION_AT])
     };
-    if copies.into_iter().flatten().any(is_later) {
-        return Some(Unfinished::Later);
-    }
-    copies.into_iter().flatten().find_map(Note::decode).map(Unfinished::Ours)
+    let ours = copies.into_iter().flatten().find_map(Note::decode).map(Unfinished::Ours);
+    // One flipped bit of a note of ours doesn't make it a later program's, as long as the other copy is whole.
+    let is_whole = |b: &[u8; NOTE_BYTES]| b[56..] == xxh3_64(&b[..56]).to_le_bytes();
+    let mut later = copies.into_iter().flatten().filter(|b| is_later(b));
+    if later.any(|b| ours.is_none() || is_whole(b)) { Some(Unfinished::Later) } else { ours }
 }
 
 /// The note in the metadata region at `offset`.
@@ -153,6 +154,23 @@ mod tests {
             region[at..at + 8].fill(0);
         }
         assert_eq!(note_in(&region), None);
+        let note = Note {
+            backup: 7,
+            device_uuid: Uuid::from_u128(9),
+            sequence: 3,
+            changes: None,
+            is_same: false,
+            formatted: true,
+            cache_generation: None,
+        };
+        for at in COPIES_AT {
+            region[at as usize..][..NOTE_BYTES].copy_from_slice(&note.encode());
+        }
+        for at in COPIES_AT {
+            let mut damaged = region;
+            damaged[at as usize + VERSION_AT] ^= 1;
+            assert_eq!(note_in(&damaged), Some(Unfinished::Ours(note)), "the other copy is whole");
+        }
     }
 
     #[test]

@@ -409,16 +409,16 @@ fn begin_at_image(d: &mut RbdDevice, slot: usize, io: &mut Io, pool: &mut BufPoo
 /// An image that has become shorter, or was lost, is no fault of the request.
 fn refused_by_rbd(errno: i32) -> Outcome {
     match failed(&io::Error::from_raw_os_error(errno)) {
-        Outcome::Failed(IoError::Invalid | IoError::ReadOnly) => Outcome::Failed(IoError::Device),
+        Outcome::Failed(IoError::ReadOnly) => Outcome::Failed(IoError::Device),
         other => other,
     }
 }
 
+/// The kernel's EINVAL is the device's fault: requests are checked before, and `Invalid` tells who asked that it asked wrongly.
 fn failed(e: &io::Error) -> Outcome {
     Outcome::Failed(match e.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => IoError::NoSpace,
         Some(libc::EROFS | libc::EPERM | libc::EACCES | libc::EBADF) => IoError::ReadOnly,
-        Some(libc::EINVAL) => IoError::Invalid,
         Some(libc::EOPNOTSUPP) => IoError::NotSupported,
         _ => IoError::Device,
     })

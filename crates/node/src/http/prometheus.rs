@@ -242,7 +242,11 @@ type Labels<'a> = [(&'static str, &'a str); 2];
 /// Exports that nothing has been asked of yet, by each volume's owner and the tenants that are connected to it. A rise from an absent
 /// sample is none to Prometheus, so the counters that alerts watch are 0 from a volume's beginning, not absent.
 fn unused<'a>(directory: &'a Directory, views: &Views) -> Vec<Labels<'a>> {
-    let counted: BTreeSet<_> = views.iter().flatten().flat_map(|v| &v.exports).map(|e| (e.key, e.tenant)).collect();
+    // Volumes of two pools may have the same key.
+    let mut counted = BTreeSet::new();
+    for (pool, view) in views.iter().enumerate() {
+        counted.extend(view.iter().flat_map(|v| &v.exports).map(|e| (pool, e.key, e.tenant)));
+    }
     let names: BTreeMap<_, _> = directory.tenants.iter().map(|(name, t)| (t.id, name.as_str())).collect();
     let mut all = Vec::new();
     for v in directory.volumes.values() {
@@ -251,7 +255,7 @@ fn unused<'a>(directory: &'a Directory, views: &Views) -> Vec<Labels<'a>> {
         let of_volume = (v.key, TenantId(0))..=(v.key, TenantId(u16::MAX));
         let connected = view.pool.connections.range(of_volume).map(|((_, tenant), _)| *tenant);
         let tenants: BTreeSet<_> = connected.chain(directory.tenants.get(&v.tenant).map(|t| t.id)).collect();
-        for tenant in tenants.iter().filter(|t| !counted.contains(&(v.key, **t))) {
+        for tenant in tenants.iter().filter(|t| !counted.contains(&(v.pool, v.key, **t))) {
             all.extend(names.get(tenant).map(|name| [("tenant", *name), ("volume", v.name.as_str())]));
         }
     }

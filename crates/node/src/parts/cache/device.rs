@@ -160,6 +160,8 @@ pub struct InMetadata {
     pub had_one: bool,
     /// UUID of its device, if that named the pool's main device.
     pub device: Option<Uuid>,
+    /// Only the cache may have some volume's data.
+    pub is_needed: bool,
 }
 
 /// Refuses a device that holds the cache of a former pool of this name, or one of a version that this program doesn't know, before anything
@@ -176,6 +178,13 @@ pub fn check_before(c: &Section, known: Known) -> Result<(), String> {
 
 /// Judges a fast device with this superblock, by what is known.
 fn judge(path: &Path, superblock: &Superblock, known: Known) -> Result<(), String> {
+    match (known.main_uuid, superblock.main_uuid) {
+        (None, Some(_)) => return Err(without_main(path)),
+        (Some(main), Some(found)) if found != main => {
+            return Err(foreign(path, &format!("it was made for the device {found}, and this pool's is {main}")));
+        }
+        _ => {}
+    }
     let region = superblock.region(RegionKind::Home).expect("every superblock has one");
     let Ok(page) = File::open(path).map_err(CacheError::of_io).and_then(|file| page_of(&file, region)) else {
         return Ok(());
@@ -183,32 +192,24 @@ fn judge(path: &Path, superblock: &Superblock, known: Known) -> Result<(), Strin
     if let Some(what) = Layout::of_unknown_version(&page) {
         return Err(format!("cache: {}: {what}: use the program that wrote it", path.display()));
     }
-    let is_written = !is_blank(&page);
-    let own = known.metadata.and_then(|m| m.device);
+    if is_blank(&page) {
+        return Ok(());
+    }
+    if known.main_uuid.is_none() {
+        return Err(without_main(path));
+    }
+    let Some(InMetadata { had_one, device: own, is_needed }) = known.metadata else { return Ok(()) };
     let is_own = own == Some(superblock.device_uuid);
-    match (known.main_uuid, superblock.main_uuid) {
-        (None, Some(_)) => Err(without_main(path)),
-        (None, None) if is_written => Err(without_main(path)),
-        (Some(main), Some(found)) if found != main => {
-            Err(foreign(path, &format!("it was made for the device {found}, and this pool's is {main}")))
-        }
-        (Some(_), None)
-            if is_written && !is_own && known.metadata.is_some_and(|m| !m.had_one || m.device.is_some()) =>
-        {
+    match own {
+        _ if superblock.main_uuid.is_none() && !is_own && (!had_one || own.is_some()) => {
             Err(foreign(path, "it names no pool's device, and this pool has known no such cache, or has one that does"))
         }
-        (Some(_), Some(_))
-            if is_written
-                && !is_own
-                && let Some(own) = own =>
-        {
-            let what = format!("it is {}, and the pool's metadata have {own}", superblock.device_uuid);
-            Err(format!(
-                "cache: {}: is another device than that of this pool's cache: {what}. Attach that one. To use this one in its place, see \
-                 docs/guides/add-a-cache.md, Replace the cache's device",
-                path.display()
-            ))
-        }
+        Some(own) if is_needed && !is_own => Err(format!(
+            "cache: {}: is another device than that of this pool's cache, which may have what nothing else has: it is {}, and the pool's \
+             metadata have {own}. Attach that one; if it is lost, see `plimsoll cache give-up`",
+            path.display(),
+            superblock.device_uuid
+        )),
         _ => Ok(()),
     }
 }
@@ -239,13 +240,15 @@ pub fn open(c: &Section, known: Known, needed: Option<&str>) -> Result<Opened, C
     let path = &c.file;
     let Known { pool_uuid, main_uuid, .. } = known;
     let expect = expect(pool_uuid);
+    let missing = |what| {
+        CacheError::Refused(format!(
+            "{}: the cache's device isn't here, and only it may have {what}: attach it; if it is lost, see `plimsoll cache give-up`",
+            path.display()
+        ))
+    };
     let create = |size_bytes| {
         if let Some(what) = needed {
-            return Err(CacheError::Refused(format!(
-                "{}: the cache's device isn't here, and only it may have {what}: attach it; if it is gone for good, see `plimsoll \
-                 cache give-up`",
-                path.display()
-            )));
+            return Err(missing(what));
         }
         let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_FAST.into(), logs_bytes: 0, main_uuid };
         DeviceFile::create(path, &options).map_err(CacheError::from)
@@ -263,7 +266,12 @@ pub fn open(c: &Section, known: Known, needed: Option<&str>) -> Result<Opened, C
     let mut device = match step {
         Step::Open => {
             check_before(c, known)?;
-            DeviceFile::open(path, &expect)?
+            let device = DeviceFile::open(path, &expect)?;
+            // Made by a start that was cut short: nothing was ever in it.
+            match needed.filter(|_| !device.is_formatted()) {
+                Some(what) => return Err(missing(what)),
+                None => device,
+            }
         }
         Step::Make(size_bytes) => create(size_bytes)?,
     };
