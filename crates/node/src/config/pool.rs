@@ -174,7 +174,7 @@ pub enum CacheDedup {
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheConfig {
-    /// The fast device: a file (made sparse at the first use) or a block device. All of it is the cache's.
+    /// The fast device: a file (allocated whole when it is made) or a block device. All of it is the cache's.
     pub file: PathBuf,
     /// Size of a file to create.
     pub device_size: Option<ByteSize>,
