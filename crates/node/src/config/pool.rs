@@ -18,7 +18,7 @@ pub struct PoolConfig {
     pub name: Spanned<String>,
     /// The device.
     pub device: DeviceConfig,
-    /// Requests in flight at the device.
+    /// Requests in flight at the device [default: 32].
     pub depth: Option<u32>,
     /// `noop` (the default), `auto`, `deadline`, `cfq`, `blackbox`, `ssd`; `osds` for an RBD image, where it is the default.
     pub sched: Option<Spanned<String>>,
