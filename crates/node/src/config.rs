@@ -125,7 +125,7 @@ pub struct Control {
     /// Let peers on this host read metrics, status and traces over TCP without the token.
     #[serde(default = "yes")]
     pub local_reads: bool,
-    /// Number of a pool's requests of which one is traced; 0 traces only refused ones.
+    /// Number of a pool's requests of which one is traced, beside up to 16 refused reads a second; 0 traces only these.
     #[serde(default = "default_trace_every")]
     pub trace_every: u32,
     /// Time limit of an orderly stop, in which requests in flight finish and data is flushed.

@@ -45,8 +45,8 @@ enum Command {
     /// Discard a volume's dirty cache data after the cache device was lost (DATA LOSS)
     #[command(
         after_help = "The volume continues with the older data on the pool's own device. If the cache broke while it served, `plimsoll cache \
-        status` lists the lost ranges. If the node doesn't start without the cache device, use --config while it is stopped; the \
-        lost ranges aren't known then. If a flush had failed, `plimsoll pool recover` has flushes served again.\n\nExamples:\n  plimsoll cache give-up vol --lose-data\n  \
+        status` lists the lost ranges. If the pool isn't served without the cache device, use --config, then restart the node; it may \
+        serve other pools meanwhile. The lost ranges aren't known then. If a flush had failed, `plimsoll pool recover` has flushes served again.\n\nExamples:\n  plimsoll cache give-up vol --lose-data\n  \
         plimsoll cache give-up vol --lose-data --config node.toml"
     )]
     GiveUp {
@@ -58,7 +58,7 @@ enum Command {
         /// Confirm the loss. REQUIRED: the volume's dirty data in the cache are LOST.
         #[arg(long)]
         lose_data: bool,
-        /// Configuration file of the node, if the node isn't running.
+        /// Configuration file of the node, if no node serves the pool.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
         #[command(flatten)]

@@ -76,7 +76,7 @@ struct Set {
     /// Deadline of reads on volumes without their own; `none` removes it.
     #[arg(long, value_name = "TIME|none", value_parser = deadline)]
     deadline: Option<Deadline>,
-    /// Answer to a read that would miss it: wait (it is served late) or error (it fails at once) [default: wait].
+    /// Answer to a read that would miss it: wait (it is served late) or error (it fails at once) [default for a new tenant: wait].
     #[arg(long, value_name = "ANSWER")]
     busy: Option<OnBusy>,
     #[command(flatten)]

@@ -18,7 +18,7 @@ pub struct PoolConfig {
     pub name: Spanned<String>,
     /// The device.
     pub device: DeviceConfig,
-    /// Requests in flight at the device.
+    /// Requests in flight at the device [default: 32].
     pub depth: Option<u32>,
     /// `noop` (the default), `auto`, `deadline`, `cfq`, `blackbox`, `ssd`; `osds` for an RBD image, where it is the default.
     pub sched: Option<Spanned<String>>,
@@ -174,7 +174,7 @@ pub enum CacheDedup {
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheConfig {
-    /// The fast device: a file (made sparse at the first use) or a block device. All of it is the cache's.
+    /// The fast device: a file (allocated whole when it is made) or a block device. All of it is the cache's.
     pub file: PathBuf,
     /// Size of a file to create.
     pub device_size: Option<ByteSize>,

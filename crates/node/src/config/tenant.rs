@@ -76,7 +76,7 @@ fn most_deadline() -> SpanText {
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectiveConfig {
-    /// Above 0, below 100.
+    /// From 0.01 to 99.99.
     pub percentile: f64,
     /// The bound.
     pub within: SpanText,
