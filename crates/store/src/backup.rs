@@ -452,7 +452,7 @@ mod tests {
         drop(device);
         backup.restore(&path, true).expect("asked to");
         let expect = Expect { pool_uuid: None, device_uuid: None, role: ROLE_MAIN.into() };
-        let store = DeviceFile::open(&path, &expect).and_then(|device| Ok(device.open_meta(u64::MAX).expect("opens")));
+        let store = DeviceFile::open(&path, &expect).map(|device| device.open_meta(u64::MAX).expect("opens"));
         assert_eq!(store.expect("opens").state().generations, backup.state.generations);
     }
 }
