@@ -12,6 +12,7 @@ mod format_v1;
 mod image;
 pub mod layer;
 pub mod layout;
+mod layout_pages;
 mod log;
 pub mod mtl;
 mod recover;

@@ -19,12 +19,13 @@
 use crate::config::Planted;
 use crate::format::{
     Entry, EntryKind, Image, ImageHeader, NOTE_BYTES, Note, Place, Record, VERSION, Witness, data_sum, decode_image,
-    decode_image_header, decode_layout, decode_note, decode_record, encode_image, epoch_of, header_length, previous_of,
-    sum_of_units, units,
+    decode_image_header, decode_note, decode_record, encode_image, epoch_of, header_length, previous_of, sum_of_units,
+    units,
 };
 use crate::format_v1;
 use crate::layer::{Life, Logs, Own};
-use crate::layout::{BadLayout, IMAGE_HEADER_BYTES, LAYOUTS_AT, Layout, NOTES_AT, PAGE_BYTES};
+use crate::layout::{IMAGE_HEADER_BYTES, LAYOUTS_AT, NOTES_AT, PAGE_BYTES};
+use crate::layout_pages::{Chosen, LayoutPages};
 use crate::log::{Log, Open, State};
 use crate::mtl::Mapped;
 use crate::status::Why;
@@ -55,9 +56,7 @@ pub(crate) struct Recovery {
     phase: Phase,
     begun_at: Time,
     version: u32,
-    layouts: Vec<Result<(Layout, u32), BadLayout>>,
-    /// The words for a layout page of an unknown version, whatever the other one is: a program that knows it was converting the device.
-    newer: Option<String>,
+    layouts: LayoutPages,
     /// The copies that are whole.
     notes: [Option<Note>; 2],
     is_blank: [bool; 2],
@@ -146,8 +145,7 @@ impl Logs {
             phase: Phase::Layout(0),
             begun_at: now,
             version: VERSION,
-            layouts: Vec::new(),
-            newer: None,
+            layouts: LayoutPages::default(),
             notes: [None, None],
             is_blank: [false; 2],
             headers: [None, None],
@@ -192,9 +190,7 @@ impl Logs {
         });
         match r.phase {
             Phase::Layout(n) => {
-                let unreadable = || BadLayout("the logs' layout page can't be read: replace the device".into());
-                r.newer = r.newer.take().or_else(|| bytes.as_deref().and_then(crate::format::unknown_version));
-                r.layouts.push(bytes.ok_or_else(unreadable).and_then(|b| decode_layout(&b)));
+                r.layouts.add(bytes.as_deref());
                 if n == 0 {
                     r.phase = Phase::Layout(1);
                     self.recovery_ask(now, LAYOUTS_AT[1], PAGE_BYTES, out);
@@ -248,37 +244,24 @@ impl Logs {
         self.recovery = Some(r);
     }
 
-    /// Takes the layout from whichever page has it. A page of version 1 beside one of version 2 is from before the conversion.
+    /// Takes the layout that the pages say.
     fn take_layout(&mut self, r: &mut Recovery) -> Result<(), String> {
-        r.newer.take().map_or(Ok(()), Err)?;
-        let good: Vec<(Layout, u32)> = r.layouts.iter().flatten().copied().collect();
-        let newest = good.iter().map(|g| g.1).max();
-        let of_newest: Vec<Layout> = good.iter().filter(|g| Some(g.1) == newest).map(|g| g.0).collect();
-        let (Some(version), Some(&found)) = (newest, of_newest.first()) else {
-            let errors = || r.layouts.iter().filter_map(|l| l.as_ref().err());
-            let worst = errors().find(|e| !e.0.contains("has no logs"));
-            return Err(worst.or_else(|| errors().next()).expect("neither is good").0.clone());
-        };
-        if of_newest.iter().any(|l| *l != found) {
-            return Err("the logs' two layout pages differ: restore the device from a copy".into());
-        }
-        if !found.is_laid_out_as(&self.layout) {
+        let Chosen { layout, version, is_damaged, write_first } = r.layouts.choose()?;
+        if !layout.is_laid_out_as(&self.layout) {
             return Err(format!(
                 "the logs on the device are laid out otherwise ({:?}) than asked for ({:?}): correct the configuration",
-                found.shape, self.layout.shape
+                layout.shape, self.layout.shape
             ));
         }
         // Its salt is its own.
-        self.layout = found;
+        self.layout = layout;
         r.version = version;
-        if version == VERSION && of_newest.len() < LAYOUTS_AT.len() {
+        if is_damaged {
             self.counters.recovery.repaired += 1;
-            self.layouts_due = true;
             r.repair = true;
         }
-        self.layouts_due |= version < VERSION;
-        let is_good = |l: &Result<(Layout, u32), BadLayout>| l.as_ref().is_ok_and(|l| Some(l.1) == newest);
-        self.layouts_first = r.layouts.iter().position(|l| !is_good(l)).unwrap_or(0);
+        self.layouts_due |= is_damaged || version < VERSION;
+        self.layouts_first = write_first;
         Ok(())
     }
 
