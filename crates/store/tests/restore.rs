@@ -105,16 +105,16 @@ enum Since {
     AllLost,
 }
 
+/// A pool's device, just made.
+fn made(disk: &Disk) -> RemoteDevice {
+    let (pool_uuid, role) = (Uuid::from_u128(7), "main".to_string());
+    let options = CreateOptions { size_bytes: 0, pool_uuid, role, logs_bytes: 0, main_uuid: None };
+    RemoteDevice::create(name(), Arc::new(disk.clone()), &options).expect("created")
+}
+
 fn case(since: Since) -> Case {
     let disk = Disk::of(SIZE_BYTES);
-    let options = CreateOptions {
-        size_bytes: 0,
-        pool_uuid: Uuid::from_u128(7),
-        role: "main".into(),
-        logs_bytes: 0,
-        main_uuid: None,
-    };
-    let device = RemoteDevice::create(name(), Arc::new(disk.clone()), &options).expect("created");
+    let device = made(&disk);
     let mut store = device.open_meta().expect("formatted");
     let (class, limits) = (Class::BestEffort { weight: 7 }, TenantLimits::default());
     store.set_tenant(TenantRecord { name: "t".into(), class, limits, change: 1, deadline: None }).expect("set");
@@ -358,14 +358,7 @@ impl Hands {
     /// "a" is there always. "x" is deleted after the first backup, "y" has its space after the second one, "z" is made after the third.
     fn new() -> Hands {
         let disk = Disk::of(SIZE_BYTES);
-        let options = CreateOptions {
-            size_bytes: 0,
-            pool_uuid: Uuid::from_u128(7),
-            role: "main".into(),
-            logs_bytes: 0,
-            main_uuid: None,
-        };
-        let device = RemoteDevice::create(name(), Arc::new(disk.clone()), &options).expect("created");
+        let device = made(&disk);
         let mut store = device.open_meta().expect("formatted");
         store.outdate_cache().expect("noted");
         let mut space = Shown::new();
