@@ -254,6 +254,9 @@ pub fn open(c: &Section, known: Known, needed: Option<&str>) -> Result<Opened, C
         DeviceFile::create(path, &options).map_err(CacheError::from)
     };
     let look = DeviceFile::look(path, &expect)?;
+    if let Some(Look { found: Ok(superblock), .. }) = &look {
+        judge(path, superblock, known)?;
+    }
     let step = match (Wanted::fast(c).step(look.as_ref()), look) {
         (Ok(step), _) => step,
         // Nothing is there, and nothing can be made there.
@@ -265,7 +268,6 @@ pub fn open(c: &Section, known: Known, needed: Option<&str>) -> Result<Opened, C
     };
     let mut device = match step {
         Step::Open => {
-            check_before(c, known)?;
             let device = DeviceFile::open(path, &expect)?;
             // Made by a start that was cut short: nothing was ever in it.
             match needed.filter(|_| !device.is_formatted()) {
