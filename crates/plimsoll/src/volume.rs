@@ -244,8 +244,8 @@ fn caught_up(client: &Client, name: &str, resync: Option<Resync>) -> Result<Volu
     let before: VolumeStatus = client.get(&path(name))?;
     if before.read_only && resync.is_some() {
         bail!(
-            "volume `{name}` is read-only, so nothing can be copied to it: take `read_only` out of its section, `plimsoll reload`, and try \
-             again"
+            "volume `{name}` is read-only, so nothing can be copied to it: give it a section in the configuration without `read_only`, \
+             `plimsoll reload`, and try again"
         );
     }
     // Two of these at once mustn't take the other's end for their own.
