@@ -55,7 +55,10 @@ const LATELY_SHIFT: u32 = 4;
 struct Entry {
     /// As the client asked; its tag is the stack's.
     head: IoHead,
-    data: Data,
+    /// The request itself, with a write's bytes, while it isn't below.
+    ///
+    /// It goes down and comes back as it is, its head changed: a new one costs an allocation.
+    io: Option<Io>,
     /// `head`'s range widened to whole blocks: what is serialised.
     from: u64,
     to: u64,
@@ -297,7 +300,7 @@ impl Front {
             }
             _ => {
                 e.phase = Phase::Passed;
-                let mut io = Io::new(e.head, std::mem::take(&mut e.data));
+                let mut io = e.io.take().expect("it is passed on whole once");
                 (io.head.tag, io.head.offset, io.head.len) = (at as u64, from, to - from);
                 out.submit(0, io);
             }
@@ -312,7 +315,7 @@ impl Front {
         let head = cut(&e.head, from, to);
         let Phase::Reading { edges, .. } = &mut e.phase else { unreachable!("only after reading") };
         let edges = std::mem::take(edges);
-        let data = std::mem::take(&mut e.data);
+        let data = e.io.as_mut().map(|io| std::mem::take(&mut io.data)).unwrap_or_default();
         let mut writes: Vec<(Op, u64, u64, Data)> = Vec::new();
         if head.op == Op::Write {
             writes.push((Op::Write, from, to - from, merge(&head, &data, from, to, &edges, b)));
@@ -393,7 +396,14 @@ impl Front {
                 self.dispatch(now, d, true, out);
             }
         }
-        out.complete(Completion { io: Io::new(e.head, data), outcome, dispatched_at: e.dispatched_at });
+        let io = match e.io {
+            Some(mut io) => {
+                (io.head, io.data) = (e.head, data);
+                io
+            }
+            None => Io::new(e.head, data),
+        };
+        out.complete(Completion { io, outcome, dispatched_at: e.dispatched_at });
     }
 }
 
@@ -490,7 +500,7 @@ impl Layer for Front {
         }
         let mut entry = Entry {
             head,
-            data: io.into_data(),
+            io: Some(io),
             from,
             to,
             part: (from, from),
@@ -536,7 +546,7 @@ impl Layer for Front {
         true
     }
 
-    fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
+    fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
         let at = (c.io.tag & ((1 << EDGE_SHIFT) - 1)) as usize;
         let edge = (c.io.tag >> EDGE_SHIFT) as usize;
         let e = &mut self.entries[at];
@@ -552,11 +562,12 @@ impl Layer for Front {
                 let data = match (outcome, head.op) {
                     (Outcome::Done, Op::Read) if narrowed => c.io.data.slice(to - from, head.offset - from, head.len),
                     (Outcome::Done, Op::BlockStatus) if narrowed => {
-                        clip_status(c.io.into_data(), head.offset - from, head.len)
+                        clip_status(std::mem::take(&mut c.io.data), head.offset - from, head.len)
                     }
-                    (Outcome::Done, _) => c.io.into_data(),
+                    (Outcome::Done, _) => std::mem::take(&mut c.io.data),
                     _ => Data::Absent,
                 };
+                e.io = Some(c.io);
                 self.part_ended(now, at, outcome, data, out);
             }
             Phase::Reading { outstanding, failed, edges } => {

@@ -50,7 +50,7 @@ struct Table(Vec<(u64, Extent)>);
 
 struct Pending {
     head: IoHead,
-    /// Answers by piece, in address order, filled as they come.
+    /// Answers by piece, in address order, filled as they come. Empty for a request that wasn't cut.
     pieces: Vec<(u64, Data)>,
     outstanding: usize,
     failed: Option<Outcome>,
@@ -165,16 +165,22 @@ impl Map {
         self.zeroed.push((job, result));
     }
 
-    fn finish(&mut self, at: usize, out: &mut Actions) {
+    /// Ends a request in `last`, the last that came back from below for it: a new one costs an allocation.
+    fn finish(&mut self, at: usize, mut last: Io, out: &mut Actions) {
         let p = self.pending.remove(at);
         let outcome = p.failed.unwrap_or(Outcome::Done);
-        let data = match (outcome, p.head.op) {
-            (Outcome::Done, Op::Read) if p.pieces.len() == 1 => p.pieces.into_iter().next().expect("one piece").1,
+        let is_whole = p.pieces.is_empty();
+        last.head = p.head;
+        last.data = match (outcome, p.head.op) {
+            (Outcome::Done, Op::Read) if is_whole => std::mem::take(&mut last.data),
             (Outcome::Done, Op::Read) => join(p.pieces),
+            (Outcome::Done, Op::BlockStatus) if is_whole => {
+                join_status(vec![(p.head.len, std::mem::take(&mut last.data))])
+            }
             (Outcome::Done, Op::BlockStatus) => join_status(p.pieces),
             _ => Data::Absent,
         };
-        out.complete(Completion { io: Io::new(p.head, data), outcome, dispatched_at: p.dispatched_at });
+        out.complete(Completion { io: last, outcome, dispatched_at: p.dispatched_at });
     }
 }
 
@@ -256,7 +262,6 @@ impl Layer for Map {
         }
         let (device_offset, run) = table.locate(head.offset);
         if head.len <= run {
-            pending.pieces.push((head.len, Data::Absent));
             self.pending.insert(pending);
             (io.head.tag, io.head.offset) = (at, device_offset);
             return out.submit(0, io);
@@ -276,7 +281,7 @@ impl Layer for Map {
         self.pending.insert(pending);
     }
 
-    fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
+    fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
         if c.io.tag & ZERO_TAG != 0 {
             return self.zero_done(now, c.io.tag & !ZERO_TAG, &c, out);
         }
@@ -285,12 +290,12 @@ impl Layer for Map {
         p.outstanding -= 1;
         p.dispatched_at = p.dispatched_at.min(c.dispatched_at);
         match c.outcome {
-            Outcome::Done if p.head.op != Op::Flush => p.pieces[piece].1 = c.io.into_data(),
-            Outcome::Done => {}
+            Outcome::Done if p.pieces.is_empty() => {}
+            Outcome::Done => p.pieces[piece].1 = std::mem::take(&mut c.io.data),
             other => p.failed = Some(other),
         }
         if p.outstanding == 0 {
-            self.finish(at, out);
+            self.finish(at, c.io, out);
         }
     }
 
