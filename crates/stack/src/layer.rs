@@ -130,15 +130,15 @@ impl<'a> Ports<'a> {
     }
 }
 
-/// Phase of a layer, from recovery to failure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Phase of a layer. Of several layers the greatest is the pool's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LayerState {
-    /// Reading what it needs from below; takes no client request yet.
-    Recovering,
     /// Serving.
     Ready,
     /// Serving without something that it lost; says what in its own status.
     Degraded,
+    /// Reading what it needs from below; takes no client request yet.
+    Recovering,
     /// Not serving.
     Failed,
 }

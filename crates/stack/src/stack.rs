@@ -274,17 +274,8 @@ impl Stack {
 
     /// The worst state of any layer; recovering if one hasn't started.
     pub fn state(&self) -> LayerState {
-        let mut worst = LayerState::Ready;
-        for n in &self.nodes {
-            let s = if n.started { n.layer.state() } else { LayerState::Recovering };
-            worst = match (worst, s) {
-                (LayerState::Failed, _) | (_, LayerState::Failed) => LayerState::Failed,
-                (LayerState::Recovering, _) | (_, LayerState::Recovering) => LayerState::Recovering,
-                (LayerState::Degraded, _) | (_, LayerState::Degraded) => LayerState::Degraded,
-                _ => LayerState::Ready,
-            };
-        }
-        worst
+        let state = |n: &Node| if n.started { n.layer.state() } else { LayerState::Recovering };
+        self.nodes.iter().map(state).max().unwrap_or(LayerState::Ready)
     }
 
     /// Forecasts the wait of a request that would arrive now.
