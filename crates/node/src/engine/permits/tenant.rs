@@ -3,7 +3,8 @@
 use super::held::{Held, PermitLimits, own};
 use super::queue::{Queue, Turn, Waiting, WaitsFor};
 use super::room::Room;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// Requests of one tenant in flight, and its connections that wait.
 #[derive(Debug, Default)]
@@ -18,12 +19,33 @@ pub struct Permits {
     shared: Held,
     /// Payloads that were announced.
     room: Room,
-    /// Permits of each connection that holds some or waits, by place.
-    active: BTreeMap<usize, Held>,
+    /// Permits of each connection that holds some or waits, by place. A client with one request at a time enters and leaves
+    /// with each of them, which would cost a tree an allocation.
+    active: Places,
     /// Connections that wait.
     queue: Queue,
     /// It is among those to be looked at.
     pub is_due: bool,
+}
+
+type Places = HashMap<usize, Held, BuildHasherDefault<PlaceHasher>>;
+
+/// Hash of a connection's place: a small number that no client chooses. Nothing depends on the order of places.
+#[derive(Default)]
+struct PlaceHasher(u64);
+
+impl Hasher for PlaceHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_usize(usize::from(*b)));
+    }
+
+    fn write_usize(&mut self, place: usize) {
+        self.0 = (self.0 ^ place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl Permits {
@@ -223,7 +245,7 @@ impl Permits {
 
     /// Connections that hold something or wait, with what they hold.
     #[cfg(test)]
-    pub fn active(&self) -> &BTreeMap<usize, Held> {
+    pub fn active(&self) -> &HashMap<usize, Held, impl std::hash::BuildHasher> {
         &self.active
     }
 
