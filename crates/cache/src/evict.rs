@@ -1,9 +1,17 @@
 //! Making room: the least recently used WEU is evicted, as a whole (NI-M17).
 //!
 //! ```text
-//!  leaving ──► its dirty extents are written back, extents that rely on it are durable ──► its header is read, its entries are removed
-//!     ──► journal: nothing in it is valid (if recovery would trust it) ──► TRIM ──► free
+//!  leaving ──► waits until it is clean, unpinned and superseded ──► its header is read, its entries are removed
+//!     ──► journal: nothing in it is valid (if it is confirmed) ──► TRIM ──► free
 //! ```
+//!
+//! A leaving WEU waits until three things hold:
+//!
+//! * *clean*: its dirty extents are written back;
+//! * *unpinned*: no dirty extent elsewhere is stored as a reference to its data. Those that are get written back, too;
+//! * *superseded*: newer versions of its extents, in other WEUs, are durable. Until then recovery needs the older ones.
+//!
+//! Write-back that the slow device refuses keeps the WEU: `STUCK_MAX` bounds their number.
 
 use crate::chunk::Superseded;
 use crate::config::Sharing;

@@ -1,8 +1,12 @@
 //! Evidence: what every experiment gave on one commit, kept in files that can be read again, compared and made into pages.
 //!
-//! `results/<id>.json` is one [`Evidence`]: the report with all of its rows, its plan, the machine and the duration. [`misses`]
-//! is the list of rows that fall short, which a test compares with a quick run. [`pages`] makes the pages of `docs/results`.
-//! [`audit`] has reviewers' findings on the experiments; [`switches`] tests mechanisms and causes.
+//! `results/<id>.json` is one [`Evidence`]: the report with all of its rows, its plan, the machine and the duration. It names
+//! its commit. The next run of the experiment replaces it.
+//!
+//! * [`misses`]: the list of rows that are known to fall short. A test runs the experiments shortened, and fails if other rows do.
+//! * [`switches`]: the list of mechanisms and of suspected causes of misses. Each is tested by runs with it and without it.
+//! * [`audit`]: reviewers' findings on the experiments, and the state of each.
+//! * [`pages`]: the pages of `docs/results`, made from all of these.
 
 pub mod audit;
 pub mod misses;

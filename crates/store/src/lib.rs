@@ -3,10 +3,11 @@
 //! * [`superblock`]: identity and owner of a device and places of its regions; encoded and decoded without I/O.
 //! * [`device`]: creating, opening and exclusively locking a file or block device.
 //! * `remote`: the same for a device behind a protocol, such as an RBD image.
-//! * [`region`]: the metadata region as storage for the metadata store.
+//! * [`region`]: a part of the device in which the metadata store keeps its pages.
 //! * [`meta`]: the metadata store: volumes, their extents, tenants; every change is one durable transaction.
+//! * [`record`]: the records of the metadata store.
+//! * [`space`]: the free space of the home region, the part of the device that holds clients' data.
 //! * [`backup`]: the metadata in a file, and back.
-//! * [`record`] and [`space`]: the records in it, and which space of the home region is free.
 //!
 //! All of this is the control path: calls block. Data never passes here; the engine takes
 //! [`DeviceFile::data_fd`](device::DeviceFile::data_fd) and [`DeviceFile::home`](device::DeviceFile::home).

@@ -1,8 +1,8 @@
 //! From the components' distributions to the request's (OT-M2, OT-M3).
 //!
-//! There are two ways, and a test compares them. [`sampled`](Composer::sampled) draws requests from recorded times as OpTune
-//! does (§5.2.4) and can respect correlation. [`convolved`](Composer::convolved) computes the distribution of the same
-//! independent components numerically ([`convolve`]), thousands of settings a second.
+//! There are two ways. [`sampled`](Composer::sampled) draws requests from recorded times as OpTune does (§5.2.4). It can respect
+//! correlation between components. [`convolved`](Composer::convolved) computes the distribution numerically ([`convolve`]),
+//! thousands of settings a second. It takes all components for independent. A test compares both on independent components.
 
 pub mod convolve;
 mod sample;

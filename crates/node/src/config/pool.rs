@@ -20,7 +20,8 @@ pub struct PoolConfig {
     pub device: DeviceConfig,
     /// Requests in flight at the device [default: 32].
     pub depth: Option<u32>,
-    /// `noop` (the default), `auto`, `deadline`, `cfq`, `blackbox`, `ssd`; `osds` for an RBD image, where it is the default.
+    /// `noop` (the default), `auto`, `deadline`, `cfq`, `blackbox`, `ssd`; `osds` for an RBD image, where it is the default. "Which scheduler" in
+    /// docs/guides/profile-a-device.md has the choice.
     pub sched: Option<Spanned<String>>,
     /// For `cfq`: time that the device is kept idle for a client's next request [default: 8ms]. Can be changed live.
     pub idle_time: Option<SpanText>,

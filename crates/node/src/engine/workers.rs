@@ -1,8 +1,8 @@
 //! Workers: threads that carry out layers' computations, so that the pool's thread need not.
 //!
-//! Workers start with the first work: a pool whose layers order none has none. Each worker has a queue of its own. The next work goes to the
-//! worker with the least to do. Results come back through one channel and the pool's wake-up call. The layers that order work bound the
-//! amount of work that waits.
+//! A pool without work for them has no workers. A new one starts while all others have work, up to `worker_cpus` or one for each CPU
+//! (8 at most). Each worker has a queue of its own. The next work goes to the worker with the fewest tasks. Results come back through one
+//! channel and the pool's wake-up call. A task that panics ends the pool. Workers don't bound the tasks that wait: each layer bounds its own.
 
 use plimsoll_stack::{Work, Worked};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
