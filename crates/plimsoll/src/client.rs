@@ -38,9 +38,9 @@ fn usual() -> String {
 }
 
 impl Control {
-    /// The node at a path or URL, for questions only.
-    pub fn at(control: &str) -> Control {
-        Control { control: control.to_string(), token_file: None, json: false }
+    /// The node at a path or URL, with its token if it takes one for reading.
+    pub fn at(control: &str, token_file: Option<&Path>) -> Control {
+        Control { control: control.to_string(), token_file: token_file.map(Path::to_path_buf), json: false }
     }
 }
 
@@ -180,8 +180,8 @@ impl Client {
         }
         match serde_json::from_str::<ErrorBody>(&plain_json(&String::from_utf8_lossy(&body))) {
             Ok(_) if status == StatusCode::UNAUTHORIZED && self.control.token_file.is_none() => bail!(
-                "{}: this takes the node's token over TCP: name its file with --token-file, or the node's control \
-                 socket with --control",
+                "{}: this takes the node's token over TCP: name its file with --token-file, or use the node's control \
+                 socket in place of its address",
                 self.control.control
             ),
             Ok(ErrorBody { error }) => {

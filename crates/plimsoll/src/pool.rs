@@ -30,7 +30,7 @@ enum Command {
     List(#[command(flatten)] Control),
     /// Serve flushes again after a failed one, once you have checked the device
     #[command(
-        after_help = "Refused with [pool.logs]: restart the node. If the cache's device failed, flushes of volumes with dirty data in it go on \
+        after_help = "Refused if the pool's own device failed and the pool has [pool.logs]: restart the node. If the cache's device failed, flushes of volumes with dirty data in it go on \
         failing until the device is attached again and the node restarted, or until `plimsoll cache give-up`.\n\nExamples:\n  plimsoll pool recover main \
         --control control.sock\n  plimsoll pool recover main --json"
     )]

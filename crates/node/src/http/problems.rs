@@ -89,9 +89,8 @@ pub(super) fn outage(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> 
     let what = match pool {
         None => "has ended or doesn't answer: its clients get errors; see the log for the reason, then restart the node".to_string(),
         Some(p) if p.flush_failed => format!(
-            "had a failed flush: every flush and durable write fails since then; find the device that failed, then \
-             `plimsoll pool recover {name}`, or restart the node if the pool has logs or its cache has dirty data \
-             (docs/guides/backup-and-recover.md, \"After a failed flush\")"
+            "had a failed flush: every flush and durable write fails since then; find the device that failed; \
+             docs/guides/backup-and-recover.md, \"After a failed flush\", tells whether `plimsoll pool recover {name}` or a restart is right"
         ),
         Some(p) if p.state == LayerState::Recovering => "is recovering: its clients are refused until that ends; wait".to_string(),
         Some(p) if p.state == LayerState::Failed => "has failed: its clients get errors; the log has the reason and the remedy".to_string(),

@@ -9,7 +9,7 @@ use plimsoll_shape::control::PMode;
 use plimsoll_shape::gate::P_UNLIMITED;
 use plimsoll_shape::segment::Segment;
 use plimsoll_shape::tune::pressure::Pressure;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ pub struct Storage {
     /// That volume.
     #[arg(long, value_name = "NAME", requires = "storage_node")]
     storage_volume: Option<String>,
+    /// File with that node's token, which a packaged node takes over TCP; its control socket takes none.
+    #[arg(long, value_name = "FILE", requires = "storage_node")]
+    token_file: Option<PathBuf>,
     /// Forecast waits up to this are fine.
     #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     storage_wait_ms: u64,
@@ -43,7 +46,7 @@ impl Storage {
         if p == PMode::Fixed(P_UNLIMITED) {
             bail!("a forecast can't lower P where there is none: give --p auto or a number with --storage-node");
         }
-        let client = Client::new(&Control::at(node))?;
+        let client = Client::new(&Control::at(node, self.token_file.as_deref()))?;
         let path = format!("/v1/volumes/{}", path_segment(volume));
         client.get::<VolumeStatus>(&path).context("cannot ask for the storage's forecast")?;
         let segment = Segment::open(control)?;
