@@ -96,6 +96,25 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
+fn a_storage_node_may_ask_for_its_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Server::start(dir.path(), TAKES_A_TOKEN);
+    let status = common::http::unix(&dir.path().join("control.sock"), "GET", "/v1/status", None).expect(200);
+    let url = format!("http://{}", status["node"]["listens"]["control_http"].as_str().unwrap());
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (control, shim, token) = (path("segment"), shim().display().to_string(), path("token"));
+    let shape = |more: &[&str]| {
+        let storage = ["--profile", "redis", "--storage-node", &url, "--storage-volume", "v"];
+        refused(&[&["--control", &control, "--shim", &shim], &storage[..], more, &["--", "false"]].concat())
+    };
+    let without = shape(&[]);
+    assert!(without.contains("name its file with --token-file"), "{without}");
+    let with = shape(&["--token-file", &token]);
+    assert!(with.contains("the server ended"), "it came as far as to start the server: {with}");
+    assert!(node.stop());
+}
+
+#[test]
 fn a_proxy_is_watched_and_steered_too() {
     assert!(Path::new("/usr/bin/redis-server").exists(), "redis-server is missing: `make test-deps` installs it");
     let dir = tempfile::tempdir().unwrap();
@@ -137,6 +156,27 @@ fn a_proxy_is_watched_and_steered_too() {
     drop(server);
     assert!(ping(port, 1).is_err());
 }
+
+const TAKES_A_TOKEN: &str = r#"
+[listen]
+unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
+unix = "control.sock"
+token_file = "token"
+local_reads = false
+[[pool]]
+name = "p"
+device = { null = true, size = "64MiB" }
+[[tenant]]
+name = "t"
+class = "best-effort"
+[[volume]]
+name = "v"
+pool = "p"
+size = "16MiB"
+tenant = "t"
+"#;
 
 const NODE: &str = r#"
 [listen]
