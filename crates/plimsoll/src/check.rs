@@ -46,8 +46,9 @@ impl Finding {
     }
 }
 
+/// Findings about a configuration.
 #[derive(Serialize, Default)]
-struct Report {
+pub struct Report {
     file: PathBuf,
     pools: usize,
     tenants: usize,
@@ -84,10 +85,7 @@ impl Check {
             (false, true) => crate::client::print_json(&report)?,
             (false, false) => print!("{}", report.text()),
         }
-        match report.errors.len() {
-            0 => Ok(()),
-            n => bail!("{}: `plimsoll serve` would refuse it: {}", self.file.display(), counted(n, "error")),
-        }
+        report.verdict()
     }
 }
 
@@ -105,18 +103,32 @@ fn report(config: &Config, file: &Path) -> (Report, BTreeMap<String, PoolPlan>) 
     (report, plans)
 }
 
-/// The findings about a configuration, for people.
-pub fn findings_text(config: &Config, file: &Path) -> String {
-    report(config, file).0.text()
-}
-
 /// "1 pool", "2 pools".
 fn counted(n: usize, word: &str) -> String {
     format!("{n} {word}{}", if n == 1 { "" } else { "s" })
 }
 
 impl Report {
-    fn text(&self) -> String {
+    /// Returns the findings about a configuration.
+    pub fn of(config: &Config, file: &Path) -> Report {
+        report(config, file).0
+    }
+
+    /// True if a start would refuse it.
+    pub fn has_errors(&self) -> bool {
+        !self.errors.is_empty()
+    }
+
+    /// Fails if a start would refuse it.
+    pub fn verdict(&self) -> Result<()> {
+        match self.errors.len() {
+            0 => Ok(()),
+            n => bail!("{}: `plimsoll serve` would refuse it: {}", self.file.display(), counted(n, "error")),
+        }
+    }
+
+    /// The findings, for people.
+    pub fn text(&self) -> String {
         let Report { pools, tenants, volumes, grants, errors, warnings, .. } = self;
         let file = self.file.display();
         let verdict = match (errors.len(), warnings.len()) {
@@ -249,7 +261,7 @@ fn addresses(config: &Config, errors: &mut Vec<String>, warnings: &mut Vec<Strin
 
 fn folder(key: &str, path: &Path, all: &mut Vec<String>) {
     if !path.parent().is_some_and(Path::is_dir) {
-        all.push(format!("{key} {}: its folder doesn't exist", path.display()));
+        all.push(format!("{key} {}: its folder doesn't exist: create it, or correct the path", path.display()));
     }
 }
 

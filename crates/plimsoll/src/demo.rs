@@ -15,6 +15,7 @@ mod outcome;
 mod record;
 mod screen;
 
+use crate::output::print;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use load::Load;
@@ -225,17 +226,15 @@ fn draw(
 }
 
 fn lines(view: &View<'_>, began: Instant, at_work: impl Fn() -> bool) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    write!(out, "{}", screen::head(view))?;
+    print(&screen::head(view))?;
     let mut shown = 0;
     loop {
         let working = at_work();
         // The second before the current one is complete.
         let complete = (began.elapsed().as_secs() as u32).min(view.seconds);
         for second in shown..complete {
-            writeln!(out, "{}", screen::line(view, second))?;
+            print(&format!("{}\n", screen::line(view, second)))?;
         }
-        out.flush()?;
         shown = complete;
         if !working {
             return Ok(());

@@ -1,11 +1,11 @@
 //! `plimsoll events`
 
 use crate::client::{Client, Control, segment};
+use crate::output::print;
 use anyhow::Result;
 use clap::Args;
 use plimsoll_node::events::utc;
 use plimsoll_node::http::api::{EventStatus, EventsStatus};
-use std::io::Write;
 use std::time::Duration;
 
 /// Show the event log: changes, problems, clients, refusals
@@ -32,17 +32,17 @@ impl Events {
     pub fn run(self) -> Result<()> {
         let client = Client::new(&self.control)?;
         let kind = self.kind.as_ref().map_or(String::new(), |kind| format!("&kind={}", segment(kind)));
-        let mut out = std::io::stdout().lock();
         let mut after = 0;
         loop {
             let found: EventsStatus = client.get(&format!("/v1/events?after={after}{kind}"))?;
             // A node that was restarted counts from 1 again.
             after = if found.last < after { 0 } else { found.last };
+            let mut lines = String::new();
             for e in &found.events {
-                let line = if self.control.json { serde_json::to_string(e)? } else { text(e) };
-                writeln!(out, "{line}")?;
+                lines += &if self.control.json { serde_json::to_string(e)? } else { text(e) };
+                lines.push('\n');
             }
-            out.flush()?;
+            print(&lines)?;
             if !self.follow {
                 return Ok(());
             }

@@ -1,5 +1,7 @@
 //! `plimsoll init`: a first configuration, with comments.
 
+use crate::check::Report;
+use crate::output::print;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use plimsoll_node::config::{ByteSize, Config};
@@ -49,8 +51,13 @@ impl Init {
         let to_output = self.out.as_os_str() == "-";
         let file = if to_output { Path::new("(output)") } else { &self.out };
         let config = Config::parse(&text, file)?;
+        let findings = Report::of(&config, file);
         if to_output {
-            return Ok(std::io::stdout().lock().write_all(text.as_bytes())?);
+            print(&text)?;
+            if findings.has_errors() {
+                eprint!("{}", findings.text());
+            }
+            return findings.verdict();
         }
         let made = std::fs::File::options().write(true).create_new(true).open(file);
         let mut made = made.map_err(|e| match e.kind() {
@@ -58,9 +65,14 @@ impl Init {
             _ => anyhow!("{}: {e}", file.display()),
         })?;
         made.write_all(text.as_bytes())?;
-        print!("{}", crate::check::findings_text(&config, file));
-        println!("next: grant somebody something at its end, then `plimsoll serve --config {}`", file.display());
-        Ok(())
+        print(&findings.text())?;
+        let file = file.display();
+        if findings.has_errors() {
+            println!("next: correct the errors in {file}, then `plimsoll check {file}`");
+        } else {
+            println!("next: grant somebody something at its end, then `plimsoll serve --config {file}`");
+        }
+        findings.verdict()
     }
 
     fn pool(&self, name: &str, path: &Path) -> Result<String> {
@@ -69,9 +81,12 @@ impl Init {
         let file = escaped(path);
         let (comment, keys) = match look {
             None => {
+                if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
+                    bail!("{file}: there is no such device: attach it, or correct the path");
+                }
                 let none = || anyhow!("{file}: doesn't exist: say how large to make it with --size, or correct it");
-                let size = self.size.ok_or_else(none)?.0;
-                ("# A file that the first start makes, sparse.".to_string(), format!(", size = {size}"))
+                let size = self.size.ok_or_else(none)?;
+                ("# A file that the first start makes, sparse.".to_string(), format!(", size = \"{size}\""))
             }
             Some(Look { found: Ok(superblock), .. }) => {
                 if superblock.pool_uuid != Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()) {
@@ -169,6 +184,18 @@ mod tests {
         assert_eq!(config.pool.iter().map(|p| p.name.get_ref().as_str()).collect::<Vec<_>>(), ["a", "a-2"]);
         assert_eq!((config.grant.len(), config.volume.len()), (0, 0));
         assert!(!devices[0].exists(), "nothing is made");
+        assert!(std::fs::read_to_string(&out).unwrap().contains("size = \"64MiB\""));
+        let no_device = init(&["/dev/none".into()], dir.path().join("c.toml"), Some(64 << 20)).unwrap_err().to_string();
+        assert!(no_device.contains("there is no such device"), "{no_device}");
+        let elsewhere = dir.path().join("d.toml");
+        let here = [dir.path().join("c.img")];
+        let run = dir.path().join("none");
+        let refused =
+            Init { devices: here.to_vec(), size: Some(ByteSize(64 << 20)), format: false, run, out: elsewhere }.run();
+        assert!(
+            refused.unwrap_err().to_string().contains("would refuse it"),
+            "the folder of its sockets doesn't exist"
+        );
         let again = init(&devices, out.clone(), Some(64 << 20)).unwrap_err().to_string();
         assert!(again.contains("exists already"), "{again}");
         std::fs::write(&devices[0], [1; 4096]).unwrap();

@@ -106,21 +106,25 @@ enum Command {
 /// As a shell says of a command that the signal killed.
 const SIGPIPE_STATUS: u8 = 128 + 13;
 
-/// `println!` panics when the reader of a pipe has gone (`plimsoll status | head -1`). That is no fault: the command ends, as if the signal
-/// had killed it. A node sets a hook of its own, and never prints so.
-fn end_quietly_without_a_reader() {
+/// `println!` panics when standard output can't be written to. The reader of a pipe that has gone (`plimsoll status | head -1`) is no fault:
+/// the command ends, as if the signal had killed it. A full disk is an error. A node sets a hook of its own, and never prints so.
+fn end_without_an_output() {
     let say = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        let is_pipe = |text: &str| text.starts_with("failed printing to stdout") && text.contains("Broken pipe");
-        match info.payload().downcast_ref::<String>() {
-            Some(text) if is_pipe(text) => std::process::exit(SIGPIPE_STATUS.into()),
-            _ => say(info),
+        let text = info.payload().downcast_ref::<String>();
+        match text.and_then(|text| text.strip_prefix("failed printing to stdout: ")) {
+            Some(why) if why.contains("Broken pipe") => std::process::exit(SIGPIPE_STATUS.into()),
+            Some(why) => {
+                let _ = writeln!(std::io::stderr(), "plimsoll: {}{why}", output::UNWRITTEN);
+                std::process::exit(1);
+            }
+            None => say(info),
         }
     }));
 }
 
 fn main() -> ExitCode {
-    end_quietly_without_a_reader();
+    end_without_an_output();
     let cli = Cli::parse(); // misuse ends here with status 2
     let result = match cli.command {
         Command::Serve(c) => c.run(),
@@ -151,7 +155,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) if is_broken_pipe(&e) => ExitCode::from(SIGPIPE_STATUS),
+        Err(e) if lost_its_reader(&e) => ExitCode::from(SIGPIPE_STATUS),
         Err(e) => {
             // Whoever reads it may have gone.
             let _ = writeln!(std::io::stderr(), "plimsoll: {e:#}");
@@ -160,7 +164,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// True if the error is a broken pipe: the reader of the command's output has gone.
-fn is_broken_pipe(e: &anyhow::Error) -> bool {
-    e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+/// True if the reader of the command's output has gone. A broken pipe of a socket is an error like any other.
+fn lost_its_reader(e: &anyhow::Error) -> bool {
+    e.downcast_ref::<output::Unwritten>().is_some_and(|e| e.0.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -10,6 +10,7 @@ use plimsoll_sched::Profile;
 use plimsoll_sched::batches::{BatchProfile, measure_disk_batches, measure_flash_batches};
 use plimsoll_sched::measure::{MeasureOptions, Target, measure_disk};
 use plimsoll_sched::profile::{DeviceId, Drift};
+use plimsoll_store::{DeviceFile, Expect, Look, ROLE_MAIN};
 use std::fs::File;
 use std::io::IsTerminal;
 use std::os::unix::fs::FileExt;
@@ -59,6 +60,8 @@ const ALIGN: usize = 4096;
 const REQUEST_MAX: usize = 1 << 20;
 /// Batches that are timed, some seconds' worth of a disk and of flash each.
 const BATCHES: usize = 300;
+/// Places that are read to see whether a device has data.
+const SAMPLES: u64 = 64;
 
 impl RealTarget {
     fn open(path: &Path, writes: bool) -> Result<RealTarget> {
@@ -78,6 +81,33 @@ impl RealTarget {
             bail!("{}: has {size_bytes} bytes; at least 64 MiB are needed to tell distances apart", path.display());
         }
         Ok(RealTarget { file, size_bytes: size_bytes / 4096 * 4096, buffer: vec![0x5a; REQUEST_MAX + ALIGN] })
+    }
+}
+
+impl RealTarget {
+    /// Warns on standard error of a device that a node uses, and of one that answers without reading.
+    fn warn(&mut self, path: &Path) -> Result<()> {
+        let expect = Expect { pool_uuid: None, device_uuid: None, role: ROLE_MAIN.into() };
+        let path_text = path.display();
+        // Anything else about it is of no concern here.
+        if let Ok(Some(Look { used_by: Some(pid), .. })) = DeviceFile::look(path, &expect) {
+            eprintln!(
+                "plimsoll: {path_text}: process {pid} uses it: its requests are measured, too. Stop it, and measure an idle device"
+            );
+        }
+        let from = self.buffer.as_ptr().align_offset(ALIGN);
+        for n in 0..SAMPLES {
+            let offset = self.size_bytes / SAMPLES * n / ALIGN as u64 * ALIGN as u64;
+            let part = &mut self.buffer[from..from + ALIGN];
+            self.file.read_exact_at(part, offset).with_context(|| format!("{path_text}: a request failed"))?;
+            if part.iter().any(|b| *b != 0) {
+                return Ok(());
+            }
+        }
+        eprintln!(
+            "plimsoll: {path_text}: {SAMPLES} places of it are zero: it may be a hole or blank, which is answered without a read. Fill it first"
+        );
+        Ok(())
     }
 }
 
@@ -195,6 +225,7 @@ impl ProfileArgs {
         if path.exists() && !is_model_file {
             let options = MeasureOptions { seed: self.seed, tries: self.tries, writes: self.writes };
             let mut target = RealTarget::open(path, self.writes)?;
+            target.warn(path)?;
             let failed = || format!("{}: a request failed", self.device);
             let profile = measure_disk(&mut target, &self.device, options, &mut progress).with_context(failed)?;
             let disk = measure_disk_batches(&mut target, BATCHES, self.writes, self.seed).with_context(failed)?;
@@ -229,7 +260,8 @@ impl ProfileArgs {
         if self.json {
             println!("{}", serde_json::json!({ "device": self.device, "of": what, "drift_percent": drift, "ok": ok }));
         } else {
-            println!("{}: {what} take {drift:+.1} % more or less than {file} says", self.device);
+            let direction = if drift < 0.0 { "less" } else { "more" };
+            println!("{}: {what} take {:.1} % {direction} than {file} says", self.device, drift.abs());
         }
         if !ok {
             bail!("{}: has drifted: measure it again with --out", self.device);

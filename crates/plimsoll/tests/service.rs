@@ -374,7 +374,31 @@ fn a_pipe_that_closes_is_no_panic() {
         let output = program.args(command.split(' ')).args(["--control", &socket]).stdout(writer).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), said.as_ref()), (Some(141), ""), "{command}");
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let arguments = command.trim_end_matches(" --follow").split(' ');
+        let mut program = std::process::Command::new(binary);
+        let output = program.args(arguments).args(["--control", &socket]).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let want = "plimsoll: cannot write to standard output: No space left on device (os error 28)\n";
+        assert_eq!((output.status.code(), said.as_ref()), (Some(1), want), "{command}");
     }
+    assert!(server.stop());
+}
+
+/// A node that closes a command's connection is an error of the command, and isn't taken for a reader of its output that has gone.
+#[test]
+fn a_connection_that_is_closed_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config(NULL, "1MiB"));
+    let mut read = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    read.args(["read", &server.uri("vol"), "--rate", "50", "--count", "100000", "--connections", "1"]);
+    let read = read.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let connections = || server.control("GET", "/v1/connections").json()["connections"].as_array().unwrap().len();
+    until("it reads", || connections() == 1);
+    server.cli(&["connections", "close", "--volume", "vol"]);
+    let output = read.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.starts_with("plimsoll: "), "{:?}: {said}", output.status);
     assert!(server.stop());
 }
 

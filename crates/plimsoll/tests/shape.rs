@@ -273,6 +273,8 @@ fn the_storages_forecast_lowers_p_and_gives_it_back() {
         "6",
         "--json",
     ];
+    let without_tables = refused(&[&drive[..], &["--seconds", "1"]].concat());
+    assert!(without_tables.contains("no transaction succeeded"), "{without_tables}");
     let first = said(&[&drive[..], &["--seconds", "2", "--prepare"]].concat());
     assert!(first.contains("\"errors\": 0"), "{first}");
     until("P is whole while the storage is quiet", || s.top()["p"] == 20);

@@ -1,6 +1,6 @@
 //! `plimsoll shape drive`
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use plimsoll_shape::drive::workload::{Kind, Outcome, Target};
 use plimsoll_shape::walk::Protocol;
@@ -88,7 +88,7 @@ impl Drive {
         )?;
         if self.json {
             println!("{}", serde_json::to_string_pretty(&json(&o))?);
-            return Ok(());
+            return done_some(&o);
         }
         let ms = |q| o.times.quantile(q).as_millis_f64();
         println!(
@@ -103,8 +103,19 @@ impl Drive {
         for (kind, n) in &o.errors_by_kind {
             println!("{n} x {kind}");
         }
-        Ok(())
+        done_some(&o)
     }
+}
+
+/// Fails if no transaction succeeded: a script must not take that for a measurement.
+fn done_some(o: &Outcome) -> Result<()> {
+    if o.done == 0 {
+        bail!(
+            "no transaction succeeded, {} failed: are the account and its grants right, and its tables there (--prepare makes them)?",
+            o.errors
+        );
+    }
+    Ok(())
 }
 
 fn json(o: &Outcome) -> serde_json::Value {
