@@ -409,11 +409,24 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket())
 }
 
+/// Longest path of a unix socket: `sun_path` has 108 bytes, the last of which is zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
 /// Binds a unix socket. One that a killed node left behind is taken over; one that somebody serves is not.
 fn bind_unix(path: &Path, key: &str) -> Result<UnixListener, NodeError> {
     let what = format!("{key} {}", path.display());
+    if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        return Err(NodeError::Failed(format!(
+            "{what}: a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes, and this one has {}: choose a shorter one",
+            path.as_os_str().len()
+        )));
+    }
     match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => return Err(NodeError::Failed(format!("{what}: another process serves this socket"))),
+        Ok(_) => {
+            return Err(NodeError::Failed(format!(
+                "{what}: another process serves this socket: end it, or choose another path"
+            )));
+        }
         Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused && is_socket(path) => {
             std::fs::remove_file(path).map_err(failed(&what))?;
         }

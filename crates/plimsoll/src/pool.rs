@@ -193,6 +193,11 @@ fn parse(text: &str, known: &[SettingView]) -> Result<(String, u64)> {
     let is = |s: &&SettingView| s.key == key || s.key.rsplit_once('_').is_some_and(|(name, _)| name == key);
     let Some(setting) = known.iter().find(is) else {
         let keys: Vec<&str> = known.iter().map(|s| s.key.as_str()).collect();
+        if keys.is_empty() {
+            bail!(
+                "`{key}`: this pool's layers have no settings that can be changed while it serves; `idle` needs `sched = \"cfq\"`"
+            );
+        }
         bail!("`{key}` is no setting of this pool: it has {}", keys.join(", "));
     };
     let value = setting.unit.parse(value).map_err(|what| anyhow!("{key}: {what}"))?;

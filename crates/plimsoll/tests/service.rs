@@ -385,6 +385,15 @@ fn a_pipe_that_closes_is_no_panic() {
     assert!(server.stop());
 }
 
+#[test]
+fn a_socket_whose_path_is_too_long_is_refused_with_the_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("a".repeat(100));
+    std::fs::create_dir(&deep).unwrap();
+    let refused = Server::try_start(&deep, &config(NULL, "1MiB")).err().expect("no socket has such a path");
+    assert!(refused.contains("a socket's path has at most 107 bytes"), "{refused}");
+}
+
 /// A node that closes a command's connection is an error of the command, and isn't taken for a reader of its output that has gone.
 #[test]
 fn a_connection_that_is_closed_is_told() {

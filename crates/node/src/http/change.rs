@@ -29,7 +29,10 @@ pub async fn list_volumes(State(control): Shared) -> Json<Vec<VolumeStatus>> {
 pub async fn show_volume(control: Shared, Path(name): Path<String>) -> Result<Json<VolumeStatus>> {
     let Json(all) = list_volumes(control).await;
     let found = all.into_iter().find(|v| v.name == name);
-    let missing = || ApiError::missing(format!("there is no volume `{name}`")).todo("GET /v1/volumes lists them");
+    let missing = || {
+        ApiError::missing(format!("there is no volume `{name}`"))
+            .todo("`plimsoll volume list` (GET /v1/volumes) lists them")
+    };
     found.map(Json).ok_or_else(missing)
 }
 
@@ -105,7 +108,10 @@ pub async fn list_tenants(State(control): Shared) -> Json<Vec<TenantStatus>> {
 pub async fn show_tenant(control: Shared, Path(name): Path<String>) -> Result<Json<TenantStatus>> {
     let Json(all) = list_tenants(control).await;
     let found = all.into_iter().find(|t| t.name == name);
-    let missing = || ApiError::missing(format!("there is no tenant `{name}`")).todo("GET /v1/tenants lists them");
+    let missing = || {
+        ApiError::missing(format!("there is no tenant `{name}`"))
+            .todo("`plimsoll tenant list` (GET /v1/tenants) lists them")
+    };
     found.map(Json).ok_or_else(missing)
 }
 

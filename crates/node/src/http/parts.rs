@@ -15,7 +15,9 @@ pub(super) async fn show(
     State(control): Shared,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    let missing = || ApiError::missing(format!("there is no pool `{name}`")).todo("GET /v1/status lists them");
+    let missing = || {
+        ApiError::missing(format!("there is no pool `{name}`")).todo("`plimsoll pool list` (GET /v1/status) lists them")
+    };
     let pool = control.node.pools.iter().position(|p| p.name == name).ok_or_else(missing)?;
     let views = control.node.snapshots().await;
     let gone = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("pool `{name}` doesn't answer"));
