@@ -3,7 +3,7 @@
 //! Each connection's requests are a list, in the order of arrival, through the table of all requests. So the cost of a client's
 //! departure is proportional to its own requests in the stack, not to those of others.
 
-use plimsoll_base::IoId;
+use plimsoll_base::{Data, Io, IoHead, IoId};
 use plimsoll_nbd::request::Request;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -50,12 +50,33 @@ pub struct Requests {
     lists: Vec<List>,
     /// Connections whose requests are to be withdrawn.
     leaving: VecDeque<usize>,
+    /// Requests that have ended, to be made again: a new one costs an allocation.
+    spare: Vec<Io>,
     /// Requests touched so far, for tests of how much work that is.
     #[cfg(test)]
     steps: u64,
 }
 
+/// Most that are kept to be made again: with more in flight their allocation is the smaller part of the costs.
+const SPARE_MAX: usize = 64;
+
 impl Requests {
+    /// Makes a request for the stack.
+    pub fn make(&mut self, head: IoHead, data: Data) -> Io {
+        let Some(mut io) = self.spare.pop() else { return Io::new(head, data) };
+        (io.head, io.data) = (head, data);
+        io
+    }
+
+    /// Takes back a request that the stack has ended. Returns its data.
+    pub fn give_back(&mut self, mut io: Io) -> Data {
+        let data = std::mem::take(&mut io.data);
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(io);
+        }
+        data
+    }
+
     /// The place that the next request gets.
     pub fn next_place(&self) -> usize {
         self.all.vacant_key()

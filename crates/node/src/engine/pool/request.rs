@@ -11,7 +11,7 @@ use crate::engine::requests::InFlight;
 use crate::engine::terms;
 use crate::planted;
 use crate::planted::Mistake;
-use plimsoll_base::{Completion, Confidence, Data, Io, IoError, IoHead, Op, Outcome, Span, Time};
+use plimsoll_base::{Completion, Confidence, Data, IoError, IoHead, Op, Outcome, Span, Time};
 use plimsoll_nbd::promise::Note as PromiseNote;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::Command as NbdCommand;
@@ -140,7 +140,8 @@ impl Pool {
         };
         // Asked for again only where it's kept: a forecast changes nothing, so the stack's own will be the same.
         let sampled = self.traces.due().then(|| self.stack.forecast(self.now, &head));
-        match self.stack.offer(self.now, Io::new(head, data)) {
+        let io = self.inside.make(head, data);
+        match self.stack.offer(self.now, io) {
             Offered::Accepted(id) => {
                 let trace = sampled.map_or(0, |forecast| self.traces.accepted(&head, forecast));
                 let c = &mut self.clients[conn];
@@ -270,7 +271,9 @@ impl Pool {
             NbdCommand::BlockStatus => self.promises.probe(Span::ZERO, inflight, &conn.params.replica),
             _ => promise_notes,
         };
-        let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
+        let is_done = c.outcome.is_done();
+        let data = self.inside.give_back(c.io);
+        let data = if is_done { data } else { Data::Absent };
         self.clients.answer(inside.conn, &inside.request, (c.outcome, data), &notes, &mut self.buffers);
     }
 }
