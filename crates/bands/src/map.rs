@@ -6,8 +6,8 @@
 //! A word is the zone's number plus one, or 0 for a band of zeroes. It is kept twice, and both copies are durable before anything is done that a map
 //! allows. So one copy that is corrupt proves nothing, and the other is good: either the newest, or the one before, of which nothing was given up yet.
 //!
-//! Magic, version and checksum stay where they are in every version. So a whole copy of a later version is told from a corrupt one: it may be newer
-//! than the other copy, whatever that says.
+//! Magic, version and checksum stay where they are in every version. So a whole copy of a later version isn't taken for a corrupt one: it may be
+//! newer than the other copy, whatever that has.
 
 use crate::shape::{PAGE_BYTES, Places, Shape};
 use plimsoll_base::{Buf, BufMut};

@@ -72,12 +72,12 @@ impl fmt::Display for Age {
     }
 }
 
-/// The operator's word on a restore.
+/// The operator's answers to a restore.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RestoreOptions {
     /// Restore even if the metadata were changed since the backup, or nobody can tell.
     pub older: bool,
-    /// Whether the pool ever had a cache, where nothing else tells. `None`: not said.
+    /// True if the pool ever had a cache, for where nothing else tells it. `None`: the operator gave no answer.
     pub had_cache: Option<bool>,
 }
 

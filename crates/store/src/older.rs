@@ -80,11 +80,11 @@ impl Backup {
         state
     }
 
-    /// Says, by the operator's word, whether the pool ever had a cache. Without it nothing may tell: a cache that was made after the
-    /// backup may have what nothing else has, and old data, too.
+    /// Decides, by the operator's answer, if the pool ever had a cache. Nothing else may tell it: a cache that was made after the backup may
+    /// have what nothing else has, and old data, too.
     ///
     /// # Errors
-    /// If the word is missing, or the metadata deny it.
+    /// If the answer is missing, or the metadata deny it.
     pub(crate) fn settle_cache(&self, found: &mut Found, had_cache: Option<bool>) -> Result<(), RestoreError> {
         let of_backup = self.state.generations.get(&CACHE_ROW).copied();
         let is_known = found.cache_generation.max(of_backup).is_some_and(|n| n > 0);
@@ -143,7 +143,7 @@ impl Backup {
     }
 }
 
-/// What was given up stays so, also of volumes that these rows lack.
+/// Keeps what was given up, also of volumes that these rows lack.
 fn keep_given_up(state: &mut State, found: &Found) {
     let mut all = std::mem::take(&mut state.given_up);
     if let Some(there) = &found.state {

@@ -167,7 +167,7 @@ pub(crate) struct Witnessed {
     pub(crate) changes: u64,
     pub(crate) superblock: u64,
     pub(crate) device_uuid: Uuid,
-    /// False if one of the slots is lost: the next change may have been noted there.
+    /// False if one of the slots is lost: the next change may have been recorded there.
     pub(crate) is_newest: bool,
 }
 

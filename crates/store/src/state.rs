@@ -192,7 +192,7 @@ impl State {
         (!all.is_empty()).then(rows)
     }
 
-    /// What that row says.
+    /// Decodes that row.
     pub(crate) fn given_up_of(row: Option<Vec<(u32, u32, u32)>>) -> GivenUp {
         row.into_iter().flatten().map(|(id, generation, since)| ((id, generation), since)).collect()
     }

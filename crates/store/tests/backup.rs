@@ -2,8 +2,8 @@
 
 use plimsoll_base::{Class, Rng, VolumeKey};
 use plimsoll_store::{
-    Age, Backup, CreateOptions, DeviceErrorKind, DeviceFile, Expect, MetaStore, NewVolume, RestoreError, RestoreOptions,
-    TenantLimits, TenantRecord, Uuid, superblock::SuperblockError,
+    Age, Backup, CreateOptions, DeviceErrorKind, DeviceFile, Expect, MetaStore, NewVolume, RestoreError,
+    RestoreOptions, TenantLimits, TenantRecord, Uuid, superblock::SuperblockError,
 };
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -461,7 +461,7 @@ fn whether_there_was_a_cache_is_asked_when_nothing_tells() {
     }
 }
 
-/// Who said that there never was a cache may say that there was, as long as the metadata are there.
+/// The answer that there never was a cache can be corrected, as long as the metadata are there.
 #[test]
 fn a_cache_that_was_forgotten_can_be_named_afterwards() {
     let dir = tempfile::tempdir().expect("a directory");
