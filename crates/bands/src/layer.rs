@@ -7,7 +7,7 @@
 //! ```
 
 use crate::config::{BandsConfig, Planted};
-use crate::map::Map;
+use crate::map::{self, Map};
 use crate::pieces::Pieces;
 use crate::rewrite::{Rewrite, Step};
 use crate::shape::{Place, Places};
@@ -126,6 +126,8 @@ pub struct Bands {
     /// A copy failed since the last change: what is in the buffer may stay there.
     pub(crate) gave_up: bool,
     found: [Option<Map>; 2],
+    /// The version of a copy that a later program wrote.
+    later: Option<u32>,
     recovering: usize,
     pub(crate) counters: Counters,
 }
@@ -151,6 +153,7 @@ impl Bands {
             draining: false,
             gave_up: false,
             found: [None, None],
+            later: None,
             recovering: 0,
             counters: Counters::default(),
         }
@@ -489,6 +492,7 @@ impl Bands {
             let mut bytes = vec![0; c.io.len as usize];
             c.io.data.copy_to(&mut bytes);
             self.found[i] = Map::decode(&bytes, &self.places, !self.has(Planted::SumIgnored));
+            self.later = self.later.max(Map::later_version(&bytes, &self.places));
         }
         if self.recovering == 0 {
             self.recovered(now, out);
@@ -497,6 +501,14 @@ impl Bands {
 
     /// Both copies of the map have been looked at.
     fn recovered(&mut self, now: Time, out: &mut Actions) {
+        // The other copy may be whole, and older: a change by the later program may have ended between the two.
+        if let Some(version) = self.later {
+            let known = map::VERSION;
+            self.life = Life::Failed(format!(
+                "the bands' map has version {version}, the newest this program knows is {known}: use the program that wrote it, or a newer one"
+            ));
+            return;
+        }
         let number = |m: &Option<Map>| m.as_ref().map_or(0, |m| m.number);
         let numbers = [number(&self.found[0]), number(&self.found[1])];
         let mut best = usize::from(numbers[1] > numbers[0]);

@@ -5,13 +5,16 @@
 //! ```
 //! A word is the zone's number plus one, or 0 for a band of zeroes. It is kept twice, and both copies are durable before anything is done that a map
 //! allows. So one copy that is corrupt proves nothing, and the other is good: either the newest, or the one before, of which nothing was given up yet.
+//!
+//! Magic, version and checksum stay where they are in every version. So a whole copy of a later version isn't taken for a corrupt one: it may be
+//! newer than the other copy, whatever that has.
 
 use crate::shape::{PAGE_BYTES, Places, Shape};
 use plimsoll_base::{Buf, BufMut};
 use xxhash_rust::xxh3::Xxh3;
 
 const MAGIC: &[u8; 8] = b"PLIMBAND";
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 const SUM_AT: usize = 24;
 /// Bytes before the first word.
 pub(crate) const HEADER_BYTES: u64 = 64;
@@ -45,6 +48,15 @@ impl Map {
         let sum = sum_of(bytes, &places.shape);
         bytes[SUM_AT..SUM_AT + 8].copy_from_slice(&sum.to_le_bytes());
         b.freeze()
+    }
+
+    /// The version of the map that these bytes are, if a later program wrote it.
+    pub fn later_version(bytes: &[u8], places: &Places) -> Option<u32> {
+        let fits = bytes.len() as u64 == places.map_bytes && &bytes[..8] == MAGIC;
+        let version = u32::from_le_bytes(bytes.get(8..12)?.try_into().expect("four bytes"));
+        let sum = bytes.get(SUM_AT..SUM_AT + 8)?.try_into().expect("eight bytes");
+        let is_whole = fits && u64::from_le_bytes(sum) == sum_of(bytes, &places.shape);
+        Some(version).filter(|version| is_whole && *version > VERSION)
     }
 
     /// The map that these bytes are, unless they are something else or corrupt. Trusts nothing.
@@ -118,12 +130,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_later_version_is_told_from_corruption() {
+        let p = places();
+        let mut bytes = Map::empty(&p).encode(&p).as_slice().to_vec();
+        assert_eq!(Map::later_version(&bytes, &p), None);
+        bytes[8] += 1;
+        assert_eq!(Map::later_version(&bytes, &p), None, "a changed byte");
+        let sum = sum_of(&bytes, &p.shape);
+        bytes[SUM_AT..SUM_AT + 8].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!((Map::later_version(&bytes, &p), Map::decode(&bytes, &p, true)), (Some(VERSION + 1), None));
+        assert_eq!(Map::later_version(&bytes[..4], &p), None);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_a_map_or_none(mut bytes in prop::collection::vec(any::<u8>(), 4096), good in any::<bool>()) {
             if good {
                 bytes[..16].copy_from_slice(&Map::empty(&places()).encode(&places()).as_slice()[..16]);
             }
+            let _ = Map::later_version(&bytes, &places());
             let found = Map::decode(&bytes, &places(), false);
             let zones = found.iter().flat_map(|m| m.zones.iter().flatten());
             prop_assert!(zones.max().is_none_or(|z| *z < places().zones));

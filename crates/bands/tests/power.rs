@@ -179,6 +179,36 @@ fn recovered(disk: SimDisk, o: &Oracle, config: BandsConfig, seed: u64) -> Resul
     Ok((p, vec![bytes]))
 }
 
+/// A copy of the map as a later program would write it, with the same data: magic, version and checksum keep their places.
+fn of_later_version() -> Vec<u8> {
+    let (p, mut bytes) = (places(), format_device(&places()).remove(0).1);
+    bytes[8] += 1;
+    let mut sum = xxhash_rust::xxh3::Xxh3::with_seed(p.shape.salt);
+    let Shape { zone_bytes, free_every, spares, head_bytes, log_bytes, .. } = p.shape;
+    let shape = [zone_bytes, free_every.into(), spares.into(), head_bytes, log_bytes];
+    shape.iter().for_each(|n| sum.update(&n.to_le_bytes()));
+    sum.update(&bytes[..24]);
+    sum.update(&bytes[32..]);
+    bytes[24..32].copy_from_slice(&sum.digest().to_le_bytes());
+    bytes
+}
+
+/// A whole map of an earlier number lies beside it: that one must not be served, nor written over it.
+#[test]
+fn a_map_of_a_later_version_is_refused_by_name() {
+    let o = Oracle::new(1, sectors(), content);
+    for (i, at) in places().maps_at().into_iter().enumerate() {
+        let mut disk = formatted(1, DiskFaults::default());
+        disk.write_durably(at, &of_later_version());
+        let mut p = pool(disk, &o, config(1), 1, false);
+        assert_eq!(p.start(), LayerState::Failed, "copy {i}");
+        let said = p.stack().layer::<Bands>().unwrap().problem().unwrap();
+        assert!(said.contains("version 2, the newest this program knows is 1"), "{said}");
+        let there = p.disk(0).peek(at, places().map_bytes);
+        assert_eq!(there.as_slice(), of_later_version(), "copy {i} was replaced");
+    }
+}
+
 #[derive(Default)]
 struct Tally {
     losses: u64,

@@ -315,7 +315,12 @@ impl Directory {
     /// Returns the name of a pool's volume; its number if it is deleted.
     pub fn volume_name(&self, pool: usize, key: VolumeKey) -> String {
         let named = self.volumes.values().find(|v| v.pool == pool && v.key == key);
-        named.map_or_else(|| format!("{}.{}", key.id, key.generation), |v| v.name.clone())
+        named.map_or_else(|| Directory::unnamed(key), |v| v.name.clone())
+    }
+
+    /// The text in the place of the name of a volume that is deleted.
+    pub(crate) fn unnamed(key: VolumeKey) -> String {
+        format!("{}.{}", key.id, key.generation)
     }
 
     /// Adds a tenant or changes its class and permits; its number stays.

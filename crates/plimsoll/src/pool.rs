@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use hyper::Method;
 use plimsoll_node::http::api::{PoolStatus, Status};
 use plimsoll_node::parts::settings::SettingView;
-use plimsoll_store::{Backup, Restored};
+use plimsoll_store::{Backup, RestoreOptions, Restored};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -57,7 +57,8 @@ enum Command {
     /// Put a pool's metadata back onto its device, which no node may have open
     #[command(
         after_help = "Verifies the backup before, and the device after. Needs write access to the device, and no node. Refused on another device.\n\nA backup from \
-        before a volume was made or grown doesn't have that volume: with --older its data are LOST, and free space is zeroed.\n\nExamples:\n  plimsoll pool restore main.img --from \
+        before a volume was made or grown doesn't have that volume: with --older its data are LOST, and free space is zeroed.\n\nIf the pool's metadata \
+        can't be read and the backup knows no cache, say whether the pool ever had one: it may have got it since.\n\nExamples:\n  plimsoll pool restore main.img --from \
         main.backup\n  plimsoll pool restore /dev/disk/by-id/NAME --from main.backup --yes --json"
     )]
     Restore {
@@ -69,6 +70,12 @@ enum Command {
         /// Restore even if the metadata were changed since, or nobody can tell. LOSES volumes that were made since
         #[arg(long)]
         older: bool,
+        /// The pool had a cache, though the backup knows none. It isn't served without the cache's device then
+        #[arg(long, conflicts_with = "never_cached")]
+        had_cache: bool,
+        /// The pool never had a cache. If it had one, dirty data in it are LOST
+        #[arg(long)]
+        never_cached: bool,
         /// Don't ask. Without a terminal nothing is restored otherwise.
         #[arg(long)]
         yes: bool,
@@ -118,7 +125,10 @@ impl Pool {
                 let path = format!("/v1/pools/{}/backup", segment(&name));
                 output::write_new(&out, &Client::new(&control)?.get_text(&path)?)
             }
-            Command::Restore { device, from, older, yes, json } => restore(&device, &from, older, yes, json),
+            Command::Restore { device, from, older, had_cache, never_cached, yes, json } => {
+                let had_cache = (had_cache || never_cached).then_some(had_cache);
+                restore(&device, &from, RestoreOptions { older, had_cache }, yes, json)
+            }
             Command::Show { name, control } => part::show_all(&Client::new(&control)?, &name, &control),
             Command::Settings { name, control } => print(&part::settings(&Client::new(&control)?, &name)?, &control),
             Command::Set { name, settings, control } => {
@@ -132,14 +142,14 @@ impl Pool {
 }
 
 /// Restores a pool's metadata, once the user has confirmed.
-fn restore(device: &Path, from: &Path, older: bool, yes: bool, json: bool) -> Result<()> {
+fn restore(device: &Path, from: &Path, options: RestoreOptions, yes: bool, json: bool) -> Result<()> {
     let backup = Backup::parse(&output::read(from)?)?;
     let what =
         format!("{}: all its metadata are replaced by a backup of {} volumes.", device.display(), backup.volumes());
     if !yes {
         confirm::by_name(&what, &device.display().to_string())?;
     }
-    let Restored { age, volumes, zeroed_bytes } = backup.restore(device, older)?;
+    let Restored { age, volumes, zeroed_bytes } = backup.restore(device, options)?;
     if json {
         let device = device.display().to_string();
         return print_json(&serde_json::json!({

@@ -4,6 +4,7 @@
 mod common;
 use common::client::Client;
 use common::{Server, config};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const MIB: usize = 1 << 20;
@@ -44,6 +45,23 @@ fn restore(dir: &Path) {
 
 fn client(server: &Server, volume: &str) -> Client {
     Client::once_served(&server.socket(), volume)
+}
+
+/// Superblocks and the beginning of the metadata.
+fn lose_metadata(dir: &Path) {
+    let device = std::fs::File::options().write(true).open(dir.join("p.img")).unwrap();
+    device.write_all_at(&vec![0; 2 * MIB], 0).unwrap();
+}
+
+/// Restores the backup after the metadata were lost.
+fn restore_lost(dir: &Path, options: &[&str]) -> std::process::Output {
+    let (device, from) = (dir.join("p.img"), dir.join("old.backup"));
+    let arguments = ["pool", "restore", device.to_str().unwrap(), "--from", from.to_str().unwrap(), "--yes"];
+    common::run(env!("CARGO_BIN_EXE_plimsoll"), &[&arguments, options].concat())
+}
+
+fn refused(dir: &Path, text: &str) -> String {
+    Server::try_start(dir, text).err().expect("the start is refused")
 }
 
 /// A block that no other tenant or version has.
@@ -149,6 +167,64 @@ fn a_cache_that_was_away_since_the_backup_does_not_count() {
     write_all(&mut client(&server, "vol"), 2);
     assert!(server.stop());
     restore(dir.path());
+    let server = Server::start(dir.path(), &text);
+    check_all(&mut client(&server, "vol"), 2);
+    assert!(server.stop());
+}
+
+/// The pool got its cache after the backup, and its metadata are lost. What the cache has is newer than the pool's own device: the pool isn't
+/// served without it, whatever the operator says first, and shows the newest data once the cache is there.
+#[test]
+fn a_pool_that_does_not_know_of_its_cache_is_not_served_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &without_cache());
+    write_all(&mut client(&server, "vol"), 1);
+    backup(&server);
+    assert!(server.stop());
+    let text = with_cache("back");
+    let server = Server::start(dir.path(), &text);
+    write_all(&mut client(&server, "vol"), 2);
+    assert!(server.cache_status()["dirty_extents"].as_u64() > Some(0), "{}", server.cache_status());
+    server.kill();
+    lose_metadata(dir.path());
+
+    let asked = restore_lost(dir.path(), &["--older"]);
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(!asked.status.success() && said.contains("--never-cached") && said.contains("--had-cache"), "{said}");
+    assert!(restore_lost(dir.path(), &["--older", "--never-cached"]).status.success());
+    let said = refused(dir.path(), &text);
+    assert!(said.contains("is the device of this pool's cache") && said.contains("--had-cache"), "{said}");
+
+    assert!(restore_lost(dir.path(), &["--had-cache"]).status.success(), "it is the same backup");
+    let said = refused(dir.path(), &without_cache());
+    assert!(said.contains("starting without [pool.cache] would lose"), "{said}");
+    for _ in 0..2 {
+        let server = Server::start(dir.path(), &text);
+        check_all(&mut client(&server, "vol"), 2);
+        server.kill();
+    }
+}
+
+/// The operator said that there was no cache, and the pool was served without it: then its data are old, and don't come back.
+#[test]
+fn a_cache_that_its_pool_was_served_without_unknowingly_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &without_cache());
+    backup(&server);
+    assert!(server.stop());
+    let text = with_cache("through");
+    let server = Server::start(dir.path(), &text);
+    write_all(&mut client(&server, "vol"), 1);
+    check_all(&mut client(&server, "vol"), 1);
+    assert!(server.stop());
+    lose_metadata(dir.path());
+    assert!(restore_lost(dir.path(), &["--older", "--never-cached"]).status.success());
+    let server = Server::start(dir.path(), &without_cache());
+    write_all(&mut client(&server, "vol"), 2);
+    assert!(server.stop());
+    let said = refused(dir.path(), &text);
+    assert!(said.contains("is the device of this pool's cache"), "{said}");
+    std::fs::remove_file(dir.path().join("fast.img")).unwrap();
     let server = Server::start(dir.path(), &text);
     check_all(&mut client(&server, "vol"), 2);
     assert!(server.stop());

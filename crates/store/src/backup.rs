@@ -10,6 +10,9 @@
 //!
 //! Knowledge of the pool on other devices, which an older backup takes back: `older.rs`.
 //!
+//! If the metadata can't be read and the backup knows no cache, the pool may have got one since. Only the operator knows, and is asked: a pool
+//! that is restored without it would be served beside a cache that has its newest data.
+//!
 //! A restore that is broken off leaves a note (`unfinished.rs`), by which every start refuses the pool and the same restore goes on.
 
 use crate::device::{
@@ -20,9 +23,9 @@ use crate::meta::{CACHE_ROW, MetaError, MetaStore, MetaView};
 use crate::older::Found;
 use crate::probe::Probe;
 use crate::record::{CacheRecord, ReplicaRecord, tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
-use crate::region::{HEADER_BYTES, Medium, RegionBackend, witness_of};
+use crate::region::{HEADER_BYTES, Medium, RegionBackend, Witnessed, witness_of};
 use crate::remote::{Remote, Shared, probe};
-use crate::state::State;
+use crate::state::{GivenUp, State};
 use crate::superblock::{REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use crate::unfinished::{self, Note, Unfinished};
 use serde_json::{Value, json};
@@ -50,7 +53,7 @@ pub enum Age {
     Current,
     /// The metadata were changed since. The number of changes: a client's first opening of a volume is one, too.
     Older(u64),
-    /// Nothing is left that could tell.
+    /// Too little is left to tell. Also if one of the two records of the newest change is lost, and the backup is of the change in the other.
     Unknown,
     /// Another backup's restore isn't finished.
     Unfinished,
@@ -61,12 +64,21 @@ impl fmt::Display for Age {
         match self {
             Age::Current => f.write_str("nothing was changed since it was taken"),
             Age::Older(changes) => write!(f, "the metadata were changed {changes} times since it was taken"),
-            Age::Unknown => f.write_str("nothing is left that could tell its age"),
+            Age::Unknown => f.write_str("too little is left of the pool's metadata to tell its age"),
             Age::Unfinished => f.write_str(
                 "a restore of another backup isn't finished, and may have zeroed what this one calls a volume's: finish that one first",
             ),
         }
     }
+}
+
+/// The operator's answers to a restore.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct RestoreOptions {
+    /// Restore even if the metadata were changed since the backup, or nobody can tell.
+    pub older: bool,
+    /// True if the pool ever had a cache, for where nothing else tells it. `None`: the operator gave no answer.
+    pub had_cache: Option<bool>,
 }
 
 /// A restore that is done.
@@ -87,6 +99,10 @@ pub enum RestoreError {
     Backup(String),
     /// It is older than the pool, or may be.
     Old(Age),
+    /// Nothing tells whether the pool has got a cache since.
+    CacheUnknown,
+    /// The operator says that the pool never had a cache, and it had one.
+    HadCache,
     /// The device can't be used.
     Device(DeviceError),
 }
@@ -99,6 +115,11 @@ impl fmt::Display for RestoreError {
                 f,
                 "the backup may be older than the pool: {age}. Volumes that were made or grown since would be LOST; --older restores it nevertheless"
             ),
+            RestoreError::CacheUnknown => f.write_str(
+                "the backup knows no cache, and the pool's metadata can't be read: a cache that was made since may have data that nothing else has. \
+                 Say --never-cached if the pool never had a cache, --had-cache otherwise",
+            ),
+            RestoreError::HadCache => f.write_str("the pool had a cache: leave out --never-cached"),
             RestoreError::Device(e) => e.fmt(f),
         }
     }
@@ -132,7 +153,7 @@ impl Backup {
     fn body(&self) -> Value {
         let row = |json: Vec<u8>| serde_json::from_slice::<Value>(&json).expect("the store's rows are JSON");
         let s = &self.state;
-        json!({
+        let mut body = json!({
             "superblock": hex(&self.superblock.encode()),
             "volumes": s.volumes.iter().map(|(id, v)| (id.to_string(), row(volume_to_json(v)))).collect::<BTreeMap<_, _>>(),
             "generations": s.generations,
@@ -140,7 +161,12 @@ impl Backup {
             "settings": s.settings,
             "cache": s.cache,
             "changes": s.commit,
-        })
+        });
+        // Backups of all other pools stay as earlier programs know them.
+        if let Some(row) = State::given_up_row(&s.given_up) {
+            body["given_up"] = json!(row);
+        }
+        body
     }
 
     /// The backup in a file's text.
@@ -151,36 +177,42 @@ impl Backup {
         read(text).map_err(RestoreError::Backup)
     }
 
-    /// Puts the metadata back onto the device that they are of. `older` allows it where they were changed since, or nobody can tell.
-    /// A restore of this backup that was broken off goes on without.
+    /// Puts the metadata back onto the device that they are of. A restore of this backup that was broken off goes on without further
+    /// options.
     ///
     /// # Errors
-    /// If the device is in use, another one, or holds what Plimsoll didn't write; if the backup is older than the pool.
-    pub fn restore(&self, path: &Path, older: bool) -> Result<Restored, RestoreError> {
+    /// If the device is in use, another one, or holds what Plimsoll didn't write; if the backup is older than the pool, or it isn't known
+    /// whether the pool had a cache, and `options` don't say.
+    pub fn restore(&self, path: &Path, options: RestoreOptions) -> Result<Restored, RestoreError> {
         let on_device = |kind| RestoreError::Device(DeviceError { path: path.to_owned(), kind });
         let Locked { file, probe } = lock(path, false).map_err(on_device)?;
-        self.restore_onto(path, (Shared(Arc::new(file)), probe), older)
+        self.restore_onto(path, (Shared(Arc::new(file)), probe), options)
     }
 
     /// The same onto a device behind a protocol, which nobody has open. `name` is for errors.
     ///
     /// # Errors
     /// As of [`Backup::restore`].
-    pub fn restore_remote(&self, name: &Path, medium: Arc<dyn Remote>, older: bool) -> Result<Restored, RestoreError> {
+    pub fn restore_remote(
+        &self,
+        name: &Path,
+        medium: Arc<dyn Remote>,
+        options: RestoreOptions,
+    ) -> Result<Restored, RestoreError> {
         let on_device = |kind| RestoreError::Device(DeviceError { path: name.to_owned(), kind });
         let probe = probe(&medium).map_err(on_device)?;
-        self.restore_onto(name, (Shared(medium), probe), older)
+        self.restore_onto(name, (Shared(medium), probe), options)
     }
 
     fn restore_onto(
         &self,
         name: &Path,
         (medium, probe): (Shared, Probe),
-        older: bool,
+        options: RestoreOptions,
     ) -> Result<Restored, RestoreError> {
         let on_device = |kind| RestoreError::Device(DeviceError { path: name.to_owned(), kind });
-        let found = self.look(&medium, &probe).map_err(on_device)?;
-        if found.age != Age::Current && !found.goes_on && !older {
+        let mut found = self.look(&medium, &probe).map_err(on_device)?;
+        if found.age != Age::Current && !found.goes_on && !options.older {
             return Err(RestoreError::Old(found.age));
         }
         if !found.is_same && self.superblock.region(RegionKind::Logs).is_some() {
@@ -188,6 +220,7 @@ impl Backup {
                 "its pool has logs, which lie in the space that it calls free: only a current backup can be restored";
             return Err(RestoreError::Backup(what.into()));
         }
+        self.settle_cache(&mut found, options.had_cache)?;
         let free_bytes = self.put_and_verify(&medium, &probe, &found).map_err(on_device)?;
         let others_bytes: u64 = self.of_others(&found).iter().map(|(_, len)| len).sum();
         let zeroed_bytes = if found.is_same { 0 } else { free_bytes + others_bytes };
@@ -261,12 +294,24 @@ impl Backup {
             return Ok(self.after(note, sequence, state));
         }
         let formatted = there.as_ref().is_some_and(|s| s.formatted);
-        let changes = state.as_ref().map(|s| s.commit).or(witness.map(|w| w.changes));
+        let changes = state.as_ref().map(|s| s.commit).or(witness.and_then(|w| self.newest_change(w)));
+        let changes_min = changes.or(witness.map(|w| w.changes)).unwrap_or(0);
         let cache_generation = state.as_ref().map(|s| s.generations.get(&CACHE_ROW).copied().unwrap_or(0));
         let is_same =
             changes == Some(self.state.commit) || state.as_ref().is_some_and(|s| essence(s) == essence(&self.state));
         let age = self.age(changes, is_same);
-        Ok(Found { age, is_same, sequence, formatted, changes, cache_generation, state, goes_on: false })
+        Ok(Found { age, is_same, sequence, formatted, changes, changes_min, cache_generation, state, goes_on: false })
+    }
+
+    /// The newest change by a witness alone, if it tells; if not, a number that tells that the backup is older.
+    fn newest_change(&self, witness: Witnessed) -> Option<u64> {
+        let Witnessed { changes, is_newest, .. } = witness;
+        match self.state.commit {
+            _ if is_newest => Some(changes),
+            // The other slot was lost. Slots are written in turn: this change, which was durable, was noted there, and none since.
+            commit if changes.checked_add(1) == Some(commit) => Some(commit),
+            commit => Some(changes).filter(|changes| commit < *changes),
+        }
     }
 
     /// A device on which a restore isn't finished: the note says what its metadata were before.
@@ -275,8 +320,8 @@ impl Backup {
         let is_same = goes_on && note.is_same;
         let age = if goes_on { self.age(note.changes, is_same) } else { Age::Unfinished };
         let sequence = sequence.max(note.sequence);
-        let Note { changes, formatted, cache_generation, .. } = note;
-        Found { age, is_same, sequence, formatted, changes, cache_generation, state, goes_on }
+        let Note { changes, changes_min, formatted, cache_generation, .. } = note;
+        Found { age, is_same, sequence, formatted, changes, changes_min, cache_generation, state, goes_on }
     }
 
     fn age(&self, changes: Option<u64>, is_same: bool) -> Age {
@@ -307,6 +352,7 @@ impl Backup {
             device_uuid: superblock.device_uuid,
             sequence: found.sequence,
             changes: found.changes,
+            changes_min: found.changes_min,
             is_same: found.is_same,
             formatted: found.formatted,
             cache_generation: found.cache_generation,
@@ -357,7 +403,7 @@ fn is_blank(medium: &impl Medium) -> Result<bool, DeviceErrorKind> {
 
 /// The rows without what changes as the pool serves: what is left is the same, or the backup is older.
 fn essence(state: &State) -> State {
-    let mut state = State { commit: 0, ..state.clone() };
+    let mut state = State { commit: 0, given_up: GivenUp::new(), ..state.clone() };
     state.cache = state.cache.map(|c| CacheRecord { device: None, ..c }).filter(|c| *c != CacheRecord::default());
     for v in state.volumes.values_mut() {
         (v.replica, v.behind) = (ReplicaRecord::default(), None);
@@ -421,6 +467,7 @@ fn read(text: &str) -> Result<Backup, String> {
     state.generations = serde_json::from_value(body["generations"].clone()).map_err(of)?;
     state.settings = serde_json::from_value(body["settings"].clone()).map_err(of)?;
     state.cache = serde_json::from_value(body["cache"].clone()).map_err(of)?;
+    state.given_up = State::given_up_of(serde_json::from_value(body["given_up"].clone()).map_err(of)?);
     state.commit = body["changes"].as_u64().ok_or("it doesn't say how many changes there were")?;
     let home = superblock.region(RegionKind::Home).ok_or("its superblock has no home region")?;
     state.check(home)?;
@@ -450,7 +497,7 @@ mod tests {
         let backup = Backup { superblock: device.superblock().clone(), state: rows(2, 0) };
         assert!(matches!(store().replace(backup.state.clone()), Err(MetaError::Full { .. })), "there is room for both");
         drop(device);
-        backup.restore(&path, true).expect("asked to");
+        backup.restore(&path, RestoreOptions { older: true, had_cache: None }).expect("asked to");
         let expect = Expect { pool_uuid: None, device_uuid: None, role: ROLE_MAIN.into() };
         let store = DeviceFile::open(&path, &expect).map(|device| device.open_meta(u64::MAX).expect("opens"));
         assert_eq!(store.expect("opens").state().generations, backup.state.generations);

@@ -27,6 +27,8 @@ pub(crate) const SETTINGS: TableDefinition<&str, &[u8]> = TableDefinition::new("
 const SCHEMA_ROW: &str = "schema";
 const LIVE_ROW: &str = "live";
 pub(crate) const CACHE_ROW: &str = "cache";
+/// Absent as long as no volume that gave up its dirty data in the cache is deleted. Earlier programs don't know it.
+const GIVEN_UP_ROW: &str = "given_up";
 /// Number of the newest durable mutation; absent before the first since superblocks of version 3.
 const COMMIT_ROW: &str = "commit";
 
@@ -184,6 +186,7 @@ pub(crate) fn write(db: &Database, edits: &[Edit]) -> Result<(), MetaError> {
                 }
                 Edit::DropTenant(name) => drop(txn.open_table(TENANTS)?.remove(name.as_str())?),
                 Edit::PutCache(c) => put_setting(&txn, CACHE_ROW, c)?,
+                Edit::PutGivenUp(all) => put_setting(&txn, GIVEN_UP_ROW, &State::given_up_row(all))?,
                 Edit::PutSettings(s) => {
                     put_setting(&txn, LIVE_ROW, s)?;
                     earlier::drop_rows(&txn)?;
@@ -230,6 +233,7 @@ fn load(db: &Database) -> Result<State, MetaError> {
         None => earlier::settings(&settings)?,
     };
     state.cache = setting(&settings, CACHE_ROW)?;
+    state.given_up = State::given_up_of(setting(&settings, GIVEN_UP_ROW)?);
     state.commit = setting(&settings, COMMIT_ROW)?.unwrap_or(0);
     if state.commit > COMMIT_MAX {
         return Err(bad_row("setting", COMMIT_ROW, "no store is changed that often"));

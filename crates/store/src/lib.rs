@@ -29,7 +29,7 @@ mod state;
 pub mod superblock;
 mod unfinished;
 
-pub use backup::{Age, Backup, RestoreError, Restored};
+pub use backup::{Age, Backup, RestoreError, RestoreOptions, Restored};
 pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, ROLE_MAIN};
 pub use meta::{MetaError, MetaReader, MetaStore, MetaView};
 pub use record::{

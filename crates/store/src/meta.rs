@@ -590,8 +590,16 @@ impl MetaStore {
     /// [`MetaError::NotDeleting`] or a failing storage.
     pub fn finish_delete(&mut self, id: u32) -> Result<(), MetaError> {
         let volume = self.view.state.volumes.get(&id).filter(|v| v.state == VolumeState::Deleting);
-        let generation = volume.ok_or(MetaError::NotDeleting { id })?.key.generation + 1;
-        self.commit(vec![Edit::DropVolume(id), Edit::PutGeneration(id, generation)], true)?;
+        let volume = volume.ok_or(MetaError::NotDeleting { id })?;
+        let (generation, given_up) = (volume.key.generation, volume.given_up);
+        let mut edits = vec![Edit::DropVolume(id), Edit::PutGeneration(id, generation + 1)];
+        // A restore may bring the volume back, and what it gave up must not come back with it.
+        edits.extend(given_up.map(|since| {
+            let mut all = self.view.state.given_up.clone();
+            all.insert((id, generation), since);
+            Edit::PutGivenUp(all)
+        }));
+        self.commit(edits, true)?;
         self.lowest_free_id = self.lowest_free_id.min(id);
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! takes back which keys of volumes were given away, how often the cache's device was out of date, and whose the space is. The first two go
 //! on above all that was ever used. Space that another volume has had since is zeroed.
 
-use crate::backup::{Age, Backup};
+use crate::backup::{Age, Backup, RestoreError};
 use crate::meta::CACHE_ROW;
 use crate::record::CacheRecord;
 use crate::state::State;
@@ -19,7 +19,7 @@ const CHANGES_SKIPPED: u64 = 1 << 20;
 /// backup. Few beside the 32,768 that the cache's device can distinguish.
 const CACHE_GENERATIONS_SKIPPED: u32 = 1024;
 
-/// Remains of a device's metadata.
+/// Remains of a device's metadata, and what the operator knows.
 pub(crate) struct Found {
     pub(crate) age: Age,
     /// The backup's map is the pool's: what it calls free reads as zeroes.
@@ -29,7 +29,9 @@ pub(crate) struct Found {
     pub(crate) formatted: bool,
     /// The newest change, if it is known.
     pub(crate) changes: Option<u64>,
-    /// The cache's generation, if it is known.
+    /// A number that the newest change isn't below.
+    pub(crate) changes_min: u64,
+    /// The cache's generation, if it is known. 0: the pool never had a cache.
     pub(crate) cache_generation: Option<u32>,
     /// The metadata, if they can be read.
     pub(crate) state: Option<State>,
@@ -45,6 +47,11 @@ impl Backup {
         if let Some(device) = found.state.as_ref().and_then(|s| s.cache?.device) {
             state.cache = Some(CacheRecord { device: Some(device), ..state.cache.unwrap_or_default() });
         }
+        // The operator says that there was one, and nobody else knows.
+        if let Some(generation) = found.cache_generation.filter(|n| *n > 0) {
+            state.generations.entry(CACHE_ROW).or_insert(generation);
+        }
+        keep_given_up(&mut state, found);
         state
     }
 
@@ -55,7 +62,7 @@ impl Backup {
         let mut state = restored(&self.state);
         let highest = |s: &State| s.generations.iter().filter(|(id, _)| **id != CACHE_ROW).map(|(_, n)| *n).max();
         let generations = [Some(&self.state), found.state.as_ref()].into_iter().flatten().filter_map(highest).max();
-        let newest = found.changes.unwrap_or(0).max(self.state.commit).max(generations.unwrap_or(0).into());
+        let newest = found.changes_min.max(self.state.commit).max(generations.unwrap_or(0).into());
         state.commit = newest + CHANGES_SKIPPED;
         if found.changes.is_none() {
             let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -69,21 +76,40 @@ impl Backup {
         if device.is_some() || state.cache.is_some() {
             state.cache = Some(CacheRecord { device, ..state.cache.unwrap_or_default() });
         }
-        // What was given up since stays so.
-        for v in state.volumes.values_mut() {
-            let there = found.state.as_ref().and_then(|s| s.volumes.get(&v.key.id)).filter(|there| there.key == v.key);
-            v.given_up = v.given_up.max(there.and_then(|there| there.given_up));
-        }
+        keep_given_up(&mut state, found);
         state
     }
 
+    /// Decides, by the operator's answer, if the pool ever had a cache. Nothing else may tell it: a cache that was made after the backup may
+    /// have what nothing else has, and old data, too.
+    ///
+    /// # Errors
+    /// If the answer is missing, or the metadata deny it.
+    pub(crate) fn settle_cache(&self, found: &mut Found, had_cache: Option<bool>) -> Result<(), RestoreError> {
+        let of_backup = self.state.generations.get(&CACHE_ROW).copied();
+        let is_known = found.cache_generation.max(of_backup).is_some_and(|n| n > 0);
+        match had_cache {
+            Some(false) if is_known => return Err(RestoreError::HadCache),
+            Some(false) => found.cache_generation = Some(0),
+            Some(true) if !is_known => {
+                // Another than any that its device may have been written under.
+                let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                let skipped = u64::from(CACHE_GENERATIONS_SKIPPED);
+                found.cache_generation = Some((skipped + since_1970 % skipped) as u32);
+            }
+            Some(true) => {}
+            None if is_known || found.is_same || found.cache_generation.is_some() => {}
+            None => return Err(RestoreError::CacheUnknown),
+        }
+        Ok(())
+    }
+
     /// The generation of the pool's cache after the restore of an older backup: another than any that its device may have been written
-    /// under, so that clean data on it don't count. Dirty data do. `None` if the pool never had a cache, as far as is known.
+    /// under, so that clean data on it don't count. Dirty data do. `None` if the pool never had a cache.
     fn cache_generation_after(&self, found: &Found, commit: u64) -> Option<u32> {
         let backup = self.state.generations.get(&CACHE_ROW).copied().unwrap_or(0);
         match found.cache_generation {
             Some(newest) => Some(newest.max(backup)).filter(|n| *n > 0).map(|n| n.saturating_add(1)),
-            None if backup == 0 => None,
             // The number of the change makes it differ from that of an earlier restore of the same backup.
             None => {
                 let skipped = CACHE_GENERATIONS_SKIPPED + (commit % u64::from(CACHE_GENERATIONS_SKIPPED)) as u32;
@@ -115,6 +141,22 @@ impl Backup {
         }
         others
     }
+}
+
+/// Keeps what was given up, also of volumes that these rows lack.
+fn keep_given_up(state: &mut State, found: &Found) {
+    let mut all = std::mem::take(&mut state.given_up);
+    if let Some(there) = &found.state {
+        let of_rows = there.volumes.values().filter_map(|v| Some(((v.key.id, v.key.generation), v.given_up?)));
+        for (key, since) in there.given_up.iter().map(|(key, since)| (*key, *since)).chain(of_rows) {
+            let known = all.entry(key).or_insert(since);
+            *known = since.max(*known);
+        }
+    }
+    for v in state.volumes.values_mut() {
+        v.given_up = v.given_up.max(all.remove(&(v.key.id, v.key.generation)));
+    }
+    state.given_up = all;
 }
 
 /// The rows as they are put back. Nobody knows what volumes were written since: each may lack other replicas' changes, and only the cache

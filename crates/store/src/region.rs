@@ -22,6 +22,9 @@
 //!
 //! 2048 bytes after each slot, a restore that isn't finished has its note (`unfinished.rs`).
 //!
+//! Two slots that are there always have numbers that follow each other. If one is lost, the other one's change may not be the newest: who has
+//! only the slots to go by, as a restore over a lost file, must not take it for that.
+//!
 //! Slots of superblocks before version 3 have magic "PLIMMETA", sequence, length and xxh3-64 only. They are replaced at
 //! the first open, before the first commit that has a number.
 
@@ -164,22 +167,35 @@ pub(crate) struct Witnessed {
     pub(crate) changes: u64,
     pub(crate) superblock: u64,
     pub(crate) device_uuid: Uuid,
+    /// False if one of the slots is lost: the next change may have been recorded there.
+    pub(crate) is_newest: bool,
 }
 
 /// The newest witness in a region's slots, whatever else is lost.
 pub(crate) fn witness_of(medium: &impl Medium, region: Region) -> Result<Option<Witnessed>> {
-    let mut newest: Option<Slot> = None;
-    for offset in [0, SLOT_STRIDE] {
-        let mut b = [0; SLOT_BYTES];
-        medium.read_at(&mut b, region.offset + offset)?;
-        newest = newest.into_iter().chain(Slot::decode(&b)).max_by_key(|slot| slot.sequence);
-    }
+    let slots = slots_of(medium, region)?;
+    let newest = slots.into_iter().flatten().max_by_key(|slot| slot.sequence);
+    let is_newest = matches!(slots, [Some(a), Some(b)] if a.sequence.abs_diff(b.sequence) == 1);
     let witness = newest.and_then(|slot| slot.witness);
     Ok(witness.map(|Witness { commit, superblock, device_uuid }| Witnessed {
         changes: commit,
         superblock,
         device_uuid,
+        is_newest,
     }))
+}
+
+/// The valid slots of a region.
+fn slots_of(medium: &impl Medium, region: Region) -> Result<[Option<Slot>; 2]> {
+    let slot = |offset: u64| {
+        let mut b = [0; SLOT_BYTES];
+        medium.read_at(&mut b, region.offset + offset)?;
+        let fits = |slot: &Slot| {
+            slot.len <= region.len - HEADER_BYTES && slot.sequence < SEQUENCE_MAX && place(slot.sequence) == offset
+        };
+        Ok::<_, Error>(Slot::decode(&b).filter(fits))
+    };
+    Ok([slot(0)?, slot(SLOT_STRIDE)?])
 }
 
 /// Offset in the region of the slot with that sequence.
@@ -209,15 +225,7 @@ impl<M: Medium> RegionBackend<M> {
     /// Those of reading and writing `medium`; [`ErrorKind::InvalidData`] if neither length slot is valid, or the newest
     /// says that the superblock is of another device or older than one that was durable.
     pub fn open(medium: M, region: Region, owner: Owner) -> Result<RegionBackend<M>> {
-        let read_slot = |offset: u64| {
-            let mut b = [0; SLOT_BYTES];
-            medium.read_at(&mut b, region.offset + offset)?;
-            let fits = |slot: &Slot| {
-                slot.len <= region.len - HEADER_BYTES && slot.sequence < SEQUENCE_MAX && place(slot.sequence) == offset
-            };
-            Ok::<_, Error>(Slot::decode(&b).filter(fits))
-        };
-        let slots = [read_slot(0)?, read_slot(SLOT_STRIDE)?];
+        let slots = slots_of(&medium, region)?;
         let at = region.offset;
         let Some(newest) = slots.into_iter().flatten().max_by_key(|slot| slot.sequence) else {
             return Err(invalid(format!("neither length slot of the metadata region at {at} is valid")));
@@ -225,8 +233,10 @@ impl<M: Medium> RegionBackend<M> {
         if let Some(witness) = newest.witness {
             check_owner(at, witness, owner)?;
         }
+        let commit = |s: &Slot| s.witness.map(|w| w.commit);
         let other_is_valid = slots.into_iter().flatten().any(|s| {
-            s.sequence + 1 == newest.sequence && s.len == newest.len && s.witness.is_some() == newest.witness.is_some()
+            let same = s.len == newest.len && s.witness.is_some() == newest.witness.is_some();
+            same && s.sequence + 1 == newest.sequence && commit(&newest) <= commit(&s).map(|n| n.saturating_add(1))
         });
         let state = State { newest, other_is_valid };
         Ok(RegionBackend { medium, region, owner, slot: Mutex::new(state) })
@@ -335,7 +345,10 @@ impl<M: Medium> MetaStorage for RegionBackend<M> {
     fn witness(&self, commit: u64) -> Result<()> {
         let mut state = self.slot();
         let len = state.newest.len;
-        if !state.other_is_valid || state.newest.witness.is_none_or(|w| w.superblock < self.owner.sequence) {
+        // A restore's change skips numbers. The one before it must not be taken for the newest but one.
+        let skips = state.newest.witness.is_some_and(|w| commit > w.commit.saturating_add(1));
+        let is_behind = state.newest.witness.is_none_or(|w| w.superblock < self.owner.sequence);
+        if !state.other_is_valid || is_behind || skips {
             self.write_slot(&mut state, len, commit)?;
             self.write_slot(&mut state, len, commit)?;
             state.other_is_valid = true;

@@ -21,9 +21,14 @@ pub(crate) enum Edit {
     DropTenant(String),
     PutSettings(Option<SettingsRecord>),
     PutCache(Option<CacheRecord>),
+    /// [`State::given_up`].
+    PutGivenUp(GivenUp),
     /// The number of the mutation that this is part of.
     PutCommit(u64),
 }
+
+/// Id and generation of volumes, and the generation of the cache at which each gave up its dirty data.
+pub(crate) type GivenUp = BTreeMap<(u32, u32), u32>;
 
 /// Calls `each` for all keys whose rows differ, with the row in `after`.
 fn differing<K: Ord, V: PartialEq>(
@@ -45,6 +50,8 @@ pub(crate) struct State {
     pub(crate) generations: BTreeMap<u32, u32>,
     pub(crate) settings: Option<SettingsRecord>,
     pub(crate) cache: Option<CacheRecord>,
+    /// Of volumes that aren't here any more. A restore may bring them back, and the cache's device, too, may come back.
+    pub(crate) given_up: GivenUp,
     /// Number of mutations, since mutations have numbers.
     pub(crate) commit: u64,
 }
@@ -66,8 +73,12 @@ impl State {
             edits.push(t.map_or(Edit::DropTenant(name.clone()), |t| Edit::PutTenant(t.clone())));
         });
         // Always: an earlier program's rows for them go.
-        let single =
-            [Edit::PutSettings(self.settings.clone()), Edit::PutCache(self.cache), Edit::PutCommit(self.commit)];
+        let single = [
+            Edit::PutSettings(self.settings.clone()),
+            Edit::PutCache(self.cache),
+            Edit::PutGivenUp(self.given_up.clone()),
+            Edit::PutCommit(self.commit),
+        ];
         edits.extend(single);
         edits
     }
@@ -134,6 +145,7 @@ impl State {
             }
             Edit::PutSettings(s) => Edit::PutSettings(std::mem::replace(&mut self.settings, s)),
             Edit::PutCache(c) => Edit::PutCache(std::mem::replace(&mut self.cache, c)),
+            Edit::PutGivenUp(all) => Edit::PutGivenUp(std::mem::replace(&mut self.given_up, all)),
             Edit::PutCommit(commit) => Edit::PutCommit(std::mem::replace(&mut self.commit, commit)),
         }
     }
@@ -172,6 +184,17 @@ impl State {
         assert_eq!(space.free_bytes() + used_bytes, home.len, "space is neither lost nor made");
         assert!(used_bytes.is_multiple_of(GRANULE_BYTES));
         Ok(space)
+    }
+
+    /// The row of [`State::given_up`], if there is one.
+    pub(crate) fn given_up_row(all: &GivenUp) -> Option<Vec<(u32, u32, u32)>> {
+        let rows = || all.iter().map(|((id, generation), since)| (*id, *generation, *since)).collect();
+        (!all.is_empty()).then(rows)
+    }
+
+    /// Decodes that row.
+    pub(crate) fn given_up_of(row: Option<Vec<(u32, u32, u32)>>) -> GivenUp {
+        row.into_iter().flatten().map(|(id, generation, since)| ((id, generation), since)).collect()
     }
 
     /// The lowest id, from `lowest` on, that no volume has, and the generation of a volume that the next change makes with it. 0 is no

@@ -7,7 +7,7 @@
 //!       8  checksum of the backup, u64
 //!      16  the device's UUID, 16 bytes
 //!      32  newest sequence of a superblock that was known, u64
-//!      40  newest change that was known, u64
+//!      40  newest change that was known, or a number that it isn't below, u64
 //!      48  1 if that change was known, 2 if the backup's map was the pool's, 4 if logs or a cache were formatted; their sum
 //!      49  zero, 3 bytes
 //!      52  generation of the pool's cache plus one, u32; 0 if it wasn't known
@@ -41,6 +41,8 @@ pub(crate) struct Note {
     pub(crate) sequence: u64,
     /// `None` if nothing was left that could tell.
     pub(crate) changes: Option<u64>,
+    /// The newest change has at least this number.
+    pub(crate) changes_min: u64,
     pub(crate) is_same: bool,
     pub(crate) formatted: bool,
     /// `None` if it wasn't known how often the cache's device was declared out of date.
@@ -54,7 +56,7 @@ impl Note {
         b[8..16].copy_from_slice(&self.backup.to_le_bytes());
         b[16..32].copy_from_slice(self.device_uuid.as_bytes());
         b[32..40].copy_from_slice(&self.sequence.to_le_bytes());
-        b[40..48].copy_from_slice(&self.changes.unwrap_or(0).to_le_bytes());
+        b[40..48].copy_from_slice(&self.changes.unwrap_or(self.changes_min).to_le_bytes());
         b[48] = u8::from(self.changes.is_some()) | u8::from(self.is_same) << 1 | u8::from(self.formatted) << 2;
         b[52..56].copy_from_slice(&self.cache_generation.map_or(0, |n| n.saturating_add(1)).to_le_bytes());
         let checksum = xxh3_64(&b[..56]);
@@ -72,6 +74,7 @@ impl Note {
             device_uuid: Uuid::from_bytes(b[16..32].try_into().expect("sixteen bytes")),
             sequence: number(32),
             changes: (b[48] & 1 != 0).then_some(number(40)),
+            changes_min: number(40),
             is_same: b[48] & 2 != 0,
             formatted: b[48] & 4 != 0,
             cache_generation: u32::from_le_bytes(b[52..56].try_into().expect("four bytes")).checked_sub(1),
@@ -159,6 +162,7 @@ mod tests {
             device_uuid: Uuid::from_u128(9),
             sequence: 3,
             changes: None,
+            changes_min: 5,
             is_same: false,
             formatted: true,
             cache_generation: None,
@@ -182,6 +186,7 @@ mod tests {
                     device_uuid: Uuid::from_u128(9),
                     sequence: 3,
                     changes,
+                    changes_min: changes.unwrap_or(5),
                     is_same,
                     formatted,
                     cache_generation: is_same.then_some(0),

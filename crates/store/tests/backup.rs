@@ -2,8 +2,8 @@
 
 use plimsoll_base::{Class, Rng, VolumeKey};
 use plimsoll_store::{
-    Age, Backup, CreateOptions, DeviceErrorKind, DeviceFile, Expect, MetaStore, NewVolume, RestoreError, TenantLimits,
-    TenantRecord, Uuid,
+    Age, Backup, CreateOptions, DeviceErrorKind, DeviceFile, Expect, MetaStore, NewVolume, RestoreError,
+    RestoreOptions, TenantLimits, TenantRecord, Uuid, superblock::SuperblockError,
 };
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -11,6 +11,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
+
+/// The operator's words: nothing, that the backup may be older, that the pool never had a cache, and both.
+const PLAIN: RestoreOptions = RestoreOptions { older: false, had_cache: None };
+const OLDER: RestoreOptions = RestoreOptions { older: true, ..PLAIN };
+const NEVER_CACHED: RestoreOptions = RestoreOptions { had_cache: Some(false), ..PLAIN };
+const OLDER_NEVER_CACHED: RestoreOptions = RestoreOptions { older: true, ..NEVER_CACHED };
 
 fn create(path: &Path) -> DeviceFile {
     let options = CreateOptions {
@@ -82,8 +88,10 @@ fn lost_metadata_come_back_and_a_backup_of_unknown_age_only_when_asked() {
         let opens = DeviceFile::open(&path, &expect).is_ok_and(|device| device.open_meta(u64::MAX).is_ok());
         assert!(!opens, "{offset}+{len}");
         let backup = Backup::parse(&text).expect("a backup");
-        let done = match backup.restore(&path, false) {
-            Err(RestoreError::Old(Age::Unknown)) if !is_known => backup.restore(&path, true).expect("asked to"),
+        let done = match backup.restore(&path, PLAIN) {
+            Err(RestoreError::Old(Age::Unknown)) if !is_known => {
+                backup.restore(&path, OLDER_NEVER_CACHED).expect("asked to")
+            }
             done if is_known => done.expect("its age is known"),
             done => panic!("{offset}+{len}: {done:?}"),
         };
@@ -109,20 +117,20 @@ fn an_older_backup_is_told_and_its_free_space_is_zeroed() {
     let (mut store, device, text) = pool(&path);
     let (backup, key) = (Backup::parse(&text).expect("a backup"), store.volume("a").expect("there").key);
     assert!(matches!(
-        backup.restore(&path, true),
+        backup.restore(&path, OLDER),
         Err(RestoreError::Device(e)) if matches!(e.kind, DeviceErrorKind::Locked { .. })
     ));
     add(&mut store, "later", 5);
     let at = store.volume("later").expect("there").extents[0].device_offset;
     File::options().write(true).open(&path).expect("opens").write_all_at(&[9], at).expect("written");
     drop((store, device));
-    let refused = backup.restore(&path, false).expect_err("a volume was made since");
+    let refused = backup.restore(&path, PLAIN).expect_err("a volume was made since");
     assert!(matches!(refused, RestoreError::Old(Age::Older(1))), "{refused:?}");
     assert_eq!(open(&path).1.volumes().count(), 3, "nothing was done");
     // Its metadata are lost, too: the witness still tells.
     write_zeroes(&path, MIB + 8192, 64 << 10);
-    assert!(matches!(backup.restore(&path, false), Err(RestoreError::Old(Age::Older(1)))));
-    let done = backup.restore(&path, true).expect("asked to");
+    assert!(matches!(backup.restore(&path, PLAIN), Err(RestoreError::Old(Age::Older(1)))));
+    let done = backup.restore(&path, OLDER_NEVER_CACHED).expect("asked to");
     assert_eq!(done.age, Age::Older(1));
     let (_device, store) = open(&path);
     assert_eq!(store.volumes().count(), 2);
@@ -212,7 +220,7 @@ impl History {
                         .for_each(|(at, len)| write_zeroes(&self.path, at, len)),
                 }
                 let backup = &self.backups[rng.below(self.backups.len() as u64) as usize];
-                backup.restore(&self.path, true).map_err(|e| e.to_string())?;
+                backup.restore(&self.path, OLDER_NEVER_CACHED).map_err(|e| e.to_string())?;
                 self.open = Some(open(&self.path));
             }
             (Step::Restart, _) => {
@@ -255,7 +263,7 @@ fn no_key_is_given_twice_after_all_is_lost() {
     }
     history.open = None;
     write_zeroes(&history.path, 0, 2 * MIB);
-    let age = history.backups[0].restore(&history.path, true).expect("asked to").age;
+    let age = history.backups[0].restore(&history.path, OLDER_NEVER_CACHED).expect("asked to").age;
     assert_eq!(age, Age::Unknown);
     history.open = Some(open(&history.path));
     for _ in 0..30 {
@@ -281,7 +289,7 @@ fn a_cache_that_was_out_of_date_or_given_up_since_stays_so() {
         drop((store, device));
         write_zeroes(&path, offset, len);
         for restores in 0..3 {
-            backup.restore(&path, true).expect("asked to");
+            backup.restore(&path, OLDER).expect("asked to");
             let (_device, mut store) = open(&path);
             let generation = store.cache_generation();
             assert!(devices.iter().all(|g| g % 65_536 != generation % 65_536), "{generation} was {devices:?}");
@@ -299,7 +307,7 @@ fn a_cache_that_was_out_of_date_or_given_up_since_stays_so() {
     let (mut store, device, text) = pool(&path);
     add(&mut store, "later", 1);
     drop((store, device));
-    Backup::parse(&text).expect("a backup").restore(&path, true).expect("asked to");
+    Backup::parse(&text).expect("a backup").restore(&path, OLDER).expect("asked to");
     assert_eq!(open(&path).1.cache_generation(), 0);
 }
 
@@ -310,7 +318,7 @@ fn nothing_is_restored_over_another_device_or_from_a_file_that_was_changed() {
     let (store, device, text) = pool(&path);
     drop((store, device, create(&other)));
     let backup = Backup::parse(&text).expect("a backup");
-    let refused = |path: &Path| match backup.restore(path, true) {
+    let refused = |path: &Path| match backup.restore(path, OLDER) {
         Err(RestoreError::Device(e)) => e.kind,
         done => panic!("{done:?}"),
     };
@@ -326,5 +334,186 @@ fn nothing_is_restored_over_another_device_or_from_a_file_that_was_changed() {
     {
         let Err(RestoreError::Backup(what)) = Backup::parse(&changed) else { panic!("it was changed") };
         assert!(["checksum", "format 2", "JSON"].iter().any(|part| what.contains(part)), "{what}");
+    }
+}
+
+/// A copy of the superblock that a later program wrote: valid, and with the next version.
+fn later_superblock(path: &Path) -> Vec<u8> {
+    let mut b = vec![0; 4096];
+    File::open(path).expect("opens").read_exact_at(&mut b, 0).expect("read");
+    let version = u32::from_le_bytes(b[8..12].try_into().expect("four bytes"));
+    b[8..12].copy_from_slice(&(version + 9).to_le_bytes());
+    let sum = xxhash_rust::xxh3::xxh3_64(&b[..4088]);
+    b[4088..].copy_from_slice(&sum.to_le_bytes());
+    b
+}
+
+/// One copy is enough: the other one may be older, or lost. Nothing on the device is changed.
+#[test]
+fn superblocks_of_a_later_program_are_not_replaced() {
+    for (later, lost) in [(0, None), (4096, None), (0, Some(4096)), (4096, Some(0))] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("p.img");
+        let (store, device, text) = pool(&path);
+        drop((store, device));
+        let file = File::options().write(true).open(&path).expect("opens");
+        file.write_all_at(&later_superblock(&path), later).expect("written");
+        lost.into_iter().for_each(|at| write_zeroes(&path, at, 4096));
+        let before = std::fs::read(&path).expect("read");
+        let backup = Backup::parse(&text).expect("a backup");
+        for options in [PLAIN, OLDER, OLDER_NEVER_CACHED] {
+            let Err(RestoreError::Device(e)) = backup.restore(&path, options) else { panic!("it is restored") };
+            let kind = &e.kind;
+            let is_named = matches!(kind, DeviceErrorKind::Superblock(SuperblockError::UnknownVersion { .. }));
+            assert!(is_named && e.to_string().contains("use the program that wrote it"), "{later}, {lost:?}: {e}");
+        }
+        assert!(std::fs::read(&path).expect("read") == before, "{later}, {lost:?}: the device was changed");
+    }
+}
+
+/// The offset of the length slot with the higher sequence.
+fn newest_slot(path: &Path) -> u64 {
+    let sequence = |at: u64| {
+        let mut b = [0; 8];
+        File::open(path).expect("opens").read_exact_at(&mut b, at + 8).expect("read");
+        u64::from_le_bytes(b)
+    };
+    let slots = [MIB, MIB + 4096];
+    if sequence(slots[0]) > sequence(slots[1]) { slots[0] } else { slots[1] }
+}
+
+/// Backups of each change up to the newest, of a pool whose metadata can't be read, and that has lost one of the two notes of the newest
+/// change. A backup is current only if it surely is, and it is if it has the newest change: then no option is needed.
+#[test]
+fn a_backup_of_one_change_before_is_not_current_when_the_newest_note_is_lost() {
+    for is_newest_lost in [true, false] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("p.img");
+        let (mut store, device, _) = pool(&path);
+        let mut backups = Vec::new();
+        let mut at = 0;
+        for name in ["c", "d", "e"] {
+            backups.push(Backup::of(device.superblock(), &store));
+            add(&mut store, name, 1);
+            at = store.volume(name).expect("there").extents[0].device_offset;
+            File::options().write(true).open(&path).expect("opens").write_all_at(&[9], at).expect("written");
+        }
+        backups.push(Backup::of(device.superblock(), &store));
+        drop((store, device));
+        let newest = newest_slot(&path);
+        let lost = if is_newest_lost { newest } else { 2 * MIB + 4096 - newest };
+        write_zeroes(&path, lost, 64);
+        write_zeroes(&path, MIB + 8192, 64 << 10);
+        let copy = dir.path().join("copy.img");
+        let restored = |n: usize, options| {
+            std::fs::copy(&path, &copy).expect("copied");
+            backups[n].restore(&copy, options)
+        };
+        // With the newest note lost, the other one has the change before: what followed it isn't known.
+        assert!(matches!(restored(0, PLAIN), Err(RestoreError::Old(Age::Older(2 | 3)))), "{is_newest_lost}");
+        let before = restored(2, PLAIN);
+        match (is_newest_lost, before) {
+            (true, Err(RestoreError::Old(Age::Unknown))) | (false, Err(RestoreError::Old(Age::Older(1)))) => {}
+            (_, before) => panic!("{is_newest_lost}: {before:?}"),
+        }
+        let done = restored(2, OLDER_NEVER_CACHED).expect("asked to");
+        assert_eq!((done.zeroed_bytes, read(&copy, at)), (open(&copy).1.free_bytes(), 0), "{is_newest_lost}");
+        let newest = restored(3, PLAIN);
+        match (is_newest_lost, newest) {
+            (true, Ok(done)) => assert_eq!((done.age, done.zeroed_bytes, read(&copy, at)), (Age::Current, 0, 9)),
+            (false, Err(RestoreError::Old(Age::Unknown))) => {}
+            (_, newest) => panic!("{is_newest_lost}: {newest:?}"),
+        }
+    }
+}
+
+/// The backup is from before the pool got its cache, and nothing else is left: only the operator knows. With a cache, nothing that its
+/// device may have counts as current but dirty data, and every volume may need it.
+#[test]
+fn whether_there_was_a_cache_is_asked_when_nothing_tells() {
+    let lose_all = (0, 2 * MIB);
+    let lose_pages = (MIB + 8192, 64 << 10);
+    for (offset, len) in [lose_all, lose_pages] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("p.img");
+        let (mut store, device, text) = pool(&path);
+        for _ in 0..3 {
+            store.outdate_cache().expect("noted");
+        }
+        drop((store, device));
+        write_zeroes(&path, offset, len);
+        let before = std::fs::read(&path).expect("read");
+        let backup = Backup::parse(&text).expect("a backup");
+        assert!(matches!(backup.restore(&path, OLDER), Err(RestoreError::CacheUnknown)));
+        assert!(std::fs::read(&path).expect("read") == before, "the device was changed");
+        let had_cache = RestoreOptions { had_cache: Some(true), ..OLDER };
+        backup.restore(&path, had_cache).expect("asked to");
+        let check = || {
+            let (_device, store) = open(&path);
+            assert!(store.cache_generation() > 1000, "{}", store.cache_generation());
+            assert!(store.volumes().all(|v| store.may_be_behind(v)));
+        };
+        check();
+        // From now on the metadata tell.
+        assert!(matches!(backup.restore(&path, OLDER_NEVER_CACHED), Err(RestoreError::HadCache)));
+        backup.restore(&path, OLDER).expect("asked to");
+        check();
+    }
+}
+
+/// The answer that there never was a cache can be corrected, as long as the metadata are there.
+#[test]
+fn a_cache_that_was_forgotten_can_be_named_afterwards() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("p.img");
+    let (store, device, text) = pool(&path);
+    drop((store, device));
+    write_zeroes(&path, 0, 2 * MIB);
+    let backup = Backup::parse(&text).expect("a backup");
+    backup.restore(&path, OLDER_NEVER_CACHED).expect("asked to");
+    {
+        let (_device, store) = open(&path);
+        assert!(store.cache_generation() == 0 && !store.volumes().any(|v| store.may_be_behind(v)));
+    }
+    backup.restore(&path, RestoreOptions { had_cache: Some(true), ..PLAIN }).expect("it is the same otherwise");
+    let (_device, store) = open(&path);
+    assert!(store.cache_generation() > 1000 && store.volumes().all(|v| store.may_be_behind(v)));
+}
+
+/// A volume gives up its dirty data, and isn't in the metadata for a time: one backup lacks it, or it was deleted. The backup that brings
+/// it back doesn't bring back what was given up, whatever lies between.
+#[test]
+fn what_was_given_up_of_a_volume_is_known_when_a_restore_brings_it_back() {
+    for is_deleted in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("p.img");
+        let (mut store, device, _) = pool(&path);
+        store.outdate_cache().expect("noted");
+        let without = Backup::of(device.superblock(), &store);
+        add(&mut store, "v", 1);
+        let with = Backup::of(device.superblock(), &store);
+        let given_up = store.give_up("v").expect("there").given_up;
+        assert!(given_up.is_some());
+        if is_deleted {
+            delete(&mut store, "v");
+        }
+        drop((store, device));
+        if !is_deleted {
+            for _ in 0..2 {
+                without.restore(&path, OLDER).expect("asked to");
+                assert!(open(&path).1.volume("v").is_none());
+            }
+        }
+        // Also in a backup of what is there now.
+        let between = {
+            let (device, store) = open(&path);
+            Backup::parse(&Backup::of(device.superblock(), &store).text()).expect("a backup")
+        };
+        with.restore(&path, OLDER).expect("asked to");
+        assert_eq!(open(&path).1.volume("v").expect("back").given_up, given_up, "deleted {is_deleted}");
+        write_zeroes(&path, MIB + 8192, 64 << 10);
+        between.restore(&path, OLDER).expect("asked to");
+        with.restore(&path, OLDER).expect("asked to");
+        assert_eq!(open(&path).1.volume("v").expect("back").given_up, given_up, "deleted {is_deleted}");
     }
 }

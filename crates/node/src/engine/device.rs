@@ -441,6 +441,19 @@ mod tests {
     use super::*;
     use plimsoll_base::{IoHead, TenantId, VolumeKey};
 
+    /// Every request was checked before it got here: a device that finds one invalid is at fault. `Invalid` would have told a client, or the
+    /// cache at a write-back, that it asked wrongly.
+    #[test]
+    fn einval_is_a_fault_of_the_device() {
+        let of = |errno| (failed(&io::Error::from_raw_os_error(errno)), refused_by_rbd(errno));
+        let device = Outcome::Failed(IoError::Device);
+        for errno in [libc::EINVAL, libc::EIO, libc::ENXIO, libc::ERANGE, libc::EFAULT, libc::ENODATA] {
+            assert_eq!(of(errno), (device, device), "{errno}");
+        }
+        assert!((1..200).all(|errno| of(errno).0 != Outcome::Failed(IoError::Invalid)));
+        assert_eq!(of(libc::ENOSPC).0, Outcome::Failed(IoError::NoSpace));
+    }
+
     /// Without a thread to ask, and after one that has ended, block status is answered all the same: all is data.
     #[test]
     fn block_status_without_a_thread_is_all_data() {

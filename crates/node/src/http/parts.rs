@@ -23,7 +23,7 @@ pub(super) async fn show(
     let gone = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("pool `{name}` doesn't answer"));
     let pool_view = views[pool].as_ref().ok_or_else(gone)?;
     let directory = control.node.directory.read().expect("no panic while held");
-    let about = About { node: &control.node, directory: &directory, pool, pool_view };
+    let about = About::new(&control.node, &directory, pool, pool_view);
     let none = || ApiError::missing(format!("pool `{name}` has no {}", part.name())).todo(part.how());
     Ok(Json(part.json(&about).ok_or_else(none)?))
 }

@@ -5,6 +5,7 @@ use super::problems::problems;
 use super::status::{Views, objectives, pool_state, sum_of_tenant, volume_promise};
 use crate::directory::{Directory, VolumeState};
 use crate::engine::metrics::OP_NAMES;
+use crate::node::RunningPool;
 use crate::parts::PoolView;
 use crate::parts::page::Page;
 use crate::parts::scheduler::Scheduler;
@@ -34,10 +35,10 @@ pub fn exposition(control: &Control, views: &Views) -> String {
     let mut abouts = Vec::new();
     for (pool, (p, view)) in control.node.pools.iter().zip(views).enumerate() {
         let Some(pool_view) = view else { continue };
-        abouts.push((p.name.as_str(), About { node: &control.node, directory: &directory, pool, pool_view }));
+        abouts.push((p.name.as_str(), About::new(&control.node, &directory, pool, pool_view)));
     }
     PARTS.iter().for_each(|part| part.metrics(&mut page, &abouts));
-    volumes(&mut page, control, &directory, views);
+    volumes(&mut page, &control.node.pools, &directory, views);
     deadlines(&mut page, &directory, views);
     traffic(&mut page, &named_exports(&directory, views), &unused(&directory, views));
     tenants(&mut page, control, &directory, views);
@@ -163,12 +164,11 @@ fn layers(page: &mut Page, control: &Control, views: &Views) {
     }
 }
 
-fn volumes(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
+fn volumes(page: &mut Page, pools: &[RunningPool], directory: &Directory, views: &Views) {
     page.family("plimsoll_volume_state", "gauge", "1 for the state the volume is in, 0 for the others.");
     for v in directory.volumes.values() {
         for state in VOLUME_STATES {
-            let labels =
-                [("pool", control.node.pools[v.pool].name.as_str()), ("volume", &v.name), ("state", state.name())];
+            let labels = [("pool", pools[v.pool].name.as_str()), ("volume", &v.name), ("state", state.name())];
             page.sample("plimsoll_volume_state", &labels, u8::from(v.state() == state));
         }
     }
@@ -180,21 +180,20 @@ fn volumes(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
     for v in directory.volumes.values() {
         let behind = v.replica.behind();
         for reason in BEHIND {
-            let labels =
-                [("pool", control.node.pools[v.pool].name.as_str()), ("volume", &v.name), ("reason", reason.name())];
+            let labels = [("pool", pools[v.pool].name.as_str()), ("volume", &v.name), ("reason", reason.name())];
             page.sample("plimsoll_volume_behind", &labels, u8::from(behind == reason));
         }
     }
     page.family("plimsoll_volume_size_bytes", "gauge", "The volume's size.");
     for v in directory.volumes.values() {
-        let labels = [("pool", control.node.pools[v.pool].name.as_str()), ("volume", &v.name)];
+        let labels = [("pool", pools[v.pool].name.as_str()), ("volume", &v.name)];
         page.sample("plimsoll_volume_size_bytes", &labels, v.size_bytes);
     }
     page.family("plimsoll_connections", "gauge", "NBD connections.");
+    let names = tenant_names(directory);
     for v in directory.volumes.values() {
-        let Some(view) = &views[v.pool] else { continue };
-        for (name, t) in &directory.tenants {
-            if let Some(n) = view.pool.connections.get(&(v.key, t.id)) {
+        for (tenant, n) in views[v.pool].iter().flat_map(|view| view.connections_of(v.key)) {
+            if let Some(name) = names.get(&tenant) {
                 page.sample("plimsoll_connections", &[("tenant", name), ("volume", &v.name)], n);
             }
         }
@@ -221,19 +220,21 @@ type Named<'a> = (Labels<'a>, &'a ExportView, Span);
 
 /// Exports whose tenant and volume are still there, with the age of the oldest request.
 fn named_exports<'a>(directory: &'a Directory, views: &'a Views) -> Vec<Named<'a>> {
-    let mut all = Vec::new();
-    for (pool, view) in views.iter().enumerate() {
-        let Some(view) = view else { continue };
-        for e in &view.exports {
-            let volume = directory.volumes.values().find(|v| v.pool == pool && v.key == e.key);
-            let tenant = directory.tenants.iter().find(|(_, t)| t.id == e.tenant);
-            if let (Some(volume), Some((tenant, _))) = (volume, tenant) {
+    let (mut all, names) = (Vec::new(), tenant_names(directory));
+    for volume in directory.volumes.values() {
+        let Some(view) = &views[volume.pool] else { continue };
+        for e in view.exports_of(volume.key) {
+            if let Some(tenant) = names.get(&e.tenant) {
                 let age = e.oldest.map_or(Span::ZERO, |(at, _)| view.pool.now.since(at));
-                all.push(([("tenant", tenant.as_str()), ("volume", &volume.name)], e, age));
+                all.push(([("tenant", *tenant), ("volume", &volume.name)], e, age));
             }
         }
     }
     all
+}
+
+fn tenant_names(directory: &Directory) -> BTreeMap<TenantId, &str> {
+    directory.tenants.iter().map(|(name, t)| (t.id, name.as_str())).collect()
 }
 
 /// A tenant and a volume: the labels of an export.
@@ -247,13 +248,11 @@ fn unused<'a>(directory: &'a Directory, views: &Views) -> Vec<Labels<'a>> {
     for (pool, view) in views.iter().enumerate() {
         counted.extend(view.iter().flat_map(|v| &v.exports).map(|e| (pool, e.key, e.tenant)));
     }
-    let names: BTreeMap<_, _> = directory.tenants.iter().map(|(name, t)| (t.id, name.as_str())).collect();
-    let mut all = Vec::new();
+    let (mut all, names) = (Vec::new(), tenant_names(directory));
     for v in directory.volumes.values() {
         // Nobody knows whether they are 0 in a pool that doesn't answer.
         let Some(view) = &views[v.pool] else { continue };
-        let of_volume = (v.key, TenantId(0))..=(v.key, TenantId(u16::MAX));
-        let connected = view.pool.connections.range(of_volume).map(|((_, tenant), _)| *tenant);
+        let connected = view.connections_of(v.key).map(|(tenant, _)| tenant);
         let tenants: BTreeSet<_> = connected.chain(directory.tenants.get(&v.tenant).map(|t| t.id)).collect();
         for tenant in tenants.iter().filter(|t| !counted.contains(&(v.pool, v.key, **t))) {
             all.extend(names.get(tenant).map(|name| [("tenant", *name), ("volume", v.name.as_str())]));
@@ -494,5 +493,83 @@ fn permits(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
             let waiting = view.pool.permit_waiting.get(&t.id).copied().unwrap_or(0);
             page.sample("plimsoll_permit_waiting", &[("tenant", name), ("pool", &p.name)], waiting);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::engine::metrics::ExportMetrics;
+    use crate::node::Node;
+    use plimsoll_base::VolumeKey;
+    use std::time::Duration;
+
+    const TEXT: &str = r#"
+        [listen]
+        unix = "nbd.sock"
+        [[pool]]
+        name = "p"
+        device = { null = true, size = "1GiB" }
+        [[tenant]]
+        name = "a"
+        class = "best-effort"
+        [[volume]]
+        name = "v"
+        pool = "p"
+        size = "1MiB"
+        tenant = "a"
+    "#;
+
+    /// Time that this thread has run: other programs don't count.
+    fn on_cpu() -> Duration {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+    }
+
+    /// The shortest of some scrapes of a node with so many volumes that are all in use, and the text's length. The pool's own answer isn't in it.
+    async fn scrape(node: &Node, volumes: u32) -> (Duration, usize) {
+        let mut views = node.snapshots().await;
+        let view = views[0].as_mut().unwrap();
+        {
+            let mut d = node.directory.write().unwrap();
+            let tenant = d.tenants["a"].id;
+            let one = d.volumes["v"].clone();
+            let key = |id| VolumeKey { id, ..one.key };
+            let export = ExportView::of(key(0), tenant, &ExportMetrics::default());
+            for id in 1000..1000 + volumes {
+                let (name, key) = (format!("v{id}"), key(id));
+                d.volumes.insert(name.clone(), crate::directory::Volume { name, key, ..one.clone() });
+                view.exports.push(ExportView { key, ..export.clone() });
+                view.pool.connections.insert((key, tenant), 1);
+            }
+        }
+        let directory = node.directory.read().unwrap();
+        let once = || {
+            let (began, mut page) = (on_cpu(), Page::default());
+            super::volumes(&mut page, &node.pools, &directory, &views);
+            deadlines(&mut page, &directory, &views);
+            let about = About::new(node, &directory, 0, views[0].as_ref().unwrap());
+            let keys = about.pool_view.exports.iter().map(|e| e.key);
+            assert!(keys.map(|key| about.volume_name(key)).all(|name| name.starts_with('v')));
+            let (named, unused) = (named_exports(&directory, &views), unused(&directory, &views));
+            assert!(named.len() == volumes as usize && unused.len() <= 1, "{} and {}", named.len(), unused.len());
+            (on_cpu() - began, page.into_text().len())
+        };
+        (0..5).map(|_| once()).min().unwrap()
+    }
+
+    /// It is done on the thread that serves the operator. So it costs what there is to say: not volumes times exports.
+    #[tokio::test]
+    async fn a_scrape_of_many_volumes_costs_what_its_text_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Node::start(&Config::parse(TEXT, &dir.path().join("node.toml")).unwrap()).await.unwrap();
+        let (few, few_bytes) = scrape(&node, 500).await;
+        let (many, many_bytes) = scrape(&node, 16_000).await;
+        println!("{few:?} for {few_bytes} bytes, {many:?} for {many_bytes}");
+        assert!(many_bytes > 31 * few_bytes);
+        // Of 32 times as many, 1024 times as much if each is compared with each.
+        assert!(many < few * 32 * 4, "{few:?} for {few_bytes} bytes, {many:?} for {many_bytes}");
+        node.shut_down().unwrap();
     }
 }

@@ -21,6 +21,7 @@ use crate::parts::{About, PARTS, Shown};
 use crate::view::{ExportView, Summary};
 use plimsoll_base::{Class, Objective, OnBusy, Span, TenantId, Time};
 use plimsoll_stack::{LayerState, NodeStats};
+use std::collections::BTreeMap;
 
 /// Answers of the pools, by number; `None` for a pool that didn't answer.
 pub type Views = [Option<PoolView>];
@@ -49,7 +50,11 @@ pub fn status(control: &Control, views: &Views) -> Status {
             host_pauses: control.node.watchdog.as_ref().map(host_pauses),
         },
         pools: (0..views.len()).map(|n| pool(&control.node, &directory, n, views[n].as_ref())).collect(),
-        volumes: directory.volumes.values().map(|v| volume(&control.node, &directory, v, views)).collect(),
+        volumes: {
+            let at_device: Vec<_> = views.iter().map(|view| at_device_by_tenant(view.as_ref(), &directory)).collect();
+            let of = |v: &Volume| volume(&control.node, &directory, v, views, &at_device[v.pool]);
+            directory.volumes.values().map(of).collect()
+        },
         tenants: directory.tenants.iter().map(|(name, t)| tenant(&control.node, name, t, &directory, views)).collect(),
         injections: inject::injections(&directory, views),
     }
@@ -92,7 +97,7 @@ fn pool(node: &Node, directory: &Directory, n: usize, view: Option<&PoolView>) -
         promises: view.map_or_else(PoolPromises::default, pool_promises),
         layers: s.map_or(Vec::new(), |s| s.places().map(|(name, stats)| layer(name, stats)).collect()),
         parts: view.map_or(Vec::new(), |pool_view| {
-            let about = About { node, directory, pool: n, pool_view };
+            let about = About::new(node, directory, n, pool_view);
             PARTS.iter().filter_map(|p| Some(part(p.name(), p.shown(&about)?))).collect()
         }),
     }
@@ -134,14 +139,22 @@ fn layer(name: &str, s: &NodeStats) -> LayerStatus {
     }
 }
 
-fn volume(node: &Node, directory: &Directory, v: &Volume, views: &Views) -> VolumeStatus {
+fn volume(
+    node: &Node,
+    directory: &Directory,
+    v: &Volume,
+    views: &Views,
+    at_device_by_tenant_us: &BTreeMap<String, u64>,
+) -> VolumeStatus {
     let mut sum = Sum::default();
     let mut connections = 0;
     let mut waits = Waits::default();
     if let Some(view) = &views[v.pool] {
-        view.exports.iter().filter(|e| e.key == v.key).for_each(|e| sum.add(view.pool.now, e));
-        waits = waits_of(v, view, directory);
-        connections = view.pool.connections.iter().filter(|((key, _), _)| *key == v.key).map(|(_, n)| n).sum();
+        let exports = view.exports_of(v.key);
+        exports.iter().for_each(|e| sum.add(view.pool.now, e));
+        let at_device_by_tenant_us = at_device_by_tenant_us.clone();
+        waits = Waits { by_layer_us: by_layer(exports), at_device_by_tenant_us };
+        connections = view.connections_of(v.key).map(|(_, n)| n).sum();
     }
     VolumeStatus {
         generation: v.replica.generation(),
@@ -162,8 +175,8 @@ fn volume(node: &Node, directory: &Directory, v: &Volume, views: &Views) -> Volu
 /// Deadline of a volume's reads whose connection doesn't ask for one, its source, and what becomes of reads that would miss it.
 pub fn volume_promise(directory: &Directory, v: &Volume, views: &Views) -> Option<(Span, DeadlineFrom, OnBusy)> {
     let owner = directory.tenants.get(&v.tenant).map(|t| t.id);
-    let exports = || views[v.pool].iter().flat_map(|view| &view.exports);
-    let automatic = || exports().find(|e| e.key == v.key && Some(e.tenant) == owner).and_then(|e| e.auto_deadline);
+    let exports = || views[v.pool].iter().flat_map(|view| view.exports_of(v.key));
+    let automatic = || exports().find(|e| Some(e.tenant) == owner).and_then(|e| e.auto_deadline);
     let (set, busy) = directory.promises.of_volume(&v.name, &v.tenant);
     let (deadline, from) = set.or_else(|| automatic_promise(directory, &v.tenant, automatic()))?;
     Some((deadline, from, busy))
@@ -180,20 +193,26 @@ pub fn promise_status((deadline, from, busy): (Span, DeadlineFrom, OnBusy)) -> P
     PromiseStatus { deadline_us: deadline.as_micros(), from: from.name().to_string(), busy }
 }
 
-fn waits_of(v: &Volume, view: &PoolView, directory: &Directory) -> Waits {
-    let mut waits = Waits::default();
-    for e in &view.exports {
-        for (layer, waited) in e.waits.iter().filter(|(_, waited)| waited.as_micros() > 0) {
-            if e.key == v.key {
-                *waits.by_layer_us.entry(layer.to_string()).or_default() += waited.as_micros();
-            }
-            let name = directory.tenants.iter().find(|(_, t)| t.id == e.tenant).map(|(name, _)| name);
-            if let Some(name) = name.filter(|_| *layer == "device") {
-                *waits.at_device_by_tenant_us.entry(name.clone()).or_default() += waited.as_micros();
-            }
+/// Time that requests of a volume spent in each layer, in microseconds.
+fn by_layer(exports: &[ExportView]) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::<String, u64>::new();
+    for (layer, waited) in exports.iter().flat_map(|e| &e.waits).filter(|(_, waited)| waited.as_micros() > 0) {
+        *sums.entry(layer.to_string()).or_default() += waited.as_micros();
+    }
+    sums
+}
+
+/// Time that each tenant's requests spent at a pool's device, in microseconds.
+fn at_device_by_tenant(view: Option<&PoolView>, directory: &Directory) -> BTreeMap<String, u64> {
+    let names: BTreeMap<_, _> = directory.tenants.iter().map(|(name, t)| (t.id, name)).collect();
+    let mut sums = BTreeMap::<String, u64>::new();
+    for e in view.iter().flat_map(|view| &view.exports) {
+        let at_device = e.waits.iter().filter(|(layer, waited)| *layer == "device" && waited.as_micros() > 0);
+        for (name, waited) in at_device.filter_map(|(_, waited)| Some((names.get(&e.tenant)?, waited))) {
+            *sums.entry((*name).clone()).or_default() += waited.as_micros();
         }
     }
-    waits
+    sums
 }
 
 fn tenant(node: &Node, name: &str, t: &Tenant, directory: &Directory, views: &Views) -> TenantStatus {

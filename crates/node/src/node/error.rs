@@ -33,12 +33,20 @@ impl NodeError {
         self.say(|what| if what.contains(subject) { what } else { format!("{subject}: {what}") })
     }
 
-    /// The same, of a change whose keys were changed in part.
-    pub(super) fn after(self, done: &[&str]) -> NodeError {
-        match done {
-            [] => self,
-            _ => self.say(|what| format!("{what}; these keys were changed before: {}", done.join(", "))),
-        }
+    /// The same, of a change of several keys: which of them were changed before, and which were being changed. A failure leaves open how far
+    /// the latter came, a refusal doesn't.
+    pub(super) fn after(self, done: &[&str], under_way: &[&str]) -> NodeError {
+        let is_open = matches!(self, NodeError::Failed(_)) && !under_way.is_empty();
+        self.say(|mut what| {
+            if !done.is_empty() {
+                what += &format!("; these keys were changed before: {}", done.join(", "));
+            }
+            if is_open {
+                let keys = under_way.join(", ");
+                what += &format!("; this one may have been changed: {keys} (`plimsoll volume show` after a restart)");
+            }
+            what
+        })
     }
 
     fn say(self, say: impl FnOnce(String) -> String) -> NodeError {
@@ -87,9 +95,12 @@ mod tests {
     #[test]
     fn an_error_names_the_keys_that_were_changed_before_it() {
         let failed = || NodeError::Failed("the device failed".into());
-        assert_eq!(failed().after(&[]).to_string(), "the device failed");
-        let said = failed().after(&["rename", "cache"]).to_string();
-        assert_eq!(said, "the device failed; these keys were changed before: rename, cache");
-        assert!(matches!(failed().after(&["rename"]), NodeError::Failed(_)));
+        assert_eq!(failed().after(&[], &[]).to_string(), "the device failed");
+        let said = failed().after(&["rename", "cache"], &["size_bytes"]).to_string();
+        let open = "this one may have been changed: size_bytes (`plimsoll volume show` after a restart)";
+        assert_eq!(said, format!("the device failed; these keys were changed before: rename, cache; {open}"));
+        assert!(matches!(failed().after(&["rename"], &[]), NodeError::Failed(_)));
+        let refused = NodeError::Conflict("no space".into()).after(&[], &["size_bytes"]);
+        assert_eq!(refused.to_string(), "no space", "nothing was changed");
     }
 }

@@ -23,6 +23,21 @@ pub struct VolumePatch {
     pub size_bytes: Option<u64>,
 }
 
+/// The keys of a change, as far as it has come.
+#[derive(Default)]
+struct Progress {
+    done: Vec<&'static str>,
+    under_way: Vec<&'static str>,
+}
+
+impl Progress {
+    /// The keys before these are done.
+    fn begin(&mut self, keys: impl IntoIterator<Item = &'static str>) {
+        self.done.append(&mut self.under_way);
+        self.under_way.extend(keys);
+    }
+}
+
 /// A step of a volume as one of several replicas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplicaStep {
@@ -57,8 +72,9 @@ impl Node {
         let volume = self.volume_named(name)?;
         patch.rename = patch.rename.filter(|new| *new != name);
         let promise = self.check_patch(&volume, &patch)?;
-        let mut done = Vec::new();
-        self.apply_patch(volume, patch, promise, &mut done).await.map_err(|e| e.after(&done))
+        let mut progress = Progress::default();
+        let applied = self.apply_patch(volume, patch, promise, &mut progress).await;
+        applied.map_err(|e| e.after(&progress.done, &progress.under_way))
     }
 
     /// Refuses what can't be done. Returns the volume's new promise, if it gets one.
@@ -99,21 +115,23 @@ impl Node {
         Ok(promise)
     }
 
-    /// Carries out a checked change, and notes each key when it is changed.
+    /// Carries out a checked change, and notes each key before it is changed. A key's change may be stored and its pool end before the rest of
+    /// it is done.
     async fn apply_patch(
         &self,
         volume: Volume,
         patch: VolumePatch,
         promise: Option<Option<VolumePromise>>,
-        done: &mut Vec<&'static str>,
+        progress: &mut Progress,
     ) -> Result<()> {
         let (pool, mut name) = (volume.pool, volume.name.clone());
         // First: a client that uses the volume, which nobody knows before it's withdrawn, is in the way of its new name only.
         if let Some(new) = patch.rename {
+            progress.begin(["rename"]);
             self.put_name(volume, &new).await?;
-            done.push("rename");
             name = new;
         }
+        progress.begin(patch.replica.map(|_| "replica"));
         match patch.replica {
             None => {}
             Some(ReplicaStep::CatchUp { attempt }) => self.change_replica(&name, move |r| r.catch_up(attempt)).await?,
@@ -122,18 +140,17 @@ impl Node {
                 caught_up.then_some(()).ok_or_else(superseded)?;
             }
         }
-        done.extend(patch.replica.map(|_| "replica"));
         if let Some(mode) = patch.cache {
+            progress.begin(["cache"]);
             self.put_cache(pool, &name, mode).await?;
-            done.push("cache");
         }
         if let Some(promise) = promise {
+            progress.begin(patch.deadline.map(|_| "deadline_us").into_iter().chain(patch.busy.map(|_| "busy")));
             self.put_promise(pool, &name, promise).await?;
-            done.extend(patch.deadline.map(|_| "deadline_us"));
-            done.extend(patch.busy.map(|_| "busy"));
         }
         // Last: it can't be undone.
         if let Some(size_bytes) = patch.size_bytes {
+            progress.begin(["size_bytes"]);
             self.put_size(pool, &name, size_bytes).await?;
         }
         Ok(())
@@ -159,4 +176,43 @@ impl Node {
 
 fn superseded() -> NodeError {
     NodeError::Conflict("it isn't being caught up by this attempt, or a writer was lost meanwhile: begin anew".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::engine::Command;
+
+    const TEXT: &str = r#"
+        [listen]
+        unix = "nbd.sock"
+        [[pool]]
+        name = "p"
+        device = { file = "p.img", size = "64MiB" }
+        [[tenant]]
+        name = "a"
+        class = "best-effort"
+        [[volume]]
+        name = "v"
+        pool = "p"
+        size = "1MiB"
+        tenant = "a"
+    "#;
+
+    /// The size is stored when the pool turns out to have ended: the error names it, after the key that was changed before.
+    #[tokio::test]
+    async fn a_key_that_was_being_changed_when_its_pool_ended_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Node::start(&Config::parse(TEXT, &dir.path().join("node.toml")).unwrap()).await.unwrap();
+        let pool = &node.pools[0];
+        pool.handle.send(Command::Shutdown).unwrap();
+        pool.join().unwrap();
+        let deadline = Some(Some(Span::from_millis(5)));
+        let patch = VolumePatch { deadline, size_bytes: Some(2 << 20), ..VolumePatch::default() };
+        let said = node.change_volume("v", patch).await.unwrap_err().to_string();
+        let named = "these keys were changed before: deadline_us; this one may have been changed: size_bytes";
+        assert!(said.contains(named), "{said}");
+        assert_eq!(pool.store.as_ref().unwrap().view().volume("v").unwrap().size_bytes, 2 << 20, "it was stored");
+    }
 }

@@ -250,6 +250,7 @@ impl RunningPool {
             }
             at = place + 1;
         }
+        view.exports.sort_by_key(|e| e.key);
         Ok(view)
     }
 

@@ -22,6 +22,7 @@ use plimsoll_stack::{Addressed, OwnTerms, Stack};
 use plimsoll_store::{Uuid, VolumeRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 fn shape(c: &Section) -> Shape {
     let default = Shape::default();
@@ -155,7 +156,8 @@ impl Part for Cache {
 
     fn view(seen: &CacheStatus, about: &About) -> CacheView {
         let now = about.pool_view.pool.now;
-        CacheView::of(seen, now, |key| about.volume_name(key), &about.node.volumes_behind(about.pool))
+        let behind = about.node.volumes_behind(about.pool).into_iter().collect();
+        CacheView::of(seen, now, |key| about.volume_name(key), &behind)
     }
 
     fn shown(v: &CacheView) -> Shown {
@@ -520,7 +522,7 @@ impl FailingVolume {
 
 impl CacheView {
     /// `name_of` names the cache's volumes; of those in `behind` only the cache may have the newest data.
-    fn of(s: &CacheStatus, now: Time, name_of: impl Fn(VolumeKey) -> String, behind: &[String]) -> CacheView {
+    fn of(s: &CacheStatus, now: Time, name_of: impl Fn(VolumeKey) -> String, behind: &BTreeSet<String>) -> CacheView {
         let c = &s.counters;
         let failing = |f: &WriteBackFails| FailingVolume::of(f, now, name_of(f.volume));
         let volume = |v: &plimsoll_cache::VolumeStatus| CachedVolume {

@@ -24,7 +24,7 @@ use crate::engine::PoolSnapshot;
 use crate::node::{Node, NodeError};
 use crate::view::ExportView;
 use page::Page;
-use plimsoll_base::{Time, VolumeKey};
+use plimsoll_base::{TenantId, Time, VolumeKey};
 use plimsoll_stack::{OwnTerms, Stack};
 use plimsoll_store::VolumeRecord;
 use schemars::{JsonSchema, SchemaGenerator};
@@ -33,6 +33,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use settings::{Live, Setting, VolumePart};
 use std::any::Any;
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -122,12 +124,21 @@ pub struct About<'a> {
     pub pool: usize,
     /// The pool's counters.
     pub pool_view: &'a PoolView,
+    /// Names of its volumes, once one is asked for. A view has a row a volume, and must not look through all of them for each.
+    names: OnceCell<BTreeMap<VolumeKey, &'a str>>,
 }
 
-impl About<'_> {
+impl<'a> About<'a> {
+    /// The context of one pool's parts.
+    pub fn new(node: &'a Node, directory: &'a Directory, pool: usize, pool_view: &'a PoolView) -> About<'a> {
+        About { node, directory, pool, pool_view, names: OnceCell::new() }
+    }
+
     /// Returns the name of one of the pool's volumes; its number if it is deleted.
     pub fn volume_name(&self, key: VolumeKey) -> String {
-        self.directory.volume_name(self.pool, key)
+        let of_pool = || self.directory.volumes.values().filter(|v| v.pool == self.pool);
+        let names = self.names.get_or_init(|| of_pool().map(|v| (v.key, v.name.as_str())).collect());
+        names.get(&key).map_or_else(|| Directory::unnamed(key), |name| (*name).to_owned())
     }
 }
 
@@ -138,8 +149,23 @@ pub struct PoolView {
     pub pool: PoolSnapshot,
     /// Its layers'.
     pub layers: Layers,
-    /// Per volume and tenant.
+    /// Per volume and tenant, by volume.
     pub exports: Vec<ExportView>,
+}
+
+impl PoolView {
+    /// Those of one volume. A scrape asks for each volume: looking through all of them each time would take the control thread for minutes.
+    pub fn exports_of(&self, key: VolumeKey) -> &[ExportView] {
+        let first = self.exports.partition_point(|e| e.key < key);
+        let count = self.exports[first..].partition_point(|e| e.key == key);
+        &self.exports[first..first + count]
+    }
+
+    /// Tenants that are connected to a volume, and their connections.
+    pub fn connections_of(&self, key: VolumeKey) -> impl Iterator<Item = (TenantId, u32)> + '_ {
+        let of_volume = (key, TenantId(0))..=(key, TenantId(u16::MAX));
+        self.pool.connections.range(of_volume).map(|((_, tenant), n)| (*tenant, *n))
+    }
 }
 
 /// A layer's state for people.

@@ -201,6 +201,13 @@ fn judge(path: &Path, superblock: &Superblock, known: Known) -> Result<(), Strin
     let Some(InMetadata { had_one, device: own, is_needed }) = known.metadata else { return Ok(()) };
     let is_own = own == Some(superblock.device_uuid);
     match own {
+        // Whoever made it noted the cache before: these metadata are from before it. Volumes may have been written without it since.
+        _ if superblock.main_uuid.is_some() && !had_one => Err(format!(
+            "cache: {}: is the device of this pool's cache, and the pool's metadata don't know that there ever was one: they were restored from \
+             a backup from before it. It may have data that nothing else has. If no volume was written since, repeat `plimsoll pool restore` with \
+             --had-cache; otherwise keep the device's data from being used: clear its first 2 MiB (remove it if it is a file)",
+            path.display()
+        )),
         _ if superblock.main_uuid.is_none() && !is_own && (!had_one || own.is_some()) => {
             Err(foreign(path, "it names no pool's device, and this pool has known no such cache, or has one that does"))
         }
