@@ -119,7 +119,10 @@ impl fmt::Display for RestoreError {
                 "the backup knows no cache, and the pool's metadata can't be read: a cache that was made since may have data that nothing else has. \
                  Say --never-cached if the pool never had a cache, --had-cache otherwise",
             ),
-            RestoreError::HadCache => f.write_str("the pool had a cache: leave out --never-cached"),
+            RestoreError::HadCache => f.write_str(
+                "the pool's metadata know a cache, or an earlier restore was given --had-cache: leave out --never-cached. If it never had one, \
+                 `plimsoll cache give-up` lets each volume be served without it",
+            ),
             RestoreError::Device(e) => e.fmt(f),
         }
     }

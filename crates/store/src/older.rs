@@ -92,10 +92,10 @@ impl Backup {
             Some(false) if is_known => return Err(RestoreError::HadCache),
             Some(false) => found.cache_generation = Some(0),
             Some(true) if !is_known => {
-                // Another than any that its device may have been written under.
+                // Greater than any that its device may have been written under, also by an earlier answer: a pool that is started once a
+                // second doesn't get there.
                 let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-                let skipped = u64::from(CACHE_GENERATIONS_SKIPPED);
-                found.cache_generation = Some((skipped + since_1970 % skipped) as u32);
+                found.cache_generation = Some(since_1970.min(u64::from(u32::MAX / 2)) as u32);
             }
             Some(true) => {}
             None if is_known || found.is_same || found.cache_generation.is_some() => {}

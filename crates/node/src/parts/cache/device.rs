@@ -205,7 +205,7 @@ fn judge(path: &Path, superblock: &Superblock, known: Known) -> Result<(), Strin
         _ if superblock.main_uuid.is_some() && !had_one => Err(format!(
             "cache: {}: is the device of this pool's cache, and the pool's metadata don't know that there ever was one: they were restored from \
              a backup from before it. It may have data that nothing else has. If no volume was written since, repeat `plimsoll pool restore` with \
-             --had-cache; otherwise keep the device's data from being used: clear its first 2 MiB (remove it if it is a file)",
+             --had-cache (and --older, if it asks for that); otherwise keep the device's data from being used: clear its first 2 MiB (remove it if it is a file)",
             path.display()
         )),
         _ if superblock.main_uuid.is_none() && !is_own && (!had_one || own.is_some()) => {
