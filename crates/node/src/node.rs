@@ -18,6 +18,7 @@ pub use effective::{Drift, Effective};
 pub use error::NodeError;
 pub use patch::{ReplicaStep, VolumePatch};
 pub use pool::RunningPool;
+pub use reconfigure::Prepared;
 pub use tenants::DeadlineChange;
 pub use volumes::Deletion;
 pub use watch::Clients;
@@ -61,17 +62,21 @@ pub(crate) struct Configured {
 
 impl Configured {
     fn of(config: &Config) -> std::result::Result<Configured, String> {
-        let sized = |v: &VolumeConfig| Some((v.name.get_ref().clone(), v.cache_size?.0));
         let baselines = parts::fence::baselines(&config.volume)?;
-        Ok(Configured {
+        Ok(Configured::with(config, baselines.into_iter().map(|(name, b)| (name, Arc::new(b))).collect()))
+    }
+
+    fn with(config: &Config, baselines: BTreeMap<String, Arc<parts::fence::Baseline>>) -> Configured {
+        let sized = |v: &VolumeConfig| Some((v.name.get_ref().clone(), v.cache_size?.0));
+        Configured {
             cache_sizes: config.volume.iter().filter_map(sized).collect(),
-            baselines: baselines.into_iter().map(|(name, b)| (name, Arc::new(b))).collect(),
+            baselines,
             promised: Promises::of(config),
             slots: config.volume.iter().filter_map(|v| Some((v.name.get_ref().clone(), v.slots?))).collect(),
             throttles: config.volume.iter().filter_map(throttled).collect(),
             particulars: Particulars::of(&config.tenant),
             config: config.clone(),
-        })
+        }
     }
 
     /// Returns the place in the file that declares a volume.

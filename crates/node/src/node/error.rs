@@ -33,6 +33,11 @@ impl NodeError {
         self.say(|what| if what.contains(subject) { what } else { format!("{subject}: {what}") })
     }
 
+    /// The same, with the place in the configuration and the key with its value before it.
+    pub(super) fn at(self, place: &str, key: &str) -> NodeError {
+        self.say(|what| format!("{place}: {key}: {what}"))
+    }
+
     /// The same, of a change whose keys were changed in part.
     pub(super) fn after(self, done: &[&str]) -> NodeError {
         match done {
