@@ -26,7 +26,7 @@ pub use watch::Clients;
 use crate::config::{Config, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, NvmeName, Promises, Volume};
 use crate::engine::watchdog::Watchdog;
-use crate::engine::{Command, PermitLimits, Trace};
+use crate::engine::{Command, PermitLimits, Recovered, Trace};
 use crate::events::Events;
 use crate::parts::{self, PARTS, Part, PoolView};
 use crate::predict::Particulars;
@@ -484,17 +484,24 @@ impl Node {
     }
 
     /// Serves flushes of the pool again: the operator has checked what a failed flush lost.
+    ///
+    /// # Errors
+    /// If no flush has failed, or its loss is only known after a restart: then nothing was changed.
     pub async fn recover_pool(&self, name: &str) -> Result<()> {
         let p = &self.pools[self.pool_named(name)?];
         let recovered = p.handle.ask(|reply| Command::Recovered { reply }).await.map_err(|_| p.gone())?;
-        let what = || {
-            format!(
+        let refused = match recovered {
+            Recovered::Done => None,
+            Recovered::NothingFailed => Some(format!(
+                "pool `{name}`: no flush has failed: there is nothing to recover, and nothing was changed"
+            )),
+            Recovered::NeedsRestart => Some(format!(
                 "pool `{name}` has logs: what a failed flush lost of them is only known after a recovery from the device: \
                  restart the node"
-            )
+            )),
         };
-        if !recovered {
-            return Err(NodeError::Conflict(what()));
+        if let Some(what) = refused {
+            return Err(NodeError::Conflict(what));
         }
         // Believed again is not complete again: other replicas may have what was lost here.
         let pool = self.pool_named(name)?;
