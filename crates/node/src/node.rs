@@ -3,6 +3,7 @@
 mod backup;
 mod caching;
 mod effective;
+mod ending;
 mod error;
 mod fit;
 mod patch;
@@ -15,6 +16,7 @@ mod volumes;
 mod watch;
 
 pub use effective::{Drift, Effective};
+pub use ending::Ending;
 pub use error::NodeError;
 pub use patch::{ReplicaStep, VolumePatch};
 pub use pool::RunningPool;
@@ -39,7 +41,7 @@ use plimsoll_store::{MetaError, NewVolume, TenantLimits, TenantRecord, VolumeRec
 use plimsoll_throttle::ThrottleTerms;
 use pool::ANSWER_TIME;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use tokio::task::JoinSet;
 
 /// Everything that the configuration says of tenants and volumes; replaced as a whole by a reload.
@@ -103,6 +105,8 @@ pub struct Node {
     changing: tokio::sync::Mutex<()>,
     /// Sections of the configuration that the last reload couldn't carry out: the next one tries them again.
     unmade: Mutex<BTreeSet<String>>,
+    /// Set once, when the node's end begins.
+    ending: OnceLock<Ending>,
 }
 
 impl Node {
@@ -132,6 +136,7 @@ impl Node {
             watching: tokio::sync::Mutex::new(()),
             changing: tokio::sync::Mutex::new(()),
             unmade: Mutex::default(),
+            ending: OnceLock::new(),
         };
         node.directory_mut(|d| {
             d.grants = config.grant.clone();

@@ -155,6 +155,9 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
                     let _ = reply.send(done); // whoever asked may have gone
                 }
                 Order::Drain(reply) => {
+                    // Whoever reads the answer finds a node that is ending.
+                    node.begin_end(None);
+                    control.orders.end();
                     let _ = reply.send(config.control.drain.0.into());
                     break "drain".to_string();
                 }
@@ -165,6 +168,7 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
             }
         }
     };
+    node.begin_end(lost.clone());
     control.orders.end();
     events.add(Kind::Node, Severity::Info, None, format!("{reason}: stopping: finishing requests in flight"));
     clients.shutdown().await;

@@ -3,6 +3,7 @@
 //! | problem | when | `/healthz` |
 //! |---|---|---|
 //! | a pool doesn't serve as it should | failed, recovering, degraded, a failed flush | 503 |
+//! | the node is ending | from SIGTERM or `plimsoll drain` on; pools that are done are no problem of their own | 503 |
 //! | a cache's device failed | as long as the pool is served without its cache; volumes with dirty extents make the pool degraded, too | 200 |
 //! | a promise is broken | an objective in the last minute, see [`are_too_many`] | 200 |
 //! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile or the pool's `miss_percent` leaves, see [`are_too_many`] | 200 |
@@ -20,7 +21,7 @@ use crate::directory::{Directory, Tenant};
 use crate::engine::PoolSnapshot;
 use crate::engine::recent::{Counts, Tally, Within};
 use crate::events::{unix_us, utc};
-use crate::node::{Node, RunningPool};
+use crate::node::{Ending, Node, RunningPool};
 use crate::parts::PoolView;
 use crate::parts::cache::{self, FailingVolume};
 use crate::view::{ExportPromise, FAILED_MINUTES};
@@ -52,10 +53,11 @@ pub struct Problem {
 
 /// All problems, outages first.
 pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Problem> {
-    let mut all = Vec::new();
+    let mut all: Vec<Problem> = node.ending().map(|e| ending(e, node, views)).into_iter().collect();
     for (p, view) in node.pools.iter().zip(views) {
         let text = match &p.failed {
             Some(why) => Some(format!("{why}: repair it, then restart the node")),
+            None if view.is_none() && node.is_done(p) => None,
             None => outage(&p.name, view.as_ref().map(|v| &v.pool)),
         };
         let key = format!("pool `{}`", p.name);
@@ -82,6 +84,19 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
     rest.extend(injected.iter().map(|i| (format!("volume `{}`: injected faults", i.volume), inject::problem(i))));
     all.extend(rest.into_iter().map(|(key, text)| Problem { key, text, is_outage: false }));
     all
+}
+
+/// The end of the node, with the requests that it waits for.
+fn ending(e: &Ending, node: &Node, views: &Views) -> Problem {
+    let of = |(p, view): (&RunningPool, &Option<PoolView>)| match view.as_ref().map(|v| v.pool.inflight) {
+        Some(0) | None => None,
+        Some(n) => Some(format!("{n} requests in flight in pool `{}`", p.name)),
+    };
+    let inside: Vec<String> = node.pools.iter().zip(views).filter_map(of).collect();
+    let doing = if inside.is_empty() { "data are flushed".into() } else { inside.join(", ") };
+    let since = utc(e.since_unix_us);
+    let text = format!("the node is ending since {since}: {doing}; it ends by itself, within `control.drain`");
+    Problem { key: "the node".into(), text, is_outage: true }
 }
 
 /// Returns the reason for which a pool doesn't serve.
