@@ -121,6 +121,8 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     clients.spawn(async move { homecomings.record_written_back_loop().await });
     clients.spawn(http::watch_problems(node.clone()));
     node.recovered(RECOVERY_TIME).await;
+    let unclean = http::unclean_note(&node.directory.read().expect("no panic while held"));
+    unclean.into_iter().for_each(|note| events.add(Kind::Node, Severity::Warning, None, note));
     ready(&node, &bound);
     let volumes = node.directory.read().expect("no panic while held").volumes.len();
     let serving = format!("serving; volumes: {volumes}, pools: {}", node.pools.len());

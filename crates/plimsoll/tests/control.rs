@@ -618,6 +618,7 @@ fn the_command_line_does_it_all() {
     fails(&["tenant", "set", "t", "--class", "royal"], 2, "best-effort");
     fails(&["pool", "recover", "p"], 1, "there is no pool `p`");
     fails(&["pool", "recover", "main"], 1, "pool `main`: no flush has failed: there is nothing to recover");
+    fails(&["volume", "resync", "n"], 2, "for a volume without replicas, check its data, then say --trust");
     fails(&["top", "--json"], 1, "top --once --json");
 
     let url = format!("http://{}", node.http);

@@ -175,3 +175,31 @@ fn an_orderly_end_is_no_outage() {
     assert!(told && measured, "{told} {measured}");
     assert_eq!(server.has_ended().and_then(|status| status.code()), Some(0));
 }
+
+/// After a kill the start says which volumes may lack writes: in an event, which is logged, in `status` and in `volume list`. That is no
+/// outage. After an orderly end it says nothing.
+#[test]
+fn a_start_tells_of_an_end_that_was_not_orderly() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = config(r#"{ file = "p.img", size = "64MiB" }"#, "1MiB")
+        + "[[volume]]\nname = \"unused\"\npool = \"p\"\nsize = \"1MiB\"\ntenant = \"t\"\n";
+    let server = Server::start(dir.path(), &text);
+    Client::connect(&server.socket(), "vol").unwrap().write(0, &[1; 4096]).unwrap().unwrap();
+    server.kill();
+    let server = Server::start(dir.path(), &text);
+    let note = "writes that were acknowledged and not flushed may be lost on volumes vol: \
+                see \\\"After a restart that wasn't orderly\\\" in docs/guides/upgrade.md";
+    let events = server.control("GET", "/v1/events?kind=node").body;
+    assert!(events.contains(note) && events.contains("\"warning\""), "{events}");
+    let status = server.cli(&["status"]);
+    assert!(status.contains("healthy") && status.contains("  note: an end of the node wasn't orderly"), "{status}");
+    assert_eq!(server.control("GET", "/healthz").code, 200);
+    let list = server.cli(&["volume", "list"]);
+    assert!(list.contains("ready (unclean stop)") && list.matches("unclean").count() == 1, "{list}");
+    server.cli(&["volume", "resync", "vol", "--trust"]);
+    assert!(!server.cli(&["status"]).contains("note:"));
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &text);
+    assert!(!server.control("GET", "/v1/events?kind=node").body.contains("orderly"));
+    assert!(server.stop());
+}

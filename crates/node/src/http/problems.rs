@@ -24,6 +24,7 @@ use crate::events::{unix_us, utc};
 use crate::node::{Ending, Node, RunningPool};
 use crate::parts::PoolView;
 use crate::parts::cache::{self, FailingVolume};
+use crate::replica::Behind;
 use crate::view::{ExportPromise, FAILED_MINUTES};
 use plimsoll_base::{IoError, Objective, Span, TenantId, VolumeKey};
 use plimsoll_stack::LayerState;
@@ -97,6 +98,26 @@ fn ending(e: &Ending, node: &Node, views: &Views) -> Problem {
     let since = utc(e.since_unix_us);
     let text = format!("the node is ending since {since}: {doing}; it ends by itself, within `control.drain`");
     Problem { key: "the node".into(), text, is_outage: true }
+}
+
+/// Volumes that are named in the note on ends that weren't orderly.
+const NAMED_MOST: usize = 8;
+
+/// Note on the volumes that may lack writes since an end of the node that wasn't orderly, if there are such. It is no problem: the node
+/// serves them, and cannot know whether something is missing.
+pub fn unclean_note(directory: &Directory) -> Option<String> {
+    let marked = directory.volumes.values().filter(|v| v.replica.behind() == Behind::Unclean);
+    let names: Vec<&str> = marked.map(|v| v.name.as_str()).collect();
+    let mut named = names[..names.len().min(NAMED_MOST)].join(", ");
+    if names.len() > NAMED_MOST {
+        named.push_str(", …");
+    }
+    (!names.is_empty()).then(|| {
+        format!(
+            "an end of the node wasn't orderly, or a pool's metadata were restored: writes that were acknowledged and not flushed may be \
+             lost on volumes {named}: see \"After a restart that wasn't orderly\" in docs/guides/upgrade.md"
+        )
+    })
 }
 
 /// Returns the reason for which a pool doesn't serve.

@@ -5,7 +5,7 @@ use super::api::{
     PartStatus, Permits, PoolPromises, PoolStatus, PromiseStatus, PromisedReads, Shares, Status, TenantStatus, Traffic,
     VolumeStatus, Waits, WithinBound,
 };
-use super::problems::problems;
+use super::problems::{problems, unclean_note};
 use super::{Control, inject};
 use crate::directory::{Directory, Tenant, Volume};
 use crate::engine::lateness::Deviations;
@@ -39,6 +39,7 @@ pub fn status(control: &Control, views: &Views) -> Status {
             ending: control.orders.is_ending(),
             healthy: problems.is_empty(),
             problems,
+            notes: unclean_note(&directory).into_iter().collect(),
             listens: Listens {
                 nbd_unix: shown(&bound.nbd_unix),
                 nbd_tcp: bound.nbd_tcp.map(|a| a.to_string()),
