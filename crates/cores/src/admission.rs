@@ -1,25 +1,42 @@
 //! Admission of objectives: whether one fits beside those already promised, and the number of cores that it lacks.
 //!
-//! A tenant may have `in_flight_max` requests in flight (its permits). With n cores of depth d, the last of those requests waits for
-//! in_flight_max · T_io / (n·d). So the objective needs, at its worst,
+//! A tenant may have `in_flight_max` requests in flight (its permits). With n cores of depth d, n·d of those requests are in service. The
+//! last of the others, which are QWin's QL, waits for (in_flight_max - n·d) · T_io / (n·d). So the objective needs, at its worst,
 //!
 //! ```text
-//! n = in_flight_max · T_io / (T_slo - Tail_io) / d
+//! n = in_flight_max · T_io / (T_slo - Tail_io + T_io) / d
 //! ```
-//! cores. T_io and Tail_io are measured values of the objective's own queue, if it has one. Otherwise they are those of the slowest
-//! latency-critical queue, or else of the slowest queue of any kind. Objectives of one type share a queue: their in-flight bounds
-//! add up. The sum over all types is compared with the cores. It holds for the worst load that permits admit, so a tenant with an
-//! objective should have permits to match.
+//! cores. T_io and Tail_io are measured values: the first of these queues that was measured.
+//!
+//! 1. The objective's own queue.
+//! 2. The tenant's present queue, if it has at least [`OWN_LEAST`] requests.
+//! 3. The slowest latency-critical queue.
+//! 4. The slowest queue of any kind.
+//!
+//! Tail_io is the tail at the objective's own percentile. The text has the number of requests that it rests on, and says so where they are
+//! few: fewer than [`BEYOND_LEAST`] of them are beyond that percentile.
+//!
+//! Objectives of one type share a queue: their in-flight bounds add up. The sum over all types is compared with the cores. It holds for
+//! the worst load that permits admit, so a tenant with an objective needs permits to match. An objective that only fits a smaller load is
+//! refused with the permits that fit: accepted, it would be kept only as long as the tenant doesn't use its permits.
 
 use crate::demand::Bound;
 use crate::queue::{Queue, Queues};
+use crate::service::ServiceTimes;
 use plimsoll_base::{Class, Objective, Span, TenantId};
 use plimsoll_stack::Terms;
 use std::fmt;
 
+/// Requests of a tenant's present queue from which on an objective that it hasn't yet is judged by them.
+const OWN_LEAST: u64 = 64;
+/// Requests beyond a percentile from which on the tail there isn't chance.
+const BEYOND_LEAST: u64 = 10;
+
 /// The answer, with what it rests on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Fit {
+    /// The objective that is hardest to keep; none if there are no objectives.
+    pub objective: Option<Objective>,
     /// Cores that the objective needs at its worst, with others of its type.
     pub needs: u64,
     /// Cores that other objectives need at their worst.
@@ -28,8 +45,10 @@ pub struct Fit {
     pub cores: u64,
     /// Mean service time and tail that this was calculated with; zero if nothing was measured.
     pub mean: Span,
-    /// See `mean`.
+    /// The tail at the objective's percentile; see `mean`.
     pub tail: Span,
+    /// Number of requests that the tail rests on.
+    pub samples: u64,
     /// Conclusion.
     pub verdict: Verdict,
 }
@@ -47,6 +66,8 @@ pub enum Verdict {
         cores: u64,
         /// The objective that would fit, at the same percentile; none if none does.
         fits_within: Option<Span>,
+        /// The requests in flight with which it would fit as it is; none if it would with no number.
+        fits_in_flight: Option<u64>,
     },
     /// The device's own tail leaves no time to wait: no number of cores would do.
     DeviceTooSlow,
@@ -61,33 +82,50 @@ impl Fit {
 
 impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fit { needs, promised, cores, mean, tail, verdict } = self;
+        let Fit { objective, needs, promised, cores, mean, tail, samples, verdict } = self;
+        let percentile_bp = objective.map_or(0, |o| o.percentile_bp);
+        let percentile = f64::from(percentile_bp) / 100.0;
+        let enough = (BEYOND_LEAST * 10_000).div_ceil(10_000 - u64::from(percentile_bp.min(9999)));
+        let few = match *samples < enough {
+            true => format!(", few for that percentile: {enough} are enough"),
+            false => String::new(),
+        };
+        let measured = format!("{tail} at p{percentile}, of {samples} requests{few}");
         match verdict {
             Verdict::Unmeasured => write!(f, "is unknown yet: no request was measured"),
             Verdict::Fits => write!(f, "fits: it needs {needs} of {cores} cores at its worst, others need {promised}"),
             Verdict::DeviceTooSlow => {
-                write!(f, "doesn't fit: requests alone take {tail} at that percentile, whatever cores there are")
+                write!(f, "doesn't fit: requests alone take {measured}, whatever cores there are")
             }
-            Verdict::Short { cores: missing, fits_within } => {
+            Verdict::Short { cores: missing, fits_within, fits_in_flight } => {
                 write!(
                     f,
-                    "doesn't fit: it needs {needs} cores at its worst (requests take {mean}, {tail} at that percentile), others need \
-                     {promised}, there are {cores}: {missing} missing; "
+                    "doesn't fit: it needs {needs} cores at its worst, with all requests that `jobs_max` allows (they take {mean}, \
+                     {measured}), others need {promised}, there are {cores}: {missing} missing; "
                 )?;
-                match fits_within {
-                    Some(bound) => write!(f, "within {bound} would fit, or allow it fewer requests in flight"),
-                    None => f.write_str("the cores are all promised: allow it or others fewer requests in flight"),
+                match (fits_within, fits_in_flight) {
+                    (Some(bound), Some(n)) => write!(f, "--jobs-max {n} would fit, or within {bound}"),
+                    (Some(bound), None) => {
+                        write!(f, "within {bound} would fit, or allow it or others fewer requests in flight")
+                    }
+                    (None, _) => f.write_str("the cores are all promised: allow it or others fewer requests in flight"),
                 }
             }
         }
     }
 }
 
-/// Cores that `in_flight` requests of `mean` need to wait no longer than `wait`.
+/// Cores with which the last of `in_flight` requests of `mean` waits no longer than `wait`: those in service don't wait.
 fn needs(in_flight: u64, mean: Span, wait: Span, depth: u32) -> u64 {
     let slots = u128::from(in_flight) * u128::from(mean.as_nanos());
-    let slots = slots.div_ceil(u128::from(wait.as_nanos().max(1)));
+    let slots = slots.div_ceil(u128::from((wait + mean).as_nanos().max(1)));
     u64::try_from(slots.div_ceil(u128::from(depth))).unwrap_or(u64::MAX).max(1)
+}
+
+/// The most requests in flight of which the last waits no longer than `wait` with `slots` in service.
+fn most_in_flight(slots: u64, mean: Span, wait: Span) -> u64 {
+    let most = u128::from(slots) * u128::from((wait + mean).as_nanos()) / u128::from(mean.as_nanos().max(1));
+    u64::try_from(most).unwrap_or(u64::MAX)
 }
 
 fn in_flight(q: &Queue, except: Option<TenantId>) -> u64 {
@@ -95,24 +133,28 @@ fn in_flight(q: &Queue, except: Option<TenantId>) -> u64 {
     others.map(|(_, t)| u64::from(t.in_flight_max)).sum()
 }
 
-/// Mean and tails by which a type is judged that isn't there yet: of the slowest latency-critical queue that was measured, else
-/// of any.
-fn measured<'a>(queues: &'a Queues, objectives: &[Objective]) -> Option<&'a Queue> {
-    let measured = || queues.all().iter().filter(|q| q.service.count() > 0);
-    let own = measured().find(|q| q.objectives() == objectives);
-    let critical = || measured().filter(|q| q.is_critical()).max_by_key(|q| q.service.mean());
-    own.or_else(critical).or_else(|| measured().max_by_key(|q| q.service.mean()))
+/// Number of tenants with these objectives.
+fn tenants(queues: &Queues, objectives: &[Objective]) -> usize {
+    queues.all().iter().filter(|q| q.objectives() == objectives).map(|q| q.tenants.len()).sum()
 }
 
-/// The tail at `percentile_bp` or the nearest above it that is known of a queue, else the highest. Without best effort's part in it,
-/// where that is known.
-fn tail_at(q: &Queue, percentile_bp: u16) -> Span {
-    let at = |tails: &[(u16, Span)]| {
-        let above = tails.iter().filter(|(bp, _)| *bp >= percentile_bp).map(|t| t.1).min();
-        above.or(tails.iter().map(|t| t.1).max()).unwrap_or(Span::ZERO)
+/// The queue that objectives are judged by; see the module's documentation.
+fn measured<'a>(queues: &'a Queues, objectives: &[Objective], tenant: Option<TenantId>) -> Option<&'a Queue> {
+    let measured = || queues.all().iter().filter(|q| q.service.count() > 0);
+    let same = measured().find(|q| q.objectives() == objectives);
+    let own = || {
+        let mine = |q: &&Queue| q.tenants.iter().any(|(id, _)| Some(*id) == tenant);
+        measured().filter(|q| q.service.count() >= OWN_LEAST).find(mine)
     };
-    let alone = q.measured_alone().map_or(Span::MAX, |alone| at(alone.tails()));
-    at(q.service.tails()).min(alone)
+    let critical = || measured().filter(|q| q.is_critical()).max_by_key(|q| q.service.mean());
+    same.or_else(own).or_else(critical).or_else(|| measured().max_by_key(|q| q.service.mean()))
+}
+
+/// A queue's tail at a percentile, and the number of requests that it rests on. Without best effort's part in it, where that is known.
+fn tail_at(q: &Queue, percentile_bp: u16) -> (Span, u64) {
+    let of = |times: &ServiceTimes| (times.tail_at(percentile_bp), times.tail_samples());
+    let alone = q.measured_alone().map_or((Span::MAX, 0), of);
+    of(&q.service).min(alone)
 }
 
 /// Computes whether a tenant with these terms would fit. `except` is a tenant whose terms these would replace.
@@ -132,32 +174,48 @@ pub fn standing(queues: &Queues, q: &Queue) -> Fit {
 /// The fit of objectives, with `more` requests in flight beside those of the queue that has the same objectives.
 fn fit_of(queues: &Queues, objectives: &[Objective], more: u64, except: Option<TenantId>) -> Fit {
     let cores = u64::from(queues.cores);
+    let bound = |q: &Queue, o: &Objective| Bound { within: o.bound, tail: tail_at(q, o.percentile_bp).0 };
     let mut promised = 0;
     for q in queues.all().iter().filter(|q| q.is_critical() && q.objectives() != objectives) {
         let in_flight = in_flight(q, except);
-        let tightest = |o: &Objective| Bound { within: o.bound, tail: tail_at(q, o.percentile_bp) }.wait();
-        let wait = q.objectives().iter().map(tightest).min().unwrap_or(Span::MAX);
+        let wait = q.objectives().iter().map(|o| bound(q, o).wait()).min().unwrap_or(Span::MAX);
         promised += if in_flight == 0 { 0 } else { needs(in_flight, q.service.mean(), wait, queues.depth) };
     }
-    let nothing = Fit { needs: 0, promised, cores, mean: Span::ZERO, tail: Span::ZERO, verdict: Verdict::Fits };
+    let nothing = Fit {
+        objective: None,
+        needs: 0,
+        promised,
+        cores,
+        mean: Span::ZERO,
+        tail: Span::ZERO,
+        samples: 0,
+        verdict: Verdict::Fits,
+    };
     let Some(first) = objectives.first() else { return nothing };
-    let Some(by) = measured(queues, objectives) else { return Fit { verdict: Verdict::Unmeasured, ..nothing } };
-    let mates = queues.all().iter().filter(|q| q.objectives() == objectives).map(|q| in_flight(q, except));
-    let together = mates.sum::<u64>() + more;
-    let bound = |o: &Objective| Bound { within: o.bound, tail: tail_at(by, o.percentile_bp) };
-    let tightest = objectives.iter().min_by_key(|o| bound(o).wait()).unwrap_or(first);
-    let (mean, tail) = (by.service.mean(), bound(tightest).tail);
-    let needs = needs(together, mean, bound(tightest).wait(), queues.depth);
-    let verdict = if objectives.iter().any(|o| bound(o).is_hopeless()) {
+    let Some(by) = measured(queues, objectives, except) else {
+        return Fit { objective: Some(*first), verdict: Verdict::Unmeasured, ..nothing };
+    };
+    let mates: u64 = queues.all().iter().filter(|q| q.objectives() == objectives).map(|q| in_flight(q, except)).sum();
+    let together = mates + more;
+    let hopeless = objectives.iter().find(|o| bound(by, o).is_hopeless());
+    let hardest = hopeless.or(objectives.iter().min_by_key(|o| bound(by, o).wait())).unwrap_or(first);
+    let (mean, (tail, samples), wait) =
+        (by.service.mean(), tail_at(by, hardest.percentile_bp), bound(by, hardest).wait());
+    let needs = needs(together, mean, wait, queues.depth);
+    let verdict = if hopeless.is_some() {
         Verdict::DeviceTooSlow
     } else if promised + needs <= cores {
         Verdict::Fits
     } else {
         let left = cores.saturating_sub(promised) * u64::from(queues.depth);
-        let fits_within = (left > 0).then(|| tail + mean.scale(together, left) + Span::from_micros(1));
-        Verdict::Short { cores: promised + needs - cores, fits_within }
+        let waiting = together.saturating_sub(left);
+        let fits_within = (left > 0).then(|| tail + mean.scale(waiting, left) + Span::from_micros(1));
+        // Of an objective that stands: its only tenant's. Several tenants would have to share the number.
+        let others = if more == 0 && tenants(queues, objectives) == 1 { 0 } else { mates };
+        let fits_in_flight = Some(most_in_flight(left, mean, wait).saturating_sub(others)).filter(|n| *n > 0);
+        Verdict::Short { cores: promised + needs - cores, fits_within, fits_in_flight }
     };
-    Fit { needs, promised, cores, mean, tail, verdict }
+    Fit { objective: Some(*hardest), needs, promised, cores, mean, tail, samples, verdict }
 }
 
 #[cfg(test)]
@@ -185,12 +243,16 @@ mod tests {
         let ok = fit(&q, &terms(9990, 20, 10), None);
         assert_eq!((ok.verdict, ok.needs, ok.promised), (Verdict::Fits, 1, 1), "10 ms of 19, beside 8 of 9");
         let short = fit(&q, &terms(9990, 5, 10), None);
-        let Verdict::Short { cores, fits_within: Some(within) } = short.verdict else { panic!("{short}") };
+        let Verdict::Short { cores, fits_within: Some(within), fits_in_flight: Some(jobs) } = short.verdict else {
+            panic!("{short}")
+        };
         assert_eq!((short.needs, cores), (3, 2), "{short}");
         // The bound that it names does fit, and is no further off than it must be.
         let ms = within.as_nanos().div_ceil(1_000_000);
-        assert!(fit(&q, &terms(9990, ms, 10), None).is_accepted() && (11..=12).contains(&ms), "{short}");
-        assert!(short.to_string().contains("2 missing; within 11"), "{short}");
+        assert!(fit(&q, &terms(9990, ms, 10), None).is_accepted() && ms == 11, "{short}");
+        assert!(short.to_string().contains("2 missing; --jobs-max 4 would fit, or within 10"), "{short}");
+        let fits = |jobs| fit(&q, &terms(9990, 5, jobs), None).is_accepted();
+        assert!(jobs == 4 && fits(4) && !fits(5), "{short}");
     }
 
     #[test]
@@ -210,8 +272,8 @@ mod tests {
         assert_eq!((ok.verdict, ok.needs, ok.promised), (Verdict::Fits, 1, 0), "{ok}");
         (0..10_000).for_each(|_| q.get_mut(0).service.record(Span::from_micros(4000)));
         let short = standing(&q, q.get(0));
-        assert_eq!((short.verdict, short.needs), (fit(&q, &terms(9990, 10, 8), Some(TenantId(1))).verdict, 6));
-        assert!(!short.is_accepted() && short.to_string().contains("4 missing"), "{short}");
+        assert_eq!((short.verdict, short.needs), (fit(&q, &terms(9990, 10, 8), Some(TenantId(1))).verdict, 4));
+        assert!(!short.is_accepted() && short.to_string().contains("2 missing; --jobs-max 4 would fit"), "{short}");
     }
 
     #[test]
@@ -222,5 +284,60 @@ mod tests {
         assert_eq!(fit(&unmeasured, &terms(9990, 1, 1), None).verdict, Verdict::Unmeasured);
         let best_effort = Terms::of(Class::BestEffort { weight: 1 }, 1000);
         assert_eq!(fit(&q, &best_effort, None).verdict, Verdict::Fits);
+    }
+
+    /// Two cores: a tenant without an objective had 2,000 requests of 12 ms, one in sixty of 20 ms and a few of 105 ms. Another one's took
+    /// longer.
+    fn before_an_objective() -> Queues {
+        let mut queues = Queues::new(2, 1, 0);
+        let best_effort = Terms::of(Class::BestEffort { weight: 100 }, 1024);
+        queues.set_tenant(TenantId(1), Some(&best_effort));
+        queues.set_tenant(TenantId(2), Some(&best_effort));
+        for n in 0..2000u64 {
+            let took_ms = if n % 500 == 499 {
+                105
+            } else if n % 60 == 0 {
+                20
+            } else {
+                12
+            };
+            queues.get_mut(0).service.record(Span::from_millis(took_ms));
+            queues.get_mut(1).service.record(Span::from_millis(200));
+        }
+        queues
+    }
+
+    /// A first objective is judged by the tenant's own requests, at the percentile that it names.
+    #[test]
+    fn a_first_objective_is_judged_by_its_own_percentile_and_requests() {
+        let q = before_an_objective();
+        let ok = fit(&q, &terms(9900, 30, 2), Some(TenantId(1)));
+        assert!(
+            ok.is_accepted() && (20_000..22_000).contains(&ok.tail.as_micros()) && ok.samples == 2000,
+            "{ok} {ok:?}"
+        );
+        let slow = fit(&q, &terms(9990, 30, 2), Some(TenantId(1)));
+        assert_eq!(slow.verdict, Verdict::DeviceTooSlow, "{slow}");
+        let said = slow.to_string();
+        assert!(said.contains("at p99.9, of 2000 requests, few for that percentile: 10000 are enough"), "{said}");
+        let said = fit(&q, &terms(9900, 15, 2), Some(TenantId(1))).to_string();
+        assert!(said.contains("at p99, of 2000 requests, whatever"), "{said}");
+        // With the default permits it doesn't fit, and the permits that do are named.
+        let short = fit(&q, &terms(9900, 30, 1024), Some(TenantId(1)));
+        assert!(short.to_string().contains("; --jobs-max 3 would fit, or within "), "{short}");
+        assert!(fit(&q, &terms(9900, 30, 3), Some(TenantId(1))).is_accepted());
+        // Somebody else is judged by the slowest.
+        assert_eq!(fit(&q, &terms(9900, 30, 2), Some(TenantId(3))).verdict, Verdict::DeviceTooSlow);
+    }
+
+    /// As many requests as there are cores never wait, however little time is left for waiting.
+    #[test]
+    fn requests_in_service_do_not_wait() {
+        let mut q = Queues::new(2, 1, 0);
+        q.set_tenant(TenantId(1), Some(&terms(9900, 30, 1)));
+        (0..64).for_each(|_| q.get_mut(0).service.record(Span::from_millis(24)));
+        assert!(fit(&q, &terms(9900, 30, 2), Some(TenantId(1))).is_accepted());
+        let short = fit(&q, &terms(9900, 30, 3), Some(TenantId(1)));
+        assert!(short.needs == 3 && short.to_string().contains("--jobs-max 2 would fit"), "{short}");
     }
 }

@@ -121,6 +121,17 @@ impl ServiceTimes {
         Span::ZERO
     }
 
+    /// Returns the tail at any percentile, in hundredths of a percent; zero before the first request. It looks all counts up: for
+    /// questions, not for each request.
+    pub fn tail_at(&self, percentile_bp: u16) -> Span {
+        self.look_up(percentile_bp)
+    }
+
+    /// Returns the number of requests that tails rest on.
+    pub fn tail_samples(&self) -> u64 {
+        u64::from(self.epoch_count[0] + self.epoch_count[1])
+    }
+
     /// Returns the number of measured requests.
     pub fn count(&self) -> u64 {
         self.count

@@ -3,6 +3,7 @@
 mod backup;
 mod caching;
 mod effective;
+mod ending;
 mod error;
 mod fit;
 mod patch;
@@ -15,9 +16,11 @@ mod volumes;
 mod watch;
 
 pub use effective::{Drift, Effective};
+pub use ending::Ending;
 pub use error::NodeError;
 pub use patch::{ReplicaStep, VolumePatch};
 pub use pool::RunningPool;
+pub use reconfigure::Prepared;
 pub use tenants::DeadlineChange;
 pub use volumes::Deletion;
 pub use watch::Clients;
@@ -25,7 +28,7 @@ pub use watch::Clients;
 use crate::config::{Config, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, NvmeName, Promises, Volume};
 use crate::engine::watchdog::Watchdog;
-use crate::engine::{Command, PermitLimits, Trace};
+use crate::engine::{Command, PermitLimits, Recovered, Trace};
 use crate::events::Events;
 use crate::parts::{self, PARTS, Part, PoolView};
 use crate::predict::Particulars;
@@ -38,7 +41,7 @@ use plimsoll_store::{MetaError, NewVolume, TenantLimits, TenantRecord, VolumeRec
 use plimsoll_throttle::ThrottleTerms;
 use pool::ANSWER_TIME;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use tokio::task::JoinSet;
 
 /// Everything that the configuration says of tenants and volumes; replaced as a whole by a reload.
@@ -61,17 +64,21 @@ pub(crate) struct Configured {
 
 impl Configured {
     fn of(config: &Config) -> std::result::Result<Configured, String> {
-        let sized = |v: &VolumeConfig| Some((v.name.get_ref().clone(), v.cache_size?.0));
         let baselines = parts::fence::baselines(&config.volume)?;
-        Ok(Configured {
+        Ok(Configured::with(config, baselines.into_iter().map(|(name, b)| (name, Arc::new(b))).collect()))
+    }
+
+    fn with(config: &Config, baselines: BTreeMap<String, Arc<parts::fence::Baseline>>) -> Configured {
+        let sized = |v: &VolumeConfig| Some((v.name.get_ref().clone(), v.cache_size?.0));
+        Configured {
             cache_sizes: config.volume.iter().filter_map(sized).collect(),
-            baselines: baselines.into_iter().map(|(name, b)| (name, Arc::new(b))).collect(),
+            baselines,
             promised: Promises::of(config),
             slots: config.volume.iter().filter_map(|v| Some((v.name.get_ref().clone(), v.slots?))).collect(),
             throttles: config.volume.iter().filter_map(throttled).collect(),
             particulars: Particulars::of(&config.tenant),
             config: config.clone(),
-        })
+        }
     }
 
     /// Returns the place in the file that declares a volume.
@@ -98,6 +105,8 @@ pub struct Node {
     changing: tokio::sync::Mutex<()>,
     /// Sections of the configuration that the last reload couldn't carry out: the next one tries them again.
     unmade: Mutex<BTreeSet<String>>,
+    /// Set once, when the node's end begins.
+    ending: OnceLock<Ending>,
 }
 
 impl Node {
@@ -127,6 +136,7 @@ impl Node {
             watching: tokio::sync::Mutex::new(()),
             changing: tokio::sync::Mutex::new(()),
             unmade: Mutex::default(),
+            ending: OnceLock::new(),
         };
         node.directory_mut(|d| {
             d.grants = config.grant.clone();
@@ -479,17 +489,24 @@ impl Node {
     }
 
     /// Serves flushes of the pool again: the operator has checked what a failed flush lost.
+    ///
+    /// # Errors
+    /// If no flush has failed, or its loss is only known after a restart: then nothing was changed.
     pub async fn recover_pool(&self, name: &str) -> Result<()> {
         let p = &self.pools[self.pool_named(name)?];
         let recovered = p.handle.ask(|reply| Command::Recovered { reply }).await.map_err(|_| p.gone())?;
-        let what = || {
-            format!(
+        let refused = match recovered {
+            Recovered::Done => None,
+            Recovered::NothingFailed => Some(format!(
+                "pool `{name}`: no flush has failed: there is nothing to recover, and nothing was changed"
+            )),
+            Recovered::NeedsRestart => Some(format!(
                 "pool `{name}` has logs: what a failed flush lost of them is only known after a recovery from the device: \
                  restart the node"
-            )
+            )),
         };
-        if !recovered {
-            return Err(NodeError::Conflict(what()));
+        if let Some(what) = refused {
+            return Err(NodeError::Conflict(what));
         }
         // Believed again is not complete again: other replicas may have what was lost here.
         let pool = self.pool_named(name)?;

@@ -3,7 +3,7 @@
 use crate::config::{Config, ConfigErrors, Log, Tls};
 use crate::events::{Kind, Severity};
 use crate::http::{self, Control, LastProblems, Order, Orders, Token};
-use crate::node::{Node, NodeError};
+use crate::node::{Node, NodeError, Prepared};
 use crate::notify::Notify;
 use crate::reload::{self, Reloaded};
 use crate::seats::{Descriptors, Seats};
@@ -121,6 +121,8 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     clients.spawn(async move { homecomings.record_written_back_loop().await });
     clients.spawn(http::watch_problems(node.clone()));
     node.recovered(RECOVERY_TIME).await;
+    let unclean = http::unclean_note(&node.directory.read().expect("no panic while held"));
+    unclean.into_iter().for_each(|note| events.add(Kind::Node, Severity::Warning, None, note));
     ready(&node, &bound);
     let volumes = node.directory.read().expect("no panic while held").volumes.len();
     let serving = format!("serving; volumes: {volumes}, pools: {}", node.pools.len());
@@ -142,7 +144,8 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
                 let done;
                 (config, done) = reload(config).await;
                 let (severity, text) = match done {
-                    Ok(done) => (Severity::Info, done.text()),
+                    Ok(done) if done.failed.is_empty() => (Severity::Info, done.text()),
+                    Ok(done) => (Severity::Warning, done.text()),
                     Err(what) => (Severity::Error, format!("nothing was changed: {what}")),
                 };
                 events.add(Kind::Node, severity, None, format!("SIGHUP: configuration reloaded: {text}"));
@@ -154,6 +157,9 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
                     let _ = reply.send(done); // whoever asked may have gone
                 }
                 Order::Drain(reply) => {
+                    // Whoever reads the answer finds a node that is ending.
+                    node.begin_end(None);
+                    control.orders.end();
                     let _ = reply.send(config.control.drain.0.into());
                     break "drain".to_string();
                 }
@@ -164,6 +170,7 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
             }
         }
     };
+    node.begin_end(lost.clone());
     control.orders.end();
     events.add(Kind::Node, Severity::Info, None, format!("{reason}: stopping: finishing requests in flight"));
     clients.shutdown().await;
@@ -213,8 +220,12 @@ async fn apply_new(old: Config, host: &Host<'_>, node: &Node, service: &Service)
         let mut done = reload::differences(&old, &new, &node.unmade());
         let served = reload::served(old.clone(), new);
         let tls = acceptor(&served).map_err(|e| e.to_string())?;
-        done.failed = node.reconfigure(&served).await.map_err(|e| e.to_string())?;
+        let prepared = Prepared::of(&served).map_err(|e| e.to_string())?;
+        // From here on each change is carried out as far as it can be.
         *service.tls.write().expect("no panic while held") = tls;
+        done.failed = node.reconfigure(prepared).await;
+        let unmade = node.unmade();
+        done.changed.retain(|section| !unmade.contains(section));
         (host.log)(served.log);
         Ok((served, done))
     };

@@ -3,6 +3,7 @@
 use crate::client::{Client, Control, print_json};
 use crate::promise::{deadline, forecast, kept, promise, shares, tenants, volumes};
 use crate::table::{bytes, table};
+use crate::volume::state as volume_state;
 use anyhow::Result;
 use clap::Args;
 use plimsoll_node::http::api;
@@ -35,6 +36,7 @@ fn print(s: &api::Status) {
     };
     println!("plimsoll {}: {health}, up {} s", s.node.version, s.node.uptime_us / 1_000_000);
     s.node.problems.iter().for_each(|p| println!("  ! {p}"));
+    s.node.notes.iter().for_each(|note| println!("  note: {note}"));
     let pool = |p: &api::PoolStatus| {
         let free = p.free_bytes.map_or("-".to_string(), bytes);
         let oldest =
@@ -74,7 +76,7 @@ fn print(s: &api::Status) {
         vec![
             v.name.clone(),
             bytes(v.size_bytes),
-            v.state.clone(),
+            volume_state(v),
             v.tenant.clone(),
             v.traffic.done.to_string(),
             busy.to_string(),

@@ -7,6 +7,7 @@ use crate::promise;
 use crate::resync::{AnotherVolume, Resync};
 use crate::table::{bytes, micros, table};
 use anyhow::{Result, bail};
+use clap::error::ErrorKind;
 use clap::{Args, Subcommand};
 use hyper::Method;
 use plimsoll_base::OnBusy;
@@ -119,10 +120,10 @@ enum Command {
         /// Name.
         name: String,
         /// NBD address of this volume.
-        #[arg(long, value_name = "URI", required_unless_present = "trust")]
+        #[arg(long, value_name = "URI", requires = "from")]
         replica: Option<Address>,
         /// NBD address of a complete replica.
-        #[arg(long, value_name = "URI", required_unless_present = "trust")]
+        #[arg(long, value_name = "URI", requires = "replica")]
         from: Option<Address>,
         /// Declare the volume's present content to be complete; copies nothing.
         #[arg(long, conflicts_with_all = ["replica", "from", "discard"])]
@@ -193,7 +194,11 @@ impl Volume {
                 let wanted = VolumeChange { deadline_us: Some(deadline.micros()), busy, ..VolumeChange::default() };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
             }
-            Command::Resync { name, replica, from, trust: _, discard, control } => {
+            Command::Resync { name, replica, from, trust, discard, control } => {
+                if replica.is_none() && !trust {
+                    let what = "--replica and --from are missing; for a volume without replicas, check its data, then say --trust\n";
+                    clap::Error::raw(ErrorKind::MissingRequiredArgument, what).exit();
+                }
                 let resync = replica.zip(from).map(|(replica, from)| Resync { replica, from, discard });
                 show(&caught_up(&Client::new(&control)?, &name, resync)?, &control)
             }
@@ -274,6 +279,11 @@ fn path(name: &str) -> String {
     format!("/v1/volumes/{}", segment(name))
 }
 
+/// A volume's state, with the mark of one that may lack changes.
+pub fn state(v: &VolumeStatus) -> String {
+    if v.behind == "no" { v.state.clone() } else { format!("{} ({})", v.state, v.behind) }
+}
+
 fn list(control: &Control) -> Result<()> {
     let all: Vec<VolumeStatus> = Client::new(control)?.get("/v1/volumes")?;
     if control.json {
@@ -285,7 +295,7 @@ fn list(control: &Control) -> Result<()> {
         vec![
             v.name.clone(),
             size,
-            v.state.clone(),
+            state(v),
             v.tenant.clone(),
             v.pool.clone(),
             mode.into(),

@@ -173,7 +173,10 @@ fn volumes_and_tenants_live_and_are_kept() {
     described(&node, &doc, "DELETE", "/v1/tenants/t", tenant, None).error(409);
     described(&node, &doc, "DELETE", "/v1/tenants/none", tenant, None).error(404);
     described(&node, &doc, "POST", "/v1/pools/none/recover", "/v1/pools/{name}/recover", None).error(404);
-    assert_eq!(described(&node, &doc, "POST", "/v1/pools/main/recover", "/v1/pools/{name}/recover", None).code, 204);
+    // Nothing to recover: nothing is marked.
+    let refused = described(&node, &doc, "POST", "/v1/pools/main/recover", "/v1/pools/{name}/recover", None).error(409);
+    assert!(refused.contains("no flush has failed: there is nothing to recover"), "{refused}");
+    assert_eq!(node.call("GET", "/v1/volumes/a%20b", None).json()["behind"], "no");
 
     node.connect("a b").write(4096, &[7; 4096]).unwrap().unwrap();
     assert!(node.server.stop());
@@ -601,7 +604,6 @@ fn the_command_line_does_it_all() {
     assert_eq!(top["tenants"][0]["name"], "gold");
     assert!(top["tenants"][0]["iops"].is_number());
     assert!(ok(&["top", "--once"]).contains("OWN I/O"));
-    ok(&["pool", "recover", "main"]);
     ok(&["volume", "delete", "x y", "--yes"]);
     ok(&["tenant", "remove", "gold"]);
 
@@ -615,6 +617,8 @@ fn the_command_line_does_it_all() {
     fails(&["volume", "create", "n", "--pool", "main", "--size", "1 apple", "--tenant", "t"], 2, "is not a size");
     fails(&["tenant", "set", "t", "--class", "royal"], 2, "best-effort");
     fails(&["pool", "recover", "p"], 1, "there is no pool `p`");
+    fails(&["pool", "recover", "main"], 1, "pool `main`: no flush has failed: there is nothing to recover");
+    fails(&["volume", "resync", "n"], 2, "for a volume without replicas, check its data, then say --trust");
     fails(&["top", "--json"], 1, "top --once --json");
 
     let url = format!("http://{}", node.http);

@@ -95,13 +95,19 @@ fn cores_are_given_told_of_and_promised_only_once() {
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     let (_, alone) = said.split_once("requests alone take ").unwrap_or_else(|| panic!("{said}"));
     // Three times of what they take alone, which depends on the machine: enough for each request, and not for all of these tenants.
-    let (alone, _) = alone.split_once(" at that percentile").unwrap();
+    let (alone, _) = alone.split_once(" at p99.9, of ").unwrap();
     let (number, unit) = alone.split_at(alone.find(|c: char| c.is_ascii_alphabetic()).expect("a unit"));
     let within = format!("{}{unit}", (number.parse::<f64>().unwrap() * 3.0).ceil());
     let refused = set("greedy", &within, "65536");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("doesn't fit: it needs"), "{within}: {said}");
-    assert!(said.contains("there are 4:") && said.contains("missing; within"), "{said}");
+    assert!(said.contains("there are 4:") && said.contains("missing; --jobs-max "), "{said}");
+    // The number that it names does fit.
+    let (_, jobs) = said.split_once("--jobs-max ").unwrap();
+    let (jobs, _) = jobs.split_once(' ').unwrap();
+    let accepted = set("greedy", &within, jobs);
+    assert!(accepted.status.success(), "{}", String::from_utf8_lossy(&accepted.stderr));
+    server.cli(&["tenant", "remove", "greedy"]);
     let accepted = set("modest", "2s", "4");
     assert!(accepted.status.success(), "{}", String::from_utf8_lossy(&accepted.stderr));
     server.cli(&["tenant", "remove", "modest"]);
@@ -138,4 +144,37 @@ fn a_static_partition_and_mclock_go_by_what_tenants_are_allotted() {
             _ => assert!(took > 0.6, "{took} s"),
         }
     }
+}
+
+/// The steps of docs/guides/promises.md, "Choose an objective", on a modelled disk with a client that keeps two requests in flight.
+#[test]
+fn the_pages_steps_to_an_objective_work_on_a_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = r#"{ file = "p.img", size = "1GiB", model = "hdd-160g-7200" }"#;
+    let text = common::config(device, "512MiB").replace("[[tenant]]", "cores = 2\n[[tenant]]");
+    let server = Server::start(dir.path(), &text);
+    let mut c = Client::connect(&server.socket(), "vol").unwrap();
+    // Step 2: the percentile, alone.
+    let mut sent = 0;
+    let mut send = |c: &mut Client| {
+        c.send(Command::Read, CommandFlags::EMPTY, sent * 7919 % 130_000 * 4096, 4096, &[]).unwrap();
+        sent += 1;
+    };
+    (0..2).for_each(|_| send(&mut c));
+    (0..300).for_each(|_| {
+        c.receive().unwrap().1.unwrap();
+        send(&mut c);
+    });
+    let shown: Value = serde_json::from_str(&server.cli(&["tenant", "show", "t", "--json"])).unwrap();
+    let p99_us = shown["traffic"]["last_minute"]["p99_us"].as_u64().unwrap_or_else(|| panic!("{shown}"));
+    // Steps 1 and 3: the requests that it sends at once, and one and a half times that.
+    let objective = format!("99={}us", p99_us * 3 / 2);
+    let set = ["tenant", "set", "t", "--class", "latency-critical", "--objective", &objective];
+    let refused = server.cli_fails(&set);
+    assert!(refused.contains("--jobs-max ") && refused.contains(" would fit, or within "), "{refused}");
+    server.cli(&[&set[..], &["--jobs-max", "2"]].concat());
+    let shown = server.cli(&["tenant", "show", "t"]);
+    assert!(shown.contains("enforced  yes") && !shown.contains("doesn't fit"), "{shown}");
+    drop(c);
+    assert!(server.stop());
 }

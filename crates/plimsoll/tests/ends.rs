@@ -136,3 +136,70 @@ fn nobody_has_to_read_what_a_node_says() {
         assert!(!dir.path().join("nbd.sock").exists(), "{closed}: it ended in order");
     }
 }
+
+/// While one pool finishes its requests, the others that are done are no outage.
+#[test]
+fn an_orderly_end_is_no_outage() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path(), &everything());
+    // Scattered over the volume: the modelled disk has seconds to do.
+    let mut c = Client::connect(&server.socket(), "plain").unwrap();
+    for n in 0..800 {
+        c.send(Command::Read, CommandFlags::EMPTY, n * 7919 % 4000 * 4096, 4096, &[]).unwrap();
+    }
+    c.receive().unwrap().1.unwrap();
+    let reader = std::thread::spawn(move || while c.receive().is_ok() {});
+    server.signal(Signal::TERM);
+    let ask = |path: &str| {
+        use std::io::{Read, Write};
+        let mut http = UnixStream::connect(dir.path().join("control.sock")).ok()?;
+        write!(http, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        http.read_to_string(&mut answer).ok()?;
+        (!answer.is_empty()).then_some(answer)
+    };
+    let (mut told, mut measured) = (false, false);
+    while server.has_ended().is_none() {
+        let (Some(health), Some(status), Some(metrics)) = (ask("/healthz"), ask("/v1/status"), ask("/metrics")) else {
+            continue; // it has ended meanwhile
+        };
+        for said in [&health, &status] {
+            assert!(!said.contains("has ended"), "{said}");
+            told |= said.contains("the node is ending since 2") && said.contains(" requests in flight in pool `m`");
+        }
+        assert!(!health.contains("the node is ending") || health.starts_with("HTTP/1.1 503"), "{health}");
+        assert!(!metrics.contains("state=\"ended\"} 1"), "{metrics}");
+        measured |= metrics.contains("plimsoll_pool_state{pool=\"p\",state=\"ending\"} 1");
+    }
+    reader.join().unwrap();
+    assert!(told && measured, "{told} {measured}");
+    assert_eq!(server.has_ended().and_then(|status| status.code()), Some(0));
+}
+
+/// After a kill the start says which volumes may lack writes: in an event, which is logged, in `status` and in `volume list`. That is no
+/// outage. After an orderly end it says nothing.
+#[test]
+fn a_start_tells_of_an_end_that_was_not_orderly() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = config(r#"{ file = "p.img", size = "64MiB" }"#, "1MiB")
+        + "[[volume]]\nname = \"unused\"\npool = \"p\"\nsize = \"1MiB\"\ntenant = \"t\"\n";
+    let server = Server::start(dir.path(), &text);
+    Client::connect(&server.socket(), "vol").unwrap().write(0, &[1; 4096]).unwrap().unwrap();
+    server.kill();
+    let server = Server::start(dir.path(), &text);
+    let note = "writes that were acknowledged and not flushed may be lost on volumes vol: \
+                see \\\"After a restart that wasn't orderly\\\" in docs/guides/upgrade.md";
+    let events = server.control("GET", "/v1/events?kind=node").body;
+    assert!(events.contains(note) && events.contains("\"warning\""), "{events}");
+    let status = server.cli(&["status"]);
+    assert!(status.contains("healthy") && status.contains("  note: an end of the node wasn't orderly"), "{status}");
+    assert_eq!(server.control("GET", "/healthz").code, 200);
+    let list = server.cli(&["volume", "list"]);
+    assert!(list.contains("ready (unclean stop)") && list.matches("unclean").count() == 1, "{list}");
+    server.cli(&["volume", "resync", "vol", "--trust"]);
+    assert!(!server.cli(&["status"]).contains("note:"));
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &text);
+    assert!(!server.control("GET", "/v1/events?kind=node").body.contains("orderly"));
+    assert!(server.stop());
+}

@@ -23,7 +23,7 @@ pub struct TenantConfig {
     pub class: Spanned<String>,
     /// Objectives, for latency-critical: percentiles and their bounds.
     #[serde(default)]
-    pub objectives: Vec<ObjectiveConfig>,
+    pub objectives: Vec<Spanned<ObjectiveConfig>>,
     /// Share relative to others, 1 to 10000 [default: 100; 1000 if latency-critical].
     pub weight: Option<u32>,
     /// Number of slots, for fenced [default: 1].
@@ -148,7 +148,8 @@ pub struct Grant {
 impl TenantConfig {
     /// Its class, if what was written makes one.
     pub fn class(&self) -> Result<Class, String> {
-        let objectives: Vec<(f64, Span)> = self.objectives.iter().map(|o| (o.percentile, o.within.0)).collect();
+        let of = |o: &Spanned<ObjectiveConfig>| (o.get_ref().percentile, o.get_ref().within.0);
+        let objectives: Vec<(f64, Span)> = self.objectives.iter().map(of).collect();
         class_of(self.class.get_ref(), &objectives, self.weight, self.slots)
     }
 

@@ -111,8 +111,8 @@ pub enum Command {
     },
     /// Serve flushes again after a failed one: the operator has checked the loss.
     Recovered {
-        /// Answered when done; false if a layer can't without a restart.
-        reply: Reply<bool>,
+        /// Answered when done.
+        reply: Reply<Recovered>,
     },
     /// Inject faults into a volume's requests from now on, or (`None`) no more.
     Inject {
@@ -221,6 +221,17 @@ pub struct PoolSnapshot {
     pub counts: (u64, u64, u64),
     /// Faults that are injected now.
     pub injections: Vec<InjectView>,
+}
+
+/// Result of an order to serve flushes again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recovered {
+    /// They are served again.
+    Done,
+    /// No flush has failed: nothing was changed.
+    NothingFailed,
+    /// A layer can't tell the loss without a restart.
+    NeedsRestart,
 }
 
 /// The sending side of a pool's commands.

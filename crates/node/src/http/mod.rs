@@ -27,6 +27,7 @@ mod traces;
 pub use events::watch_problems;
 pub use listen::{serve_tcp, serve_unix};
 pub use orders::{Order, Orders};
+pub use problems::unclean_note;
 pub use token::Token;
 
 use crate::node::Node;

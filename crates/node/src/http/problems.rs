@@ -3,6 +3,7 @@
 //! | problem | when | `/healthz` |
 //! |---|---|---|
 //! | a pool doesn't serve as it should | failed, recovering, degraded, a failed flush | 503 |
+//! | the node is ending | from SIGTERM or `plimsoll drain` on; pools that are done are no problem of their own | 503 |
 //! | a cache's device failed | as long as the pool is served without its cache; volumes with dirty extents make the pool degraded, too | 200 |
 //! | a promise is broken | an objective in the last minute, see [`are_too_many`] | 200 |
 //! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile or the pool's `miss_percent` leaves, see [`are_too_many`] | 200 |
@@ -20,9 +21,10 @@ use crate::directory::{Directory, Tenant};
 use crate::engine::PoolSnapshot;
 use crate::engine::recent::{Counts, Tally, Within};
 use crate::events::{unix_us, utc};
-use crate::node::{Node, RunningPool};
+use crate::node::{Ending, Node, RunningPool};
 use crate::parts::PoolView;
 use crate::parts::cache::{self, FailingVolume};
+use crate::replica::Behind;
 use crate::view::{ExportPromise, FAILED_MINUTES};
 use plimsoll_base::{IoError, Objective, Span, TenantId, VolumeKey};
 use plimsoll_stack::LayerState;
@@ -52,10 +54,11 @@ pub struct Problem {
 
 /// All problems, outages first.
 pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Problem> {
-    let mut all = Vec::new();
+    let mut all: Vec<Problem> = node.ending().map(|e| ending(e, node, views)).into_iter().collect();
     for (p, view) in node.pools.iter().zip(views) {
         let text = match &p.failed {
             Some(why) => Some(format!("{why}: repair it, then restart the node")),
+            None if view.is_none() && node.is_done(p) => None,
             None => outage(&p.name, view.as_ref().map(|v| &v.pool)),
         };
         let key = format!("pool `{}`", p.name);
@@ -82,6 +85,39 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
     rest.extend(injected.iter().map(|i| (format!("volume `{}`: injected faults", i.volume), inject::problem(i))));
     all.extend(rest.into_iter().map(|(key, text)| Problem { key, text, is_outage: false }));
     all
+}
+
+/// The end of the node, with the requests that it waits for.
+fn ending(e: &Ending, node: &Node, views: &Views) -> Problem {
+    let of = |(p, view): (&RunningPool, &Option<PoolView>)| match view.as_ref().map(|v| v.pool.inflight) {
+        Some(0) | None => None,
+        Some(n) => Some(format!("{n} requests in flight in pool `{}`", p.name)),
+    };
+    let inside: Vec<String> = node.pools.iter().zip(views).filter_map(of).collect();
+    let doing = if inside.is_empty() { "data are flushed".into() } else { inside.join(", ") };
+    let since = utc(e.since_unix_us);
+    let text = format!("the node is ending since {since}: {doing}; it ends by itself, within `control.drain`");
+    Problem { key: "the node".into(), text, is_outage: true }
+}
+
+/// Volumes that are named in the note on ends that weren't orderly.
+const NAMED_MOST: usize = 8;
+
+/// Note on the volumes that may lack writes since an end of the node that wasn't orderly, if there are such. It is no problem: the node
+/// serves them, and cannot know whether something is missing.
+pub fn unclean_note(directory: &Directory) -> Option<String> {
+    let marked = directory.volumes.values().filter(|v| v.replica.behind() == Behind::Unclean);
+    let names: Vec<&str> = marked.map(|v| v.name.as_str()).collect();
+    let mut named = names[..names.len().min(NAMED_MOST)].join(", ");
+    if names.len() > NAMED_MOST {
+        named.push_str(", …");
+    }
+    (!names.is_empty()).then(|| {
+        format!(
+            "an end of the node wasn't orderly, or a pool's metadata were restored: writes that were acknowledged and not flushed may be \
+             lost on volumes {named}: see \"After a restart that wasn't orderly\" in docs/guides/upgrade.md"
+        )
+    })
 }
 
 /// Returns the reason for which a pool doesn't serve.

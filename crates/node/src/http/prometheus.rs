@@ -2,7 +2,7 @@
 
 use super::Control;
 use super::problems::problems;
-use super::status::{Views, objectives, pool_state, sum_of_tenant, volume_promise};
+use super::status::{Views, objectives, state_of, sum_of_tenant, volume_promise};
 use crate::directory::{Directory, VolumeState};
 use crate::engine::metrics::OP_NAMES;
 use crate::node::RunningPool;
@@ -20,7 +20,7 @@ const LAST_MINUTE: &str = "The same by percentile, over the last whole minute or
 const PERCENTILES: [(f64, &str); 4] = [(50.0, "50"), (90.0, "90"), (99.0, "99"), (99.9, "99.9")];
 const WINDOWS: [&str; 3] = ["minute", "hour", "day"];
 
-const POOL_STATES: [&str; 5] = ["recovering", "ready", "degraded", "failed", "ended"];
+const POOL_STATES: [&str; 6] = ["recovering", "ready", "degraded", "failed", "ending", "ended"];
 const VOLUME_STATES: [VolumeState; 4] =
     [VolumeState::Recovering, VolumeState::Ready, VolumeState::Degraded, VolumeState::Failed];
 const BEHIND: [Behind; 3] = [Behind::Unclean, Behind::WriterLost, Behind::Resync];
@@ -64,7 +64,7 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
     page.family("plimsoll_pool_state", "gauge", "1 for the state the pool is in, 0 for the others.");
     for (p, view) in named() {
         for state in POOL_STATES {
-            let is = pool_state(p.failed.is_none(), view.as_ref().map(|v| &v.pool)) == state;
+            let is = state_of(&control.node, p, view.as_ref().map(|v| &v.pool)) == state;
             page.sample("plimsoll_pool_state", &[("pool", &p.name), ("state", state)], u8::from(is));
         }
     }

@@ -5,7 +5,7 @@ use super::api::{
     PartStatus, Permits, PoolPromises, PoolStatus, PromiseStatus, PromisedReads, Shares, Status, TenantStatus, Traffic,
     VolumeStatus, Waits, WithinBound,
 };
-use super::problems::problems;
+use super::problems::{problems, unclean_note};
 use super::{Control, inject};
 use crate::directory::{Directory, Tenant, Volume};
 use crate::engine::lateness::Deviations;
@@ -13,7 +13,7 @@ use crate::engine::metrics::OP_NAMES;
 use crate::engine::recent::{Counts, Tally, Within};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{DeadlineFrom, PoolSnapshot};
-use crate::node::Node;
+use crate::node::{Node, RunningPool};
 use crate::parts::PoolView;
 use crate::parts::cores::{Cores, shortage};
 use crate::parts::scheduler::Scheduler;
@@ -40,6 +40,7 @@ pub fn status(control: &Control, views: &Views) -> Status {
             ending: control.orders.is_ending(),
             healthy: problems.is_empty(),
             problems,
+            notes: unclean_note(&directory).into_iter().collect(),
             listens: Listens {
                 nbd_unix: shown(&bound.nbd_unix),
                 nbd_tcp: bound.nbd_tcp.map(|a| a.to_string()),
@@ -60,8 +61,17 @@ pub fn status(control: &Control, views: &Views) -> Status {
     }
 }
 
-/// The word for the state of a pool that could be opened, or not.
-pub fn pool_state(opened: bool, pool: Option<&PoolSnapshot>) -> &'static str {
+/// The word for a pool's state.
+pub fn state_of(node: &Node, p: &RunningPool, pool: Option<&PoolSnapshot>) -> &'static str {
+    match pool_state(p.failed.is_none(), pool) {
+        "ready" if node.ending().is_some() => "ending",
+        "ended" if node.is_done(p) => "ending",
+        state => state,
+    }
+}
+
+/// The word for the state of a pool that could be opened, or not, in a node that isn't ending.
+fn pool_state(opened: bool, pool: Option<&PoolSnapshot>) -> &'static str {
     match pool.map(|p| (p.state, p.flush_failed)) {
         None if !opened => "failed",
         None => "ended",
@@ -81,7 +91,7 @@ fn pool(node: &Node, directory: &Directory, n: usize, view: Option<&PoolView>) -
         name: p.name.clone(),
         device: p.device.clone(),
         device_uuid: p.device_uuid.map(|u| u.to_string()),
-        state: pool_state(p.failed.is_none(), s).to_string(),
+        state: state_of(node, p, s).to_string(),
         flush_failed: s.is_some_and(|s| s.flush_failed),
         free_bytes: node.free_bytes(n),
         deleting: node.deleting(n),

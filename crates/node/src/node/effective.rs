@@ -168,9 +168,9 @@ fn put_tenant(section: &mut TenantConfig, tenant: &Tenant, promise: &Promise) {
         (section.objectives, section.weight, section.slots) = (Vec::new(), None, None);
         match &tenant.class {
             Class::LatencyCritical { objectives, weight } => {
-                let objective = |o: &plimsoll_base::Objective| ObjectiveConfig {
-                    percentile: f64::from(o.percentile_bp) / 100.0,
-                    within: SpanText(o.bound),
+                let objective = |o: &plimsoll_base::Objective| {
+                    let (percentile, within) = (f64::from(o.percentile_bp) / 100.0, SpanText(o.bound));
+                    Spanned::new(0..0, ObjectiveConfig { percentile, within })
                 };
                 section.objectives = objectives.iter().map(objective).collect();
                 section.weight = Some(*weight);

@@ -33,6 +33,11 @@ impl NodeError {
         self.say(|what| if what.contains(subject) { what } else { format!("{subject}: {what}") })
     }
 
+    /// The same, with the place in the configuration and the key with its value before it.
+    pub(super) fn at(self, place: &str, key: &str) -> NodeError {
+        self.say(|what| format!("{place}: {key}: {what}"))
+    }
+
     /// The same, of a change of several keys: which of them were changed before, and which were being changed. A failure leaves open how far
     /// the latter came, a refusal doesn't.
     pub(super) fn after(self, done: &[&str], under_way: &[&str]) -> NodeError {

@@ -3,40 +3,73 @@
 
 use super::{Node, NodeError, Result};
 use crate::engine::PermitLimits;
+use crate::predict::Particulars;
 use plimsoll_base::Class;
 use plimsoll_cores::Cores;
+use plimsoll_cores::admission::Fit;
+
+/// A pool whose cores can't keep a promise.
+pub(super) struct Unfit {
+    /// Cores and times that the answer rests on.
+    pub fit: Fit,
+    /// Refusal in words.
+    pub error: NodeError,
+}
 
 impl Node {
     /// Refuses a promise that cores couldn't keep beside those given already.
     pub(super) async fn must_fit(&self, name: &str, class: &Class, permits: PermitLimits) -> Result<()> {
+        let particulars = &self.configured().particulars;
+        self.unfit(particulars, name, class, permits).await.map_or(Ok(()), |unfit| Err(unfit.error))
+    }
+
+    /// The first pool whose cores couldn't keep a promise beside those given already.
+    pub(super) async fn unfit(
+        &self,
+        particulars: &Particulars,
+        name: &str,
+        class: &Class,
+        permits: PermitLimits,
+    ) -> Option<Unfit> {
         let used = self.directory_ref(|d| d.pools_of(name));
         for pool in (0..self.pools.len()).filter(|pool| used.is_empty() || used.contains(pool)) {
-            self.ask_fit(pool, name, class, permits).await?;
+            let unfit = self.ask_fit(particulars, pool, name, class, permits).await;
+            if unfit.is_some() {
+                return unfit;
+            }
         }
-        Ok(())
+        None
     }
 
     /// Refuses a tenant's first volume in a pool whose cores couldn't keep what it was promised.
     pub(super) async fn must_fit_in(&self, pool: usize, name: &str) -> Result<()> {
         let tenant = self.directory_ref(|d| d.tenants.get(name).filter(|_| !d.pools_of(name).contains(&pool)).cloned());
         match tenant {
-            Some(t) => self.ask_fit(pool, name, &t.class, t.permits).await,
+            Some(t) => {
+                let particulars = &self.configured().particulars;
+                let unfit = self.ask_fit(particulars, pool, name, &t.class, t.permits).await;
+                unfit.map_or(Ok(()), |unfit| Err(unfit.error))
+            }
             None => Ok(()),
         }
     }
 
-    async fn ask_fit(&self, pool: usize, name: &str, class: &Class, permits: PermitLimits) -> Result<()> {
-        let terms = self.configured().particulars.terms(name, class, permits.jobs_max);
+    async fn ask_fit(
+        &self,
+        particulars: &Particulars,
+        pool: usize,
+        name: &str,
+        class: &Class,
+        permits: PermitLimits,
+    ) -> Option<Unfit> {
+        let terms = particulars.terms(name, class, permits.jobs_max);
         let except = self.directory_ref(|d| d.tenants.get(name).map(|t| t.id));
         let p = &self.pools[pool];
         // A pool that has ended keeps no promise anyway.
         let fit =
             p.handle.look(move |stack, _| Some(stack.layer::<Cores>()?.fit(&terms, except))).await.unwrap_or(None);
-        match fit.filter(|fit| !fit.is_accepted()) {
-            Some(fit) => {
-                Err(NodeError::Conflict(format!("the objective of tenant `{name}` in pool `{}` {fit}", p.name)))
-            }
-            None => Ok(()),
-        }
+        let fit = fit.filter(|fit| !fit.is_accepted())?;
+        let error = NodeError::Conflict(format!("the objective of tenant `{name}` in pool `{}` {fit}", p.name));
+        Some(Unfit { fit, error })
     }
 }

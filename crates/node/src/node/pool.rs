@@ -18,6 +18,7 @@ use plimsoll_store::{Backup, NewVolume, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock};
 
 /// Minutes at a full load, days at a light one.
@@ -57,6 +58,8 @@ pub struct RunningPool {
     /// Space of a pool without a store.
     volatile: Mutex<VolatileSpace>,
     thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
+    /// The thread has ended with an error.
+    has_failed: Arc<AtomicBool>,
     /// Keeps the device locked against another node as long as the pool is there.
     lock: Option<Held>,
 }
@@ -157,7 +160,8 @@ impl RunningPool {
             (None, _, Some(caching)) => caching(report),
             _ => {}
         });
-        let thread_name = name.clone();
+        let (thread_name, has_failed) = (name.clone(), Arc::<AtomicBool>::default());
+        let fails = has_failed.clone();
         let thread = std::thread::Builder::new()
             .name(format!("pool-{name}"))
             .spawn(move || {
@@ -166,6 +170,7 @@ impl RunningPool {
                 match &ended {
                     Ok(()) => tracing::info!(pool = thread_name, "ended"),
                     Err(error) => {
+                        fails.store(true, Relaxed);
                         tracing::error!(pool = thread_name, %error, "failed: its volumes are no longer served")
                     }
                 }
@@ -187,6 +192,7 @@ impl RunningPool {
             rotational: opened.rotational,
             volatile: Mutex::new(VolatileSpace::new(volatile_bytes)),
             thread: Mutex::new(Some(thread)),
+            has_failed,
             lock: opened.lock,
         })
     }
@@ -210,8 +216,14 @@ impl RunningPool {
             configured: BTreeMap::new(),
             volatile: Mutex::default(),
             thread: Mutex::new(None),
+            has_failed: Arc::default(),
             lock: None,
         })
+    }
+
+    /// True if the pool's thread has ended with an error.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Relaxed)
     }
 
     pub(super) fn gone(&self) -> NodeError {

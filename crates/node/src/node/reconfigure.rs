@@ -1,31 +1,53 @@
 //! A changed configuration, applied while the node serves.
 
+use super::fit::Unfit;
 use super::{Configured, Node, NodeError, Result, permits_of};
-use crate::config::{Config, TenantConfig, VolumeConfig};
+use crate::config::{Config, ObjectiveConfig, TenantConfig, VolumeConfig};
 use crate::directory::Directory;
 use crate::reload::{tenant_section, volume_section};
+use crate::secrets::AllSecrets;
+use plimsoll_base::Objective;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-impl Node {
-    /// Applies what a changed configuration says of grants, tenants and volumes; [`crate::reload`] says which of their keys. Returns the
-    /// changes that could not be carried out: the others were. The next reload tries those again, whether or not the file is another one.
+/// A changed configuration whose secrets and other files could be read.
+pub struct Prepared {
+    secrets: AllSecrets,
+    new: Configured,
+}
+
+impl Prepared {
+    /// Reads the files that a configuration names.
     ///
     /// # Errors
-    /// If secrets can't be read, or tenants have no room: then nothing was changed.
-    pub async fn reconfigure(&self, config: &Config) -> Result<Vec<String>> {
-        let changing = self.changing.lock().await;
+    /// If secrets or baselines can't be read.
+    pub fn of(config: &Config) -> Result<Prepared> {
         let secrets = crate::secrets::load(&config.nvme_host).map_err(NodeError::Refused)?;
-        let new = Arc::new(Configured::of(config).map_err(NodeError::Refused)?);
-        let was = std::mem::replace(&mut *self.configured.write().expect("no panic while held"), new.clone());
-        if let Err(e) = self.check_tenants(config).await {
-            *self.configured.write().expect("no panic while held") = was;
-            return Err(e);
-        }
-        // From here on each change is carried out as far as it can be.
+        Ok(Prepared { secrets, new: Configured::of(config).map_err(NodeError::Refused)? })
+    }
+}
+
+impl Node {
+    /// Applies what a changed configuration says of grants, tenants and volumes; [`crate::reload`] says which of their keys. Grants and
+    /// secrets come first: nothing may delay what was taken away. Returns the changes that could not be carried out: the others were. The
+    /// next reload tries those again, whether or not the file is another one.
+    pub async fn reconfigure(&self, Prepared { secrets, new }: Prepared) -> Vec<String> {
         self.directory_mut(|d| {
-            d.grants = config.grant.clone();
+            d.grants = new.config.grant.clone();
             d.secrets = secrets;
+        });
+        let changing = self.changing.lock().await;
+        let was = self.configured();
+        let mut unmade = Unmade::default();
+        let stored = self.stored_tenants();
+        let is_live = |name: &str| stored.iter().any(|s| s.name == name);
+        // A live change takes precedence, so the file's value is served by nobody and isn't judged.
+        let to_apply = new.config.tenant.iter().filter(|t| !is_live(t.name.get_ref()));
+        let refused = self.refused_tenants(to_apply, &new, &mut unmade).await;
+        let new = Arc::new(keeping(new, &was, &refused));
+        *self.configured.write().expect("no panic while held") = new.clone();
+        let config = &new.config;
+        self.directory_mut(|d| {
             // Promises of volumes and tenants that the configuration doesn't name are live ones.
             for (name, promise) in &new.promised.tenants {
                 d.promises.tenants.insert(name.clone(), *promise);
@@ -38,9 +60,8 @@ impl Node {
             }
         });
         let again = self.unmade();
-        let mut unmade = Unmade::default();
-        let stored = self.stored_tenants();
-        for t in config.tenant.iter().filter(|t| !stored.iter().any(|s| s.name == *t.name.get_ref())) {
+        let is_applied = |t: &&TenantConfig| !is_live(t.name.get_ref()) && !refused.contains(t.name.get_ref());
+        for t in config.tenant.iter().filter(is_applied) {
             unmade.note(tenant_section(t.name.get_ref()), self.apply_configured(t).await);
         }
         for record in &stored {
@@ -71,7 +92,7 @@ impl Node {
             }
         }
         *self.unmade.lock().expect("no panic while held") = unmade.sections;
-        Ok(unmade.why)
+        unmade.why
     }
 
     /// The sections of the configuration that the last reload couldn't carry out.
@@ -89,6 +110,10 @@ impl Node {
     /// Refuses to give a volume to a tenant whose objective doesn't fit into its pool, as a volume that is created for it would be. A start
     /// doesn't ask: it serves what it can.
     async fn owner_must_fit(&self, v: &VolumeConfig) -> Result<()> {
+        let tenant = v.tenant.get_ref();
+        if !self.directory_ref(|d| d.tenants.contains_key(tenant)) {
+            return Err(NodeError::NotFound(format!("there is no tenant `{tenant}`: see its own section's failure")));
+        }
         let found = self.directory_ref(|d| d.volumes.get(v.name.get_ref()).cloned());
         match found.filter(|found| found.tenant != *v.tenant.get_ref()) {
             Some(found) => self.must_fit_in(found.pool, v.tenant.get_ref()).await,
@@ -101,19 +126,65 @@ impl Node {
         self.pools.iter().any(|p| p.name == *v.pool.get_ref() && p.failed.is_none())
     }
 
-    async fn check_tenants(&self, config: &Config) -> Result<()> {
-        for t in &config.tenant {
-            let (name, class, permits) = (t.name.get_ref(), t.class().map_err(NodeError::Refused)?, permits_of(t));
-            // A promise that stands isn't in another change's way, though requests may have turned out to take longer than it has room for.
-            let stands = |d: &Directory| d.tenants.get(name).is_some_and(|t| t.class == class && t.permits == permits);
-            if self.directory_ref(stands) {
-                continue;
+    /// Judges tenants' sections: notes those that can't be applied, and returns the tenants' names.
+    async fn refused_tenants<'a>(
+        &self,
+        tenants: impl Iterator<Item = &'a TenantConfig>,
+        new: &Configured,
+        unmade: &mut Unmade,
+    ) -> BTreeSet<String> {
+        let mut refused = BTreeSet::new();
+        for t in tenants {
+            let name = t.name.get_ref();
+            if let Err(e) = self.check_tenant(t, new).await {
+                unmade.note(tenant_section(name), Err(e));
+                refused.insert(name.clone());
             }
-            self.must_fit(name, &class, permits).await?;
-            self.check_class(name, &class)?;
         }
-        Ok(())
+        refused
     }
+
+    /// The error has the file, the line, the key and its value.
+    async fn check_tenant(&self, t: &TenantConfig, new: &Configured) -> Result<()> {
+        let of_class = |e: NodeError| {
+            let key = format!("class = \"{}\"", t.class.get_ref());
+            e.at(&new.config.source.place(t.class.span().start), &key)
+        };
+        let (name, permits) = (t.name.get_ref(), permits_of(t));
+        let class = t.class().map_err(|what| of_class(NodeError::Refused(what)))?;
+        // A promise that stands isn't in another change's way, though requests may have turned out to take longer than it has room for.
+        let stands = |d: &Directory| d.tenants.get(name).is_some_and(|t| t.class == class && t.permits == permits);
+        if self.directory_ref(stands) {
+            return Ok(());
+        }
+        if let Some(Unfit { fit, error }) = self.unfit(&new.particulars, name, &class, permits).await {
+            let hardest = fit.objective.and_then(|o| t.objectives.iter().find(|c| is_of(c.get_ref(), &o)));
+            let (at, key) = hardest.map_or((t.name.span().start, "objectives".into()), |o| {
+                (o.span().start, format!("objectives: p{} within {}", o.get_ref().percentile, o.get_ref().within.0))
+            });
+            return Err(error.at(&new.config.source.place(at), &format!("{key}, jobs_max = {}", permits.jobs_max)));
+        }
+        self.check_class(name, &class).map_err(of_class)
+    }
+}
+
+/// True if an objective is the one that was written so.
+fn is_of(written: &ObjectiveConfig, o: &Objective) -> bool {
+    let bp = written.percentile * 100.0;
+    written.within.0 == o.bound && (bp - f64::from(o.percentile_bp)).abs() < 0.5
+}
+
+/// A configuration in which refused tenants keep the sections that they had; a new one has none.
+fn keeping(new: Configured, was: &Configured, refused: &BTreeSet<String>) -> Configured {
+    if refused.is_empty() {
+        return new;
+    }
+    let had = |t: TenantConfig| match refused.contains(t.name.get_ref()) {
+        true => was.config.tenant.iter().find(|o| o.name == t.name).cloned(),
+        false => Some(t),
+    };
+    let tenant = new.config.tenant.into_iter().filter_map(had).collect();
+    Configured::with(&Config { tenant, ..new.config }, new.baselines)
 }
 
 /// Sections that could not be carried out, and why.
@@ -202,7 +273,7 @@ mod tests {
         let new =
             parse(&new.replace("size = \"1MiB\"\n        tenant = \"b\"", "size = \"2MiB\"\n        tenant = \"b\""));
         for round in 0..2 {
-            let failed = node.reconfigure(&new).await.unwrap();
+            let failed = node.reconfigure(Prepared::of(&new).unwrap()).await;
             assert!(failed.len() == 1 && failed[0].contains("volume `v`"), "{round}: {failed:?}");
             assert_eq!(node.unmade(), ["volume `v`".to_string()].into(), "{round}");
             let (grants, grown) = node.directory_ref(|d| (d.grants.len(), d.volumes["w"].size_bytes));

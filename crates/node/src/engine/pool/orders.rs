@@ -1,7 +1,7 @@
 //! Orders of the node to a pool, and what goes with its volumes, tenants and slow clients.
 
 use super::Pool;
-use crate::engine::command::{ClientFilter, Command};
+use crate::engine::command::{ClientFilter, Command, Recovered};
 use crate::engine::deletions::Step;
 use crate::engine::exports::account_of;
 use plimsoll_base::{TenantId, VolumeKey};
@@ -82,7 +82,12 @@ impl Pool {
                 let _ = reply.send(self.traces.newest_first());
             }
             Command::Recovered { reply } => {
-                let recovered = self.stack.recovered(self.now);
+                let has_failed = self.stack.layer::<Front>().is_some_and(Front::flush_failed);
+                let recovered = match has_failed {
+                    false => Recovered::NothingFailed,
+                    true if self.stack.recovered(self.now) => Recovered::Done,
+                    true => Recovered::NeedsRestart,
+                };
                 self.tell_health();
                 let _ = reply.send(recovered);
             }

@@ -64,6 +64,9 @@ pub struct NodeStatus {
     pub healthy: bool,
     /// As of `/healthz`.
     pub problems: Vec<String>,
+    /// Facts that somebody should look at, of a node that serves: an end that wasn't orderly.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// Address to listen on.
     pub listens: Listens,
     /// Pauses of the host, if a pool's device is modelled in real time.

@@ -13,7 +13,7 @@ pub struct PoolStatus {
     pub device: String,
     /// UUID of its device, for `device.uuid` in the configuration; absent for a null device.
     pub device_uuid: Option<String>,
-    /// `recovering`, `ready`, `degraded`, `failed`, or `ended` if its thread is gone.
+    /// `recovering`, `ready`, `degraded`, `failed`, `ending` while the node ends, or `ended` if its thread is gone.
     pub state: String,
     /// True if a flush has failed. Then every flush fails until `POST /v1/pools/{name}/recover`.
     pub flush_failed: bool,
