@@ -152,6 +152,8 @@ impl ExportMetrics {
                 self.busy_revoked += 1;
                 self.recent.count(now, |c| c.refused += 1);
             }
+            // Its client has withdrawn it, or is gone.
+            Outcome::Failed(IoError::Cancelled) => {}
             Outcome::Failed(why) => {
                 op.failed += 1;
                 if is_below(why) {
@@ -287,6 +289,7 @@ impl Windows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_base::{Data, Io, VolumeKey};
 
     #[test]
     fn windows_turn_by_the_period() {
@@ -304,6 +307,18 @@ mod tests {
         assert_eq!(tails(&w), [1, 2, 0, 0]);
         w.turn(at(200 + 60 * 60));
         assert_eq!(w.tails().max(), Some(Span::ZERO), "an hour later");
+    }
+
+    /// A client that is gone, or no longer wants an answer, isn't a failure: alerts go by their number.
+    #[test]
+    fn a_withdrawn_request_has_not_failed() {
+        let mut m = ExportMetrics::default();
+        let head = IoHead::new(Op::Read, VolumeKey { id: 1, generation: 1 }, Default::default(), 0, 512, Time::ZERO);
+        for (why, failed) in [(IoError::Cancelled, 0), (IoError::Device, 1)] {
+            let io = Io::new(head, Data::Absent);
+            m.ended(Time::ZERO, &Completion { io, outcome: Outcome::Failed(why), dispatched_at: Time::NEVER });
+            assert_eq!(m.ops[op_index(Op::Read)].failed, failed);
+        }
     }
 
     /// A day has the percentile of the worst minute of each ten, at the minute's place, however late it is asked.
