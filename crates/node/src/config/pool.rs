@@ -41,9 +41,9 @@ pub struct PoolConfig {
     pub core_depth: Option<u32>,
     /// Policy of the cores: `qwin` (the default), `qwin-window`, `share-everything`, `partial-sharing`, `two-priorities`, `cake`, `shenango`, `static` or `mclock`.
     pub core_policy: Option<Spanned<String>>,
-    /// For `qwin` and `qwin-window`: least and greatest slack of objectives [default: 300us and 1ms].
+    /// For `qwin` and `qwin-window`: least and greatest slack of objectives [default: 300us and 1ms]. Can be changed live.
     pub core_slack: Option<[SpanText; 2]>,
-    /// For `qwin` and `qwin-window`: windows between two adjustments of the slack [default: 2000].
+    /// For `qwin` and `qwin-window`: windows between two adjustments of the slack [default: 2000]. Can be changed live.
     pub core_poll_windows: Option<u64>,
     /// Limit best effort's changes in flight while requests with an objective are late; for `qwin` and `qwin-window`, by
     /// default true.
@@ -104,7 +104,7 @@ pub struct LogsConfig {
     pub log: Option<ByteSize>,
     /// Most extents in the table of logged data. Part of the device's format.
     pub extents: Option<u32>,
-    /// Largest write that is logged.
+    /// Largest write that is logged. Can be changed live.
     pub logged_write: Option<ByteSize>,
     /// Daily window in which all logged data are checkpointed, UTC: `01:00-05:00` [default: none].
     pub off_hours: Option<String>,
@@ -194,7 +194,7 @@ pub struct CacheConfig {
     /// Scope of deduplication: `tenant`, `pool` or `off`.
     #[serde(default = "default_dedup")]
     pub dedup: CacheDedup,
-    /// Fingerprints kept in memory, in percent of the extents that fit uncompressed.
+    /// Fingerprints kept in memory, in percent of the extents that fit uncompressed. Can be changed live.
     #[serde(default = "default_fingerprints")]
     pub fingerprints_percent: u32,
     /// `shared`, or `pervolume`: each volume has its own part, of `cache_size` of `[[volume]]`.
