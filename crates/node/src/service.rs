@@ -4,8 +4,9 @@ mod nvme;
 
 use crate::crowd::{Crowd, PeerKey, Pulse, Standing};
 use crate::directory::{Directory, Identity};
-use crate::engine::{Command, PoolHandle, Wire};
+use crate::engine::{Command, Wire};
 use crate::events::{Events, Kind, Severity};
+use crate::node::Pools;
 use crate::replica::ReplicaUse;
 use crate::seats::{Seat, Seats};
 use nvme::Controllers;
@@ -39,7 +40,7 @@ pub struct Service {
     /// Volumes, tenants, grants.
     pub directory: Arc<RwLock<Directory>>,
     /// The pools, by number.
-    pub pools: Vec<PoolHandle>,
+    pub pools: Arc<Pools>,
     /// The event log.
     pub events: Arc<Events>,
     /// TLS for TCP clients, and whether it's required. A reload replaces it.
@@ -321,7 +322,7 @@ impl Service {
         let seat = Some(ours.clone());
         let gone = |_| refused(Refusal::new(RefusalReason::ShuttingDown, "the pool has ended"));
         let (replica, used_as) = (params.replica.clone(), params.used_as);
-        self.pools[pool].send(Command::Attach { fd, params, early, seat }).map_err(|e| {
+        self.pools.get(pool).handle.send(Command::Attach { fd, params, early, seat }).map_err(|e| {
             if used_as == Some(ReplicaUse::Write) {
                 replica.lost(); // it may have been told that the export is open, and write elsewhere
             }

@@ -9,6 +9,7 @@
 //! | a request is stuck | in flight for longer than [`STUCK`] | 200 |
 //! | requests fail | at the device or for lack of space, in the last [`FAILED_MINUTES`] | 200 |
 //! | write-back fails | as long as extents of a volume can't be written to the pool's device | 200 |
+//! | a pool's removal hangs | removed more than [`LEAVING`] ago, and its device isn't closed | 200 |
 //! | faults are injected | as long as they are | 200 |
 //!
 //! A node that breaks a promise still serves. So a load balancer that takes nodes out of service by the status of `/healthz` doesn't
@@ -26,6 +27,7 @@ use crate::parts::cache::{self, FailingVolume};
 use crate::view::{ExportPromise, FAILED_MINUTES};
 use plimsoll_base::{IoError, Objective, Span, TenantId, VolumeKey};
 use plimsoll_stack::LayerState;
+use std::time::Duration;
 
 /// Requests in the last minute below which chance may decide: then [`FEW_TIMES`] times the allowed number must be late.
 const REQUESTS_LEAST: u64 = 100;
@@ -36,6 +38,8 @@ const FEW_LATE_LEAST: u64 = 3;
 const FEW_TIMES: u64 = 10;
 /// Accepted reads that may miss their deadlines, in thousandths.
 const MISSED_PERMILLE: u64 = 10;
+/// A pool that was removed longer ago has a device that doesn't answer.
+const LEAVING: Duration = Duration::from_secs(30);
 /// A request that has been inside for longer is stuck.
 const STUCK: Span = Span::from_secs(30);
 
@@ -53,10 +57,10 @@ pub struct Problem {
 /// All problems, outages first.
 pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Problem> {
     let mut all = Vec::new();
-    for (p, view) in node.pools.iter().zip(views) {
+    for (_, p, view) in node.pools.with(views) {
         let text = match &p.failed {
-            Some(why) => Some(format!("{why}: repair it, then restart the node")),
-            None => outage(&p.name, view.as_ref().map(|v| &v.pool)),
+            Some(why) => Some(format!("{why}: repair it, then `plimsoll reload`")),
+            None => outage(&p.name, view.map(|v| &v.pool)),
         };
         let key = format!("pool `{}`", p.name);
         all.extend(text.map(|text| Problem { key, text, is_outage: true }));
@@ -66,20 +70,30 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
         let without = || pools_without_cores(node, directory, name, views);
         rest.extend(broken_objectives(name, t, views, without));
     }
-    for (pool, view) in views.iter().enumerate() {
+    for (pool, p, view) in node.pools.with(views) {
         let Some(view) = view else { continue };
         for e in &view.pool.promises {
             let volume = directory.volume_name(pool, e.key);
             rest.extend(missed_deadlines(&volume, pool, e, directory, node));
-            rest.extend(failures(&volume, &node.pools[pool].name, e));
+            rest.extend(failures(&volume, &p.name, e));
         }
-        rest.extend(cache(&node.pools[pool], view, unix_us()));
-        rest.extend(osds(&node.pools[pool].name, view));
-        rest.extend(write_backs(&node.pools[pool], view, |key| directory.volume_name(pool, key)));
-        rest.extend(stuck(&node.pools[pool].name, &view.pool, |key| directory.volume_name(pool, key)));
+        rest.extend(cache(&p, view, unix_us()));
+        rest.extend(osds(&p.name, view));
+        rest.extend(write_backs(&p, view, |key| directory.volume_name(pool, key)));
+        rest.extend(stuck(&p.name, &view.pool, |key| directory.volume_name(pool, key)));
     }
     let injected = inject::injections(directory, views);
     rest.extend(injected.iter().map(|i| (format!("volume `{}`: injected faults", i.volume), inject::problem(i))));
+    for (p, since) in node.pools.leaving().iter().filter(|(_, since)| since.elapsed() > LEAVING) {
+        let text = format!(
+            "pool `{}` was removed {} s ago, and its device {} isn't closed: it hasn't answered every request; check the device and the \
+             kernel's log",
+            p.name,
+            since.elapsed().as_secs(),
+            p.device
+        );
+        rest.push((format!("pool `{}`: its removal", p.name), text));
+    }
     all.extend(rest.into_iter().map(|(key, text)| Problem { key, text, is_outage: false }));
     all
 }

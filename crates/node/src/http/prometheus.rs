@@ -2,7 +2,7 @@
 
 use super::Control;
 use super::problems::problems;
-use super::status::{Views, objectives, pool_state, sum_of_tenant, volume_promise};
+use super::status::{Views, objectives, of_pool, pool_state, sum_of_tenant, volume_promise};
 use crate::directory::{Directory, VolumeState};
 use crate::engine::metrics::OP_NAMES;
 use crate::parts::PoolView;
@@ -32,8 +32,9 @@ pub fn exposition(control: &Control, views: &Views) -> String {
     pools(&mut page, control, views);
     layers(&mut page, control, views);
     let mut abouts = Vec::new();
-    for (pool, (p, view)) in control.node.pools.iter().zip(views).enumerate() {
-        let Some(pool_view) = view else { continue };
+    let pools = control.node.pools.with(views);
+    for (pool, p, view) in &pools {
+        let (pool, Some(pool_view)) = (*pool, *view) else { continue };
         abouts.push((p.name.as_str(), About { node: &control.node, directory: &directory, pool, pool_view }));
     }
     PARTS.iter().for_each(|part| part.metrics(&mut page, &abouts));
@@ -51,7 +52,7 @@ fn node(page: &mut Page, control: &Control, directory: &Directory, views: &Views
     page.sample("plimsoll_uptime_seconds", &[], control.started.elapsed().as_secs_f64());
     page.family("plimsoll_problems", "gauge", "Problems that `plimsoll status` lists.");
     page.sample("plimsoll_problems", &[], problems(&control.node, directory, views).len());
-    if let Some(watchdog) = &control.node.watchdog {
+    if let Some(watchdog) = control.node.watchdog.get() {
         let (name, pauses) = ("plimsoll_host_pause_seconds", Summary::from(&watchdog.pauses()));
         page.family(name, "histogram", "Pauses of 250 us and more that the host or other programs forced on this one.");
         page.histogram(name, &[], &pauses, 0);
@@ -59,17 +60,18 @@ fn node(page: &mut Page, control: &Control, directory: &Directory, views: &Views
 }
 
 fn pools(page: &mut Page, control: &Control, views: &Views) {
-    let named = || control.node.pools.iter().zip(views);
+    let all = control.node.pools.with(views);
+    let named = || all.iter().map(|(_, p, view)| (p, *view));
     page.family("plimsoll_pool_state", "gauge", "1 for the state the pool is in, 0 for the others.");
     for (p, view) in named() {
         for state in POOL_STATES {
-            let is = pool_state(p.failed.is_none(), view.as_ref().map(|v| &v.pool)) == state;
+            let is = pool_state(p.failed.is_none(), view.map(|v| &v.pool)) == state;
             page.sample("plimsoll_pool_state", &[("pool", &p.name), ("state", state)], u8::from(is));
         }
     }
     page.family("plimsoll_pool_free_bytes", "gauge", "Space that no volume has.");
-    for (n, p) in control.node.pools.iter().enumerate() {
-        if let Some(free) = control.node.free_bytes(n) {
+    for (n, p, _) in &all {
+        if let Some(free) = control.node.free_bytes(*n) {
             page.sample("plimsoll_pool_free_bytes", &[("pool", &p.name)], free);
         }
     }
@@ -117,7 +119,8 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
 
 fn layers(page: &mut Page, control: &Control, views: &Views) {
     let mut all = Vec::new();
-    for (p, view) in control.node.pools.iter().zip(views) {
+    let pools = control.node.pools.with(views);
+    for (_, p, view) in &pools {
         let Some(view) = view else { continue };
         all.extend(view.pool.places().map(|(layer, stats)| ([("pool", p.name.as_str()), ("layer", layer)], stats)));
     }
@@ -166,9 +169,9 @@ fn layers(page: &mut Page, control: &Control, views: &Views) {
 fn volumes(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
     page.family("plimsoll_volume_state", "gauge", "1 for the state the volume is in, 0 for the others.");
     for v in directory.volumes.values() {
+        let pool = control.node.pools.get(v.pool);
         for state in VOLUME_STATES {
-            let labels =
-                [("pool", control.node.pools[v.pool].name.as_str()), ("volume", &v.name), ("state", state.name())];
+            let labels = [("pool", pool.name.as_str()), ("volume", &v.name), ("state", state.name())];
             page.sample("plimsoll_volume_state", &labels, u8::from(v.state() == state));
         }
     }
@@ -178,21 +181,21 @@ fn volumes(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
         "1 for the reason for which the volume may lack acknowledged writes, 0 for the others.",
     );
     for v in directory.volumes.values() {
-        let behind = v.replica.behind();
+        let (pool, behind) = (control.node.pools.get(v.pool), v.replica.behind());
         for reason in BEHIND {
-            let labels =
-                [("pool", control.node.pools[v.pool].name.as_str()), ("volume", &v.name), ("reason", reason.name())];
+            let labels = [("pool", pool.name.as_str()), ("volume", &v.name), ("reason", reason.name())];
             page.sample("plimsoll_volume_behind", &labels, u8::from(behind == reason));
         }
     }
     page.family("plimsoll_volume_size_bytes", "gauge", "The volume's size.");
     for v in directory.volumes.values() {
-        let labels = [("pool", control.node.pools[v.pool].name.as_str()), ("volume", &v.name)];
+        let pool = control.node.pools.get(v.pool);
+        let labels = [("pool", pool.name.as_str()), ("volume", &v.name)];
         page.sample("plimsoll_volume_size_bytes", &labels, v.size_bytes);
     }
     page.family("plimsoll_connections", "gauge", "NBD connections.");
     for v in directory.volumes.values() {
-        let Some(view) = &views[v.pool] else { continue };
+        let Some(view) = of_pool(views, v.pool) else { continue };
         for (name, t) in &directory.tenants {
             if let Some(n) = view.pool.connections.get(&(v.key, t.id)) {
                 page.sample("plimsoll_connections", &[("tenant", name), ("volume", &v.name)], n);
@@ -251,7 +254,7 @@ fn unused<'a>(directory: &'a Directory, views: &Views) -> Vec<Labels<'a>> {
     let mut all = Vec::new();
     for v in directory.volumes.values() {
         // Nobody knows whether they are 0 in a pool that doesn't answer.
-        let Some(view) = &views[v.pool] else { continue };
+        let Some(view) = of_pool(views, v.pool) else { continue };
         let of_volume = (v.key, TenantId(0))..=(v.key, TenantId(u16::MAX));
         let connected = view.pool.connections.range(of_volume).map(|((_, tenant), _)| *tenant);
         let tenants: BTreeSet<_> = connected.chain(directory.tenants.get(&v.tenant).map(|t| t.id)).collect();
@@ -472,10 +475,11 @@ fn tenants(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
 
 fn permits(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
     page.family("plimsoll_permits", "gauge", "What a tenant has inside a pool: requests and bytes.");
-    let pools = || control.node.pools.iter().zip(views);
+    let all = control.node.pools.with(views);
+    let pools = || all.iter().map(|(_, p, view)| (p, *view));
     for (name, t) in &directory.tenants {
         for (p, view) in pools() {
-            let Some((jobs, bytes)) = view.as_ref().and_then(|v| v.pool.permits.get(&t.id)) else { continue };
+            let Some((jobs, bytes)) = view.and_then(|v| v.pool.permits.get(&t.id)) else { continue };
             for (unit, value) in [("requests", u64::from(*jobs)), ("bytes", *bytes)] {
                 page.sample("plimsoll_permits", &[("tenant", name), ("pool", &p.name), ("unit", unit)], value);
             }

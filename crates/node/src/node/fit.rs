@@ -10,7 +10,7 @@ impl Node {
     /// Refuses a promise that cores couldn't keep beside those given already.
     pub(super) async fn must_fit(&self, name: &str, class: &Class, permits: PermitLimits) -> Result<()> {
         let used = self.directory_ref(|d| d.pools_of(name));
-        for pool in (0..self.pools.len()).filter(|pool| used.is_empty() || used.contains(pool)) {
+        for (pool, _) in self.pools.all().into_iter().filter(|(pool, _)| used.is_empty() || used.contains(pool)) {
             self.ask_fit(pool, name, class, permits).await?;
         }
         Ok(())
@@ -28,7 +28,7 @@ impl Node {
     async fn ask_fit(&self, pool: usize, name: &str, class: &Class, permits: PermitLimits) -> Result<()> {
         let terms = self.configured().particulars.terms(name, class, permits.jobs_max);
         let except = self.directory_ref(|d| d.tenants.get(name).map(|t| t.id));
-        let p = &self.pools[pool];
+        let p = self.pools.get(pool);
         // A pool that has ended keeps no promise anyway.
         let fit =
             p.handle.look(move |stack, _| Some(stack.layer::<Cores>()?.fit(&terms, except))).await.unwrap_or(None);

@@ -195,9 +195,14 @@ impl RunningPool {
     pub(super) fn failed(config: &PoolConfig, why: NodeError) -> Result<RunningPool> {
         let why = why.to_string();
         tracing::error!(error = why, "a pool isn't served");
+        RunningPool::absent(config.name.get_ref(), config.device.label(), why)
+    }
+
+    /// A pool that answers nobody.
+    pub(super) fn absent(name: &str, device: String, why: String) -> Result<RunningPool> {
         Ok(RunningPool {
-            name: config.name.get_ref().clone(),
-            device: config.device.label(),
+            name: name.to_string(),
+            device,
             failed: Some(why),
             device_uuid: None,
             handle: PoolHandle::new().map_err(failed)?.0,
@@ -212,6 +217,11 @@ impl RunningPool {
             thread: Mutex::new(None),
             lock: None,
         })
+    }
+
+    /// True if others than the pool hold its metadata.
+    pub(super) fn is_stored_elsewhere(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| Arc::strong_count(store) > 1)
     }
 
     pub(super) fn gone(&self) -> NodeError {
@@ -340,6 +350,23 @@ impl RunningPool {
     pub(super) fn shut_down(&self) -> std::result::Result<(), String> {
         let _ = self.handle.send(Command::Shutdown); // a pool that is gone has ended already
         self.join()
+    }
+
+    /// Waits until the pool's thread has ended, and records of its volumes that they ended in order. Returns the faults.
+    pub(super) fn end<'a>(&self, volumes: impl Iterator<Item = &'a Volume>) -> Vec<String> {
+        if let Err(what) = self.join() {
+            return vec![what];
+        }
+        // Where a flush failed, the volumes didn't end in order either.
+        let in_order = !self.handle.health.borrow().flush_failed;
+        let fault = |v: &Volume| {
+            let e = v.replica.close().err()?;
+            let name = &v.name;
+            Some(format!(
+                "volume `{name}`: could not record its orderly stop; it may be taken for unclean at the next start: {e}"
+            ))
+        };
+        volumes.filter(|_| in_order).filter_map(fault).collect()
     }
 
     /// Waits until the pool's thread has ended.

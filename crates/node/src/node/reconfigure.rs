@@ -1,10 +1,10 @@
 //! A changed configuration, applied while the node serves.
 
-use super::{Configured, Node, NodeError, Result, permits_of};
+use super::{Configured, Node, NodeError, Result, permits_of, permits_of_record};
 use crate::config::{Config, TenantConfig, VolumeConfig};
 use crate::directory::Directory;
-use crate::reload::{tenant_section, volume_section};
-use std::collections::BTreeSet;
+use crate::reload::{pool_section, tenant_section, volume_section};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Node {
@@ -13,10 +13,12 @@ impl Node {
     ///
     /// # Errors
     /// If secrets can't be read, or tenants have no room: then nothing was changed.
-    pub async fn reconfigure(&self, config: &Config) -> Result<Vec<String>> {
-        let changing = self.changing.lock().await;
+    pub async fn reconfigure(self: &Arc<Self>, config: &Config) -> Result<Vec<String>> {
         let secrets = crate::secrets::load(&config.nvme_host).map_err(NodeError::Refused)?;
         let new = Arc::new(Configured::of(config).map_err(NodeError::Refused)?);
+        // Before others' changes have to wait: a device may be slow, or hang.
+        let opened = self.open_new(config).await;
+        let changing = self.changing.lock().await;
         let was = std::mem::replace(&mut *self.configured.write().expect("no panic while held"), new.clone());
         if let Err(e) = self.check_tenants(config).await {
             *self.configured.write().expect("no panic while held") = was;
@@ -39,17 +41,38 @@ impl Node {
         });
         let again = self.unmade();
         let mut unmade = Unmade::default();
+        self.pools.forget_failed(|name| config.pool.iter().any(|p| p.name.get_ref() == name));
+        let mut added = BTreeMap::new();
+        for (p, opened) in opened {
+            let name = p.name.get_ref().clone();
+            match self.put_pool(&p, opened).await {
+                Ok(number) => _ = added.insert(name, number),
+                Err(e) => unmade.note(pool_section(&name), Err(e)),
+            }
+        }
         let stored = self.stored_tenants();
+        // Those that a pool brings.
+        for t in stored.iter().filter(|_| !added.is_empty()) {
+            let permits = permits_of_record(&t.limits);
+            let is_known =
+                |d: &Directory| d.tenants.get(&t.name).is_some_and(|k| k.class == t.class && k.permits == permits);
+            if !self.directory_ref(is_known) {
+                unmade.note(tenant_section(&t.name), self.apply_tenant(&t.name, t.class.clone(), permits).map(drop));
+            }
+        }
         for t in config.tenant.iter().filter(|t| !stored.iter().any(|s| s.name == *t.name.get_ref())) {
             unmade.note(tenant_section(t.name.get_ref()), self.apply_configured(t).await);
         }
         for record in &stored {
             self.settle_tenant_deadline(record);
         }
-        for pool in 0..self.pools.len() {
-            let Some(store) = self.pools[pool].store.clone() else { continue };
-            let records: Vec<_> = store.view().volumes().cloned().collect();
-            for record in records {
+        for number in added.values() {
+            for (volume, e) in self.serve_added(*number).await {
+                unmade.note(volume_section(&volume), Err(e));
+            }
+        }
+        for (pool, _) in self.pools.all() {
+            for record in self.records(pool) {
                 self.settle_deadline(&record);
                 let section = volume_section(&record.name);
                 let differs = was.throttles.get(&record.name) != new.throttles.get(&record.name);
@@ -62,13 +85,20 @@ impl Node {
         for v in &config.volume {
             let section = volume_section(v.name.get_ref());
             let differs = was.config.volume.iter().find(|o| o.name == v.name) != Some(v);
-            if (differs || again.contains(&section)) && self.is_served_pool(v) {
+            let is_new = differs || again.contains(&section) || added.contains_key(v.pool.get_ref());
+            if is_new && !self.is_served_pool(v) {
+                let what = format!("its pool `{}` isn't served", v.pool.get_ref());
+                unmade.note(section, Err(NodeError::Failed(what)));
+            } else if is_new {
                 let done = match self.owner_must_fit(v).await {
                     Ok(()) => self.ensure_volume(v).await,
                     Err(e) => Err(e),
                 };
                 unmade.note(section, done);
             }
+        }
+        for number in added.values() {
+            self.added_recovered(*number).await;
         }
         *self.unmade.lock().expect("no panic while held") = unmade.sections;
         Ok(unmade.why)
@@ -96,9 +126,9 @@ impl Node {
         }
     }
 
-    /// A pool that is new in the configuration needs a restart first.
-    fn is_served_pool(&self, v: &VolumeConfig) -> bool {
-        self.pools.iter().any(|p| p.name == *v.pool.get_ref() && p.failed.is_none())
+    /// False for a volume whose pool couldn't be opened.
+    pub(super) fn is_served_pool(&self, v: &VolumeConfig) -> bool {
+        self.serves_pool(v.pool.get_ref())
     }
 
     async fn check_tenants(&self, config: &Config) -> Result<()> {
@@ -193,8 +223,8 @@ mod tests {
         let other = TEXT.replace("[[tenant]]\n        name = \"a\"", &OTHER_POOL.replace("NAME", "q"))
             + &OTHER_VOLUME.replace("NAME", "w");
         let other = other.replacen("size = \"64MiB\" }", "size = \"64MiB\" }\n        throttle = true", 1);
-        let node = Node::start(&parse(&other)).await.unwrap();
-        let ended = node.pools.iter().find(|p| p.name == "p").unwrap();
+        let node = Arc::new(Node::start(&parse(&other)).await.unwrap());
+        let (_, ended) = node.pools.named("p").unwrap();
         ended.handle.send(crate::engine::Command::Shutdown).unwrap();
         ended.join().unwrap();
         let grant = "[[grant]]\npeer = \"local\"\nvolumes = [\"*\"]\n";

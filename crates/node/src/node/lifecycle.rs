@@ -1,0 +1,284 @@
+//! Pools that are added and removed while the node serves.
+
+use super::pool::RunningPool;
+use super::volumes::connected;
+use super::{Node, NodeError, Result, interrupted_deletions};
+use crate::config::{Config, PoolConfig};
+use crate::directory::Volume;
+use crate::engine::watchdog::Watchdog;
+use crate::engine::{ClientFilter, Command};
+use crate::events::{Kind, Severity};
+use crate::reload::pool_section;
+use plimsoll_stack::LayerState;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Time that a reload waits for the recovery of a pool that it added. Beyond it the pool's clients are refused until it has recovered.
+const RECOVERY_TIME: Duration = Duration::from_secs(5);
+/// Time that others may go on looking at a pool whose thread has ended, and interval of the looks whether they still do.
+const LOOKERS_TIME: Duration = Duration::from_secs(10);
+const LOOKERS_LOOK: Duration = Duration::from_millis(2);
+
+/// A pool that was removed: its data stay on its devices.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RemovedPool {
+    /// Its name.
+    pub name: String,
+    /// Its device, for people.
+    pub device: String,
+    /// Its volumes.
+    pub volumes: Vec<String>,
+    /// Clients that were disconnected.
+    pub disconnected: usize,
+}
+
+/// A pool that was opened, and isn't served yet. It ends when this is dropped before.
+pub(super) struct OpenedPool(Option<RunningPool>);
+
+impl OpenedPool {
+    fn take(mut self) -> Option<RunningPool> {
+        self.0.take()
+    }
+}
+
+impl Drop for OpenedPool {
+    /// Its thread ends by itself, and nobody waits for that: nothing was written to it.
+    fn drop(&mut self) {
+        if let Some(pool) = &self.0 {
+            let _ = pool.handle.send(Command::Shutdown); // a pool that is gone has ended already
+        }
+    }
+}
+
+impl Node {
+    /// Counts the host's pauses from now on, if a pool's device is modelled in real time.
+    pub(super) fn watch_host(&self, pools: &[PoolConfig]) -> Result<()> {
+        if self.watchdog.get().is_none() && pools.iter().any(|p| p.device.model.is_some()) {
+            let watchdog = Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?;
+            let _ = self.watchdog.set(watchdog); // another thread's is as good
+        }
+        Ok(())
+    }
+
+    /// True if a pool is there and could be opened.
+    pub fn serves_pool(&self, name: &str) -> bool {
+        self.pools.named(name).is_some_and(|(_, p)| p.failed.is_none())
+    }
+
+    /// Opens the pools of a configuration that aren't served, each on a thread of its own: a device may be slow, or hang.
+    pub(super) async fn open_new(&self, config: &Config) -> Vec<(PoolConfig, Result<OpenedPool>)> {
+        let mut opening = Vec::new();
+        for p in config.pool.iter().filter(|p| !self.serves_pool(p.name.get_ref())) {
+            opening.push((p.clone(), self.open_aside(p.clone(), config)));
+        }
+        let mut all = Vec::new();
+        for (p, opened) in opening {
+            let opened = match opened {
+                Ok(opened) => opened.await.unwrap_or_else(|_| Err(NodeError::Failed("its opening broke off".into()))),
+                Err(e) => Err(e),
+            };
+            all.push((p, opened));
+        }
+        all
+    }
+
+    fn open_aside(&self, p: PoolConfig, config: &Config) -> Result<oneshot::Receiver<Result<OpenedPool>>> {
+        let name = p.name.get_ref().clone();
+        if self.pools.leaving().iter().any(|(leaving, _)| leaving.name == name) {
+            return Err(NodeError::Conflict("it is still being removed: reload again when that is done".into()));
+        }
+        let (reply, opened) = oneshot::channel();
+        let (trace_every, limits) = (config.control.trace_every, config.limits.clone());
+        let directory = self.directory.clone();
+        let open = move || {
+            let opened = RunningPool::start(&p, trace_every, &limits, directory);
+            let _ = reply.send(opened.map(|pool| OpenedPool(Some(pool)))); // whoever wanted it may have gone
+        };
+        let thread = std::thread::Builder::new().name(format!("open-{name}")).spawn(open);
+        thread.map_err(|e| NodeError::Failed(format!("no thread to open it: {e}")))?;
+        Ok(opened)
+    }
+
+    /// Gives a pool that was opened its number. One that can't be served has a number, too, and answers nobody.
+    pub(super) async fn put_pool(&self, config: &PoolConfig, opened: Result<OpenedPool>) -> Result<usize> {
+        let opened = opened.and_then(|opened| {
+            self.watch_host(std::slice::from_ref(config))?;
+            opened.take().ok_or_else(|| NodeError::Failed("it is gone".into()))
+        });
+        let pool = match opened {
+            Ok(pool) => pool,
+            Err(e) => return Err(self.put_failed(config, e)),
+        };
+        self.introduce_tenants(&pool);
+        let number = self.pools.put(pool);
+        let Err(e) = self.settle_settings(number).await else { return Ok(number) };
+        let unfit = self.pools.get(number);
+        let e = self.put_failed(config, e);
+        let _ = unfit.handle.send(Command::Shutdown); // a pool that is gone has ended already
+        Err(e)
+    }
+
+    fn put_failed(&self, config: &PoolConfig, e: NodeError) -> NodeError {
+        let e = e.about(&pool_section(config.name.get_ref()));
+        let text = e.to_string();
+        match RunningPool::failed(config, e) {
+            Ok(failed) => {
+                self.pools.put(failed);
+                NodeError::Failed(text)
+            }
+            Err(e) => e,
+        }
+    }
+
+    /// Tells a pool of all tenants.
+    fn introduce_tenants(&self, pool: &RunningPool) {
+        let configured = self.configured();
+        self.directory_ref(|d| {
+            for (name, t) in &d.tenants {
+                let terms = configured.particulars.terms(name, &t.class, t.permits.jobs_max);
+                // A pool that has ended serves nobody whom it could concern.
+                let _ = pool.handle.send(Command::SetTenant { tenant: t.id, limits: t.permits, terms });
+            }
+        });
+    }
+
+    /// Makes the volumes of a pool that was added known. Returns the volumes that can't be served, with the reasons.
+    pub(super) async fn serve_added(self: &Arc<Self>, number: usize) -> Vec<(String, NodeError)> {
+        let mut unserved = Vec::new();
+        for record in self.records(number) {
+            self.settle_deadline(&record);
+            if let Err(e) = self.publish(number, &record).await {
+                unserved.push((record.name, e));
+            }
+        }
+        let pool = self.pools.get(number);
+        // To be asked before any other deletion can begin.
+        let interrupted = interrupted_deletions(number, &pool);
+        if !interrupted.is_empty() {
+            let node = self.clone();
+            tokio::spawn(async move { node.resume_deletions(interrupted).await });
+        }
+        let what = format!("{} is served: {}", pool_section(&pool.name), pool.device);
+        self.events.add(Kind::Node, Severity::Info, None, what);
+        unserved
+    }
+
+    /// Waits until a pool that was added has recovered, or has had the time to.
+    pub(super) async fn added_recovered(&self, number: usize) {
+        let mut health = self.pools.get(number).handle.health.clone();
+        let ready = health.wait_for(|h| h.state != LayerState::Recovering);
+        let _ = tokio::time::timeout(RECOVERY_TIME, ready).await; // one that is still recovering says so in its state
+    }
+
+    /// Removes a pool: withdraws its volumes, ends it in order and closes its devices. Its data stay there.
+    ///
+    /// # Errors
+    /// If the configuration declares it, if clients use its volumes and aren't to be disconnected, if it didn't end in order, or if it takes
+    /// longer to end than a node may: then it goes on ending.
+    pub async fn remove_pool(self: &Arc<Self>, name: &str, disconnect: bool) -> Result<RemovedPool> {
+        let one = self.changing.lock().await;
+        let (number, pool) = self.pools.named(name).ok_or_else(|| self.no_pool(name))?;
+        if let Some(place) = self.configured().declares_pool(name) {
+            let what = format!(
+                "pool `{name}` is declared in the configuration ({place}): take it and its volumes out there and reload, then remove it"
+            );
+            return Err(NodeError::Conflict(what));
+        }
+        let volumes = self.withdraw_all(number);
+        let asked = pool.ask_soon(|reply| Command::Connections { of: ClientFilter::default(), reply }).await;
+        let disconnected = match asked {
+            Ok((some, n)) if n > 0 && !disconnect => {
+                self.offer_all_again(&volumes);
+                let what = format!(
+                    "pool `{name}` is in use: {}: let them disconnect, or remove it with `--disconnect`",
+                    connected(&some, n)
+                );
+                return Err(NodeError::Conflict(what));
+            }
+            Ok((_, n)) => n,
+            // It has ended, or hangs.
+            Err(_) if disconnect || pool.failed.is_some() => 0,
+            Err(_) => {
+                self.offer_all_again(&volumes);
+                let what = format!(
+                    "pool `{name}` doesn't answer: nobody knows whether its volumes are used; remove it with `--disconnect` all the same"
+                );
+                return Err(NodeError::Conflict(what));
+            }
+        };
+        self.pools.take(number);
+        self.forget_section(name);
+        let _ = pool.handle.send(Command::Shutdown); // a pool that is gone has ended already
+        drop(one); // others' changes need not wait
+        let removed = RemovedPool {
+            name: name.to_string(),
+            device: pool.device.clone(),
+            volumes: volumes.iter().map(|v| v.name.clone()).collect(),
+            disconnected,
+        };
+        let closed = tokio::spawn(self.clone().close_removed(pool, volumes));
+        let at_most = Duration::from(self.configured().config.control.drain.0);
+        match tokio::time::timeout(at_most, closed).await {
+            Ok(closed) => closed.map_err(super::error::failed)?.map(|()| removed),
+            Err(_) => Err(NodeError::Failed(format!(
+                "pool `{name}` hasn't ended within {} s (control.drain): its device doesn't answer. Its volumes are withdrawn, and it is \
+                 closed when the device answers; `plimsoll status` lists it until then",
+                at_most.as_secs()
+            ))),
+        }
+    }
+
+    /// Takes a pool's volumes out of the directory, so that no further client gets one.
+    fn withdraw_all(&self, pool: usize) -> Vec<Volume> {
+        self.directory_mut(|d| {
+            let all: Vec<Volume> = d.volumes.values().filter(|v| v.pool == pool).cloned().collect();
+            all.iter().for_each(|v| _ = d.volumes.remove(&v.name));
+            all
+        })
+    }
+
+    fn offer_all_again(&self, volumes: &[Volume]) {
+        self.directory_mut(|d| volumes.iter().for_each(|v| _ = d.volumes.insert(v.name.clone(), v.clone())));
+    }
+
+    /// Forgets the section of a removed pool, which the file hasn't any more.
+    fn forget_section(&self, name: &str) {
+        let mut configured = (*self.configured()).clone();
+        configured.config.pool.retain(|p| p.name.get_ref() != name);
+        configured.config.undeclared.remove(name);
+        *self.configured.write().expect("no panic while held") = Arc::new(configured);
+    }
+
+    /// Waits for the end of a removed pool, and closes its devices.
+    async fn close_removed(self: Arc<Self>, pool: Arc<RunningPool>, volumes: Vec<Volume>) -> Result<()> {
+        let mut health = pool.handle.health.clone();
+        while health.changed().await.is_ok() {}
+        let ended = pool.clone();
+        let faults =
+            tokio::task::spawn_blocking(move || ended.end(volumes.iter())).await.map_err(super::error::failed)?;
+        // A device is locked as long as anybody looks at its pool, which takes moments.
+        let began = Instant::now();
+        while (Arc::strong_count(&pool) > 2 || pool.is_stored_elsewhere()) && began.elapsed() < LOOKERS_TIME {
+            tokio::time::sleep(LOOKERS_LOOK).await;
+        }
+        let name = pool.name.clone();
+        drop(pool);
+        self.pools.has_left(&name);
+        let section = pool_section(&name);
+        let what = match faults.join("; ") {
+            none if none.is_empty() => {
+                self.events.add(
+                    Kind::Node,
+                    Severity::Info,
+                    None,
+                    format!("{section} was removed: its devices are closed"),
+                );
+                return Ok(());
+            }
+            what => format!("{section} was removed, and didn't end in order: {what}"),
+        };
+        self.events.add(Kind::Node, Severity::Error, None, what.clone());
+        Err(NodeError::Failed(what))
+    }
+}

@@ -1,0 +1,130 @@
+//! The node's pools by number, which come and go while it serves.
+
+use super::error::Result;
+use super::pool::RunningPool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
+use std::time::Instant;
+use tokio::sync::watch;
+
+type Slots = Vec<Option<Arc<RunningPool>>>;
+/// Each with the moment of its removal.
+type Leaving = Vec<(Arc<RunningPool>, Instant)>;
+
+/// See the module's documentation. A number is one pool's only: the slot of a pool that was removed stays empty.
+pub struct Pools {
+    slots: RwLock<Arc<Slots>>,
+    /// Stands for a pool that was removed: it answers nobody.
+    removed: Arc<RunningPool>,
+    /// Counts changes.
+    changes: watch::Sender<u64>,
+    /// Pools that were removed and whose devices aren't closed yet.
+    leaving: Mutex<Leaving>,
+    left: Condvar,
+}
+
+impl Pools {
+    /// Without any.
+    pub(super) fn new() -> Result<Pools> {
+        Ok(Pools {
+            slots: RwLock::default(),
+            removed: Arc::new(RunningPool::absent("(removed)", "-".into(), "the pool was removed".into())?),
+            changes: watch::Sender::new(0),
+            leaving: Mutex::default(),
+            left: Condvar::new(),
+        })
+    }
+
+    fn slots(&self) -> Arc<Slots> {
+        self.slots.read().expect("no panic while held").clone()
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Slots) -> T) -> T {
+        let changed = {
+            let mut slots = self.slots.write().expect("no panic while held");
+            change(Arc::make_mut(&mut slots))
+        };
+        self.changes.send_modify(|n| *n += 1);
+        changed
+    }
+
+    /// The pool of a number. One that was removed answers nobody.
+    pub fn get(&self, number: usize) -> Arc<RunningPool> {
+        self.slots().get(number).cloned().flatten().unwrap_or_else(|| self.removed.clone())
+    }
+
+    /// The pools that are there, with their numbers.
+    pub fn all(&self) -> Vec<(usize, Arc<RunningPool>)> {
+        let slots = self.slots();
+        slots.iter().enumerate().filter_map(|(number, pool)| Some((number, pool.clone()?))).collect()
+    }
+
+    /// The pools that are there, each with its place of `views`, a list by number.
+    pub fn with<'a, V>(&self, views: &'a [Option<V>]) -> Vec<(usize, Arc<RunningPool>, Option<&'a V>)> {
+        let view = |number: usize| views.get(number).and_then(Option::as_ref);
+        self.all().into_iter().map(|(number, pool)| (number, pool, view(number))).collect()
+    }
+
+    /// The pool of a name, with its number.
+    pub fn named(&self, name: &str) -> Option<(usize, Arc<RunningPool>)> {
+        self.all().into_iter().find(|(_, p)| p.name == name)
+    }
+
+    /// One more than the largest number.
+    pub fn numbers(&self) -> usize {
+        self.slots().len()
+    }
+
+    /// Gives a pool its number. A pool of its name that couldn't be opened leaves its number to this one.
+    pub(super) fn put(&self, pool: RunningPool) -> usize {
+        self.change(|slots| {
+            let is_old = |p: &Option<Arc<RunningPool>>| p.as_ref().is_some_and(|p| p.name == pool.name);
+            let number = slots.iter().position(is_old).unwrap_or_else(|| {
+                slots.push(None);
+                slots.len() - 1
+            });
+            slots[number] = Some(Arc::new(pool));
+            number
+        })
+    }
+
+    /// Forgets the pools that couldn't be opened and aren't wanted any more.
+    pub(super) fn forget_failed(&self, is_wanted: impl Fn(&str) -> bool) {
+        self.change(|slots| {
+            for slot in slots {
+                let is_gone = |p: &Arc<RunningPool>| p.failed.is_some() && !is_wanted(&p.name);
+                slot.take_if(|p| is_gone(p));
+            }
+        });
+    }
+
+    /// Takes a pool out, whose devices aren't closed yet.
+    pub(super) fn take(&self, number: usize) -> Option<Arc<RunningPool>> {
+        // In this order: its name is in one of the lists at any time.
+        let pool = self.slots().get(number).cloned().flatten()?;
+        self.leaving().push((pool.clone(), Instant::now()));
+        self.change(|slots| slots[number] = None);
+        Some(pool)
+    }
+
+    /// Pools that were removed and whose devices aren't closed yet.
+    pub fn leaving(&self) -> MutexGuard<'_, Leaving> {
+        self.leaving.lock().expect("no panic while held")
+    }
+
+    /// Notes that a pool that was removed has closed its devices.
+    pub(super) fn has_left(&self, name: &str) {
+        self.leaving().retain(|(p, _)| p.name != name);
+        self.left.notify_all();
+    }
+
+    /// Blocks until each pool that was removed has closed its devices.
+    pub(super) fn wait_for_leaving(&self) {
+        let leaving = self.leaving();
+        drop(self.left.wait_while(leaving, |leaving| !leaving.is_empty()));
+    }
+
+    /// Hears of each change of the list.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+}
