@@ -279,7 +279,7 @@ fn a_kill_at_any_step_leaves_pools_that_open() {
     client.write(0, &[2; 512]).unwrap().unwrap();
     rewrite(&with);
     let done = reload(&server);
-    assert!(done["failed"][0].as_str().unwrap().contains("it is still being removed"), "{done}");
+    assert!(done["failed"][0].as_str().unwrap().contains("one of its name is still being removed"), "{done}");
     failing.let_go();
     until("it isn't closed", || has_event(&server, "pool `q` was removed: its devices are closed"));
     failing.not_held();

@@ -2,7 +2,7 @@
 
 use super::pool::RunningPool;
 use super::volumes::connected;
-use super::{Node, NodeError, Result, interrupted_deletions};
+use super::{Node, NodeError, Pools, Result, interrupted_deletions};
 use crate::config::{Config, PoolConfig};
 use crate::directory::Volume;
 use crate::engine::watchdog::Watchdog;
@@ -33,22 +33,59 @@ pub struct RemovedPool {
     pub disconnected: usize,
 }
 
-/// A pool that was opened, and isn't served yet. It ends when this is dropped before.
-pub(super) struct OpenedPool(Option<RunningPool>);
+/// A pool that was opened, and isn't served yet. It is closed when this is dropped before.
+pub(super) struct OpenedPool {
+    pool: Option<RunningPool>,
+    pools: Arc<Pools>,
+}
 
 impl OpenedPool {
-    fn take(mut self) -> Option<RunningPool> {
-        self.0.take()
+    /// The pool, unless its thread has ended.
+    fn take(mut self) -> Result<RunningPool> {
+        let pool = self.pool.take().ok_or_else(|| NodeError::Failed("it is gone".into()))?;
+        match pool.handle.health.has_changed() {
+            Ok(_) => Ok(pool),
+            Err(_) => Err(NodeError::Failed(pool.join().err().unwrap_or_else(|| pool.gone().to_string()))),
+        }
     }
 }
 
 impl Drop for OpenedPool {
-    /// Its thread ends by itself, and nobody waits for that: nothing was written to it.
     fn drop(&mut self) {
-        if let Some(pool) = &self.0 {
-            let _ = pool.handle.send(Command::Shutdown); // a pool that is gone has ended already
+        if let Some(pool) = self.pool.take() {
+            discard(self.pools.clone(), Arc::new(pool));
         }
     }
+}
+
+/// Closes a pool that was opened and isn't to be served. Its thread may be recovering and write: its devices stay locked until that has
+/// ended, and nobody waits for it.
+fn discard(pools: Arc<Pools>, pool: Arc<RunningPool>) {
+    pools.leaves(pool.clone());
+    let _ = pool.handle.send(Command::Shutdown); // a pool that is gone has ended already
+    let name = pool.name.clone();
+    let close = move || {
+        for what in close(&pools, pool, &[]) {
+            tracing::error!(error = what, "a pool that was opened and isn't served didn't end in order");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name(format!("close-{name}")).spawn(close) {
+        tracing::error!(pool = name, %error, "no thread to close it: it stays locked until the node ends");
+    }
+}
+
+/// Waits for the end of a pool's thread, then closes its devices. Returns the faults. Blocks.
+fn close(pools: &Pools, pool: Arc<RunningPool>, volumes: &[Volume]) -> Vec<String> {
+    let faults = pool.end(volumes.iter());
+    // A device is locked as long as anybody looks at its pool, which takes moments.
+    let began = Instant::now();
+    while (Arc::strong_count(&pool) > 2 || pool.is_stored_elsewhere()) && began.elapsed() < LOOKERS_TIME {
+        std::thread::sleep(LOOKERS_LOOK);
+    }
+    let name = pool.name.clone();
+    drop(pool);
+    pools.has_left(&name);
+    faults
 }
 
 impl Node {
@@ -86,14 +123,16 @@ impl Node {
     fn open_aside(&self, p: PoolConfig, config: &Config) -> Result<oneshot::Receiver<Result<OpenedPool>>> {
         let name = p.name.get_ref().clone();
         if self.pools.leaving().iter().any(|(leaving, _)| leaving.name == name) {
-            return Err(NodeError::Conflict("it is still being removed: reload again when that is done".into()));
+            let what = "one of its name is still being removed: reload again when that is done";
+            return Err(NodeError::Conflict(what.into()));
         }
         let (reply, opened) = oneshot::channel();
         let (trace_every, limits) = (config.control.trace_every, config.limits.clone());
-        let directory = self.directory.clone();
+        let (directory, pools) = (self.directory.clone(), self.pools.clone());
         let open = move || {
             let opened = RunningPool::start(&p, trace_every, &limits, directory);
-            let _ = reply.send(opened.map(|pool| OpenedPool(Some(pool)))); // whoever wanted it may have gone
+            // Whoever wanted it may have gone.
+            let _ = reply.send(opened.map(|pool| OpenedPool { pool: Some(pool), pools }));
         };
         let thread = std::thread::Builder::new().name(format!("open-{name}")).spawn(open);
         thread.map_err(|e| NodeError::Failed(format!("no thread to open it: {e}")))?;
@@ -104,7 +143,7 @@ impl Node {
     pub(super) async fn put_pool(&self, config: &PoolConfig, opened: Result<OpenedPool>) -> Result<usize> {
         let opened = opened.and_then(|opened| {
             self.watch_host(std::slice::from_ref(config))?;
-            opened.take().ok_or_else(|| NodeError::Failed("it is gone".into()))
+            opened.take()
         });
         let pool = match opened {
             Ok(pool) => pool,
@@ -113,10 +152,9 @@ impl Node {
         self.introduce_tenants(&pool);
         let number = self.pools.put(pool);
         let Err(e) = self.settle_settings(number).await else { return Ok(number) };
-        let unfit = self.pools.get(number);
-        let e = self.put_failed(config, e);
-        let _ = unfit.handle.send(Command::Shutdown); // a pool that is gone has ended already
-        Err(e)
+        // In this order: its name is in one of the lists at any time.
+        discard(self.pools.clone(), self.pools.get(number));
+        Err(self.put_failed(config, e))
     }
 
     fn put_failed(&self, config: &PoolConfig, e: NodeError) -> NodeError {
@@ -254,18 +292,9 @@ impl Node {
     async fn close_removed(self: Arc<Self>, pool: Arc<RunningPool>, volumes: Vec<Volume>) -> Result<()> {
         let mut health = pool.handle.health.clone();
         while health.changed().await.is_ok() {}
-        let ended = pool.clone();
-        let faults =
-            tokio::task::spawn_blocking(move || ended.end(volumes.iter())).await.map_err(super::error::failed)?;
-        // A device is locked as long as anybody looks at its pool, which takes moments.
-        let began = Instant::now();
-        while (Arc::strong_count(&pool) > 2 || pool.is_stored_elsewhere()) && began.elapsed() < LOOKERS_TIME {
-            tokio::time::sleep(LOOKERS_LOOK).await;
-        }
-        let name = pool.name.clone();
-        drop(pool);
-        self.pools.has_left(&name);
-        let section = pool_section(&name);
+        let (pools, section) = (self.pools.clone(), pool_section(&pool.name));
+        let closed = tokio::task::spawn_blocking(move || close(&pools, pool, &volumes));
+        let faults = closed.await.map_err(super::error::failed)?;
         let what = match faults.join("; ") {
             none if none.is_empty() => {
                 self.events.add(

@@ -101,9 +101,14 @@ impl Pools {
     pub(super) fn take(&self, number: usize) -> Option<Arc<RunningPool>> {
         // In this order: its name is in one of the lists at any time.
         let pool = self.slots().get(number).cloned().flatten()?;
-        self.leaving().push((pool.clone(), Instant::now()));
+        self.leaves(pool.clone());
         self.change(|slots| slots[number] = None);
         Some(pool)
+    }
+
+    /// Notes that a pool isn't served any more, and its devices aren't closed yet.
+    pub(super) fn leaves(&self, pool: Arc<RunningPool>) {
+        self.leaving().push((pool, Instant::now()));
     }
 
     /// Pools that were removed and whose devices aren't closed yet.

@@ -16,14 +16,14 @@ impl Node {
     pub async fn reconfigure(self: &Arc<Self>, config: &Config) -> Result<Vec<String>> {
         let secrets = crate::secrets::load(&config.nvme_host).map_err(NodeError::Refused)?;
         let new = Arc::new(Configured::of(config).map_err(NodeError::Refused)?);
+        let changing = self.changing.lock().await;
+        let was = self.configure_checked(&new, config).await?;
+        self.configure(was);
+        drop(changing);
         // Before others' changes have to wait: a device may be slow, or hang.
         let opened = self.open_new(config).await;
         let changing = self.changing.lock().await;
-        let was = std::mem::replace(&mut *self.configured.write().expect("no panic while held"), new.clone());
-        if let Err(e) = self.check_tenants(config).await {
-            *self.configured.write().expect("no panic while held") = was;
-            return Err(e);
-        }
+        let was = self.configure_checked(&new, config).await?;
         // From here on each change is carried out as far as it can be.
         self.directory_mut(|d| {
             d.grants = config.grant.clone();
@@ -102,6 +102,23 @@ impl Node {
         }
         *self.unmade.lock().expect("no panic while held") = unmade.sections;
         Ok(unmade.why)
+    }
+
+    /// Replaces what is configured, and returns what was.
+    fn configure(&self, new: Arc<Configured>) -> Arc<Configured> {
+        std::mem::replace(&mut *self.configured.write().expect("no panic while held"), new)
+    }
+
+    /// Replaces what is configured, if its tenants have room, and returns what was.
+    async fn configure_checked(&self, new: &Arc<Configured>, config: &Config) -> Result<Arc<Configured>> {
+        let was = self.configure(new.clone());
+        match self.check_tenants(config).await {
+            Ok(()) => Ok(was),
+            Err(e) => {
+                self.configure(was);
+                Err(e)
+            }
+        }
     }
 
     /// The sections of the configuration that the last reload couldn't carry out.
