@@ -301,3 +301,36 @@ fn a_kill_at_any_step_leaves_pools_that_open() {
     assert_eq!(Client::connect(&server.socket(), "vol").unwrap().read(0, 512).unwrap().unwrap(), [2; 512]);
     assert!(server.stop());
 }
+
+/// Descriptors end at any step of an addition: the pool isn't served, and the node goes on.
+#[test]
+fn a_pool_without_descriptors_is_its_own_failure() {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config(FILE, "8MiB"));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    let pid = Pid::from_raw(server.pid());
+    let limited = |most| {
+        let limit = Rlimit { current: Some(most), maximum: getrlimit(Resource::Nofile).maximum };
+        prlimit(pid, Resource::Nofile, limit).unwrap();
+    };
+    write(dir.path(), &sections("q", &file("q"), "", "w"));
+    let (mut failures, mut last) = (0, String::new());
+    // The order to reload takes one.
+    for more in 2.. {
+        let numbers = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap();
+        let highest = numbers.map(|n| n.unwrap().file_name().to_str().unwrap().parse::<u64>().unwrap()).max();
+        limited(highest.unwrap() + 1 + more);
+        let done = reload(&server);
+        limited(1024);
+        client.write(0, &[more as u8; 512]).unwrap().unwrap();
+        let Some(why) = done["failed"][0].as_str() else { break };
+        assert!(why.contains("pool `q`"), "{more}: {done}");
+        (failures, last) = (failures + 1, why.to_string());
+        assert!(more < 60, "{done}");
+    }
+    assert!(failures > 2, "{failures}: {last}");
+    Client::once_served(&server.socket(), "w");
+    assert_eq!(pools(&server), [one("p", "ready"), one("q", "ready")]);
+    assert!(server.stop());
+}

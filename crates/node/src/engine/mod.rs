@@ -37,7 +37,8 @@ mod workers;
 
 pub use auto_deadline::AutoTerms;
 pub use command::{
-    CONNECTIONS_MAX, ClientFilter, Command, Connection, Health, PoolGone, PoolHandle, PoolReceiver, PoolSnapshot, Reply,
+    CONNECTIONS_MAX, ClientFilter, Command, Connection, Health, Look, PoolGone, PoolHandle, PoolReceiver, PoolSnapshot,
+    Reply,
 };
 pub use conn::{DeadlineFrom, ExportParams, Wire};
 pub use device::{Device, Devices, FileDevice, RbdDevice};

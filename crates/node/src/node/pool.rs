@@ -5,7 +5,7 @@ use super::error::{NodeError, Result, failed};
 use crate::config::{Limits, PoolConfig};
 use crate::directory::{Directory, Volume};
 use crate::engine::tape::TapeWriter;
-use crate::engine::{Command, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Report};
+use crate::engine::{Command, Look, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Report};
 use crate::open::{CacheLocks, Held, open_pool};
 use crate::parts::settings::{Changed, Live};
 use crate::parts::{self, Layers, PoolView};
@@ -172,7 +172,7 @@ impl RunningPool {
                 ended
             })
             .map_err(|e| in_pool(&e))?;
-        Ok(RunningPool {
+        let pool = RunningPool {
             name: name.clone(),
             failed: None,
             device: opened.device,
@@ -188,7 +188,22 @@ impl RunningPool {
             volatile: Mutex::new(VolatileSpace::new(volatile_bytes)),
             thread: Mutex::new(Some(thread)),
             lock: opened.lock,
-        })
+        };
+        pool.has_begun()?;
+        Ok(pool)
+    }
+
+    /// Waits for the first answer of the pool's thread. Blocks.
+    ///
+    /// # Errors
+    /// If the thread ended at its begin, as without a descriptor or memory for its ring: the pool's fault, not the node's end.
+    fn has_begun(&self) -> Result<()> {
+        let (begun, hears) = std::sync::mpsc::channel();
+        let look: Look = Box::new(move |_, _| _ = begun.send(()));
+        if self.handle.send(Command::Look(look)).is_ok() && hears.recv().is_ok() {
+            return Ok(());
+        }
+        Err(NodeError::Failed(self.join().err().unwrap_or_else(|| self.gone().to_string())))
     }
 
     /// A pool that couldn't be opened, in its place: it answers nobody.
