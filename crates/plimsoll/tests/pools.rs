@@ -334,3 +334,35 @@ fn a_pool_without_descriptors_is_its_own_failure() {
     assert_eq!(pools(&server), [one("p", "ready"), one("q", "ready")]);
     assert!(server.stop());
 }
+
+/// What a failed flush lost isn't told as an end in order, although the last flush succeeds.
+#[test]
+fn a_removal_after_a_failed_flush_is_refused_and_then_a_fault() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config(FILE, "8MiB"));
+    let failing = Failing::new(dir.path());
+    let device = format!("{{ file = \"{}\", format = true }}", failing.device.path.display());
+    write(dir.path(), &sections("q", &device, "", "w"));
+    assert_eq!(reload(&server)["failed"], json!([]));
+    let mut client = Client::once_served(&server.socket(), "w");
+    client.write(0, &[1; 4096]).unwrap().unwrap();
+    failing.fail("flush", true);
+    client.flush().unwrap().unwrap_err();
+    failing.fail("flush", false);
+    drop(client);
+    write(dir.path(), "");
+    reload(&server);
+    let why = server.cli_fails(&["pool", "remove", "q"]);
+    assert!(why.contains("pool `q` had a failed flush") && why.contains("`--disconnect`"), "{why}");
+    assert_eq!(pools(&server), [one("p", "ready"), one("q", "ready")]);
+    let why = server.cli_fails(&["pool", "remove", "q", "--disconnect"]);
+    assert!(why.contains("was removed, and didn't end in order: a flush failed: "), "{why}");
+    assert_eq!(pools(&server), [one("p", "ready")]);
+    assert!(has_event(&server, "pool `q` was removed, and didn't end in order: a flush failed: "));
+    assert!(!has_event(&server, "its devices are closed"));
+    await_unlocked(&failing.device.path);
+    assert!(server.stop());
+}

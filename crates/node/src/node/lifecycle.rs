@@ -223,6 +223,13 @@ impl Node {
             );
             return Err(NodeError::Conflict(what));
         }
+        if pool.handle.health.borrow().flush_failed && !disconnect {
+            let what = format!(
+                "pool `{name}` had a failed flush: writes since the last good one may be lost; see \"After a failed flush\" in \
+                 docs/guides/backup-and-recover.md, or remove it with `--disconnect` all the same"
+            );
+            return Err(NodeError::Conflict(what));
+        }
         let volumes = self.withdraw_all(number);
         let asked = pool.ask_soon(|reply| Command::Connections { of: ClientFilter::default(), reply }).await;
         let disconnected = match asked {
@@ -293,8 +300,14 @@ impl Node {
         let mut health = pool.handle.health.clone();
         while health.changed().await.is_ok() {}
         let (pools, section) = (self.pools.clone(), pool_section(&pool.name));
+        // The thread's last flush doesn't tell: the kernel reports lost writes once.
+        let lost = health.borrow().flush_failed.then(|| {
+            "a flush failed: writes since the last good one may be lost; see \"After a failed flush\" in \
+             docs/guides/backup-and-recover.md before you add it again"
+                .to_string()
+        });
         let closed = tokio::task::spawn_blocking(move || close(&pools, pool, &volumes));
-        let faults = closed.await.map_err(super::error::failed)?;
+        let faults: Vec<String> = closed.await.map_err(super::error::failed)?.into_iter().chain(lost).collect();
         let what = match faults.join("; ") {
             none if none.is_empty() => {
                 self.events.add(
