@@ -129,6 +129,7 @@ fn a_pool_that_left_the_file_is_removed_and_comes_back_with_its_data() {
         let mut client = Client::once_served(&server.socket(), "w");
         client.write(8192, &[3; 65536]).unwrap().unwrap();
         server.cli(&["tenant", "set", "t", "--weight", "5"]);
+        server.cli(&["volume", "deadline", "w", "7ms"]);
 
         // The file declares it: its line is named.
         let text = std::fs::read_to_string(dir.path().join("node.toml")).unwrap();
@@ -171,11 +172,17 @@ fn a_pool_that_left_the_file_is_removed_and_comes_back_with_its_data() {
         assert!(events.contains("DELETE /v1/pools/q?disconnect=true"), "{events}");
         other.write(0, &[5; 512]).unwrap().unwrap();
         assert!(!server.cli(&["config", "diff"]).contains("pool q"));
+        // A volume of the same name elsewhere has nothing of it.
+        let deadline = || server.control("GET", "/v1/volumes/w").json()["deadline_us"].clone();
+        server.cli(&["volume", "create", "w", "--pool", "p", "--size", "1MiB", "--tenant", "t"]);
+        assert_eq!(deadline(), Value::Null);
+        server.cli(&["volume", "delete", "w", "--yes"]);
         server.cli(&["tenant", "set", "t", "--weight", "7"]);
 
         // Added again, it is as it was, and no older promise comes with it.
         write(dir.path(), &with);
         assert_eq!(reload(&server)["failed"], json!([]));
+        assert_eq!(deadline(), 7000);
         let mut again = Client::once_served(&server.socket(), "w");
         assert_eq!(again.read(0, 4096).unwrap().unwrap(), [4; 4096], "{kind}");
         assert_eq!(again.read(8192, 65536).unwrap().unwrap(), [3; 65536], "{kind}");

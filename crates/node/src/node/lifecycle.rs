@@ -254,6 +254,8 @@ impl Node {
         };
         self.pools.take(number);
         self.forget_section(name);
+        // Another pool's volume of that name has none of them. Added again, the pool brings its own.
+        volumes.iter().for_each(|v| self.forget_promise(&v.name));
         let _ = pool.handle.send(Command::Shutdown); // a pool that is gone has ended already
         drop(one); // others' changes need not wait
         let removed = RemovedPool {

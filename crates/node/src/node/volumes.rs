@@ -126,7 +126,7 @@ impl Node {
     }
 
     /// Forgets a deleted volume's promise that was set live. A later volume of that name has the configured promise.
-    fn forget_promise(&self, name: &str) {
+    pub(super) fn forget_promise(&self, name: &str) {
         self.promise(name, self.configured().promised.volumes.get(name).copied());
     }
 
