@@ -106,7 +106,9 @@ impl Node {
     /// Opens the pools of a configuration that aren't served, each on a thread of its own: a device may be slow, or hang.
     pub(super) async fn open_new(&self, config: &Config) -> Vec<(PoolConfig, Result<OpenedPool>)> {
         let mut opening = Vec::new();
-        for p in config.pool.iter().filter(|p| !self.serves_pool(p.name.get_ref())) {
+        // One that only the earlier file had was served a moment ago, and was removed since.
+        let is_wanted = |p: &&PoolConfig| !config.undeclared.contains(p.name.get_ref());
+        for p in config.pool.iter().filter(is_wanted).filter(|p| !self.serves_pool(p.name.get_ref())) {
             opening.push((p.clone(), self.open_aside(p.clone(), config)));
         }
         let mut all = Vec::new();
@@ -290,7 +292,7 @@ impl Node {
     }
 
     /// Forgets the section of a removed pool, which the file hasn't any more.
-    fn forget_section(&self, name: &str) {
+    pub(super) fn forget_section(&self, name: &str) {
         let mut configured = (*self.configured()).clone();
         configured.config.pool.retain(|p| p.name.get_ref() != name);
         configured.config.undeclared.remove(name);

@@ -23,6 +23,8 @@ impl Node {
         // Before others' changes have to wait: a device may be slow, or hang.
         let opened = self.open_new(config).await;
         let changing = self.changing.lock().await;
+        // Pools may have been removed meanwhile.
+        let new = self.without_removed(new);
         let was = self.configure_checked(&new, config).await?;
         // From here on each change is carried out as far as it can be.
         self.directory_mut(|d| {
@@ -43,6 +45,13 @@ impl Node {
         let mut unmade = Unmade::default();
         self.pools.forget_failed(|name| config.pool.iter().any(|p| p.name.get_ref() == name));
         let mut added = BTreeMap::new();
+        for p in config.pool.iter().filter(|p| !config.undeclared.contains(p.name.get_ref())) {
+            let name = p.name.get_ref();
+            if !self.serves_pool(name) && !opened.iter().any(|(p, _)| p.name.get_ref() == name) {
+                let what = NodeError::Conflict("it was removed while this reload was under way: reload again".into());
+                unmade.note(pool_section(name), Err(what));
+            }
+        }
         for (p, opened) in opened {
             let name = p.name.get_ref().clone();
             match self.put_pool(&p, opened).await {
@@ -102,6 +111,19 @@ impl Node {
         }
         *self.unmade.lock().expect("no panic while held") = unmade.sections;
         Ok(unmade.why)
+    }
+
+    /// A new configuration without the pools that only the earlier file had and that were removed since.
+    fn without_removed(&self, new: Arc<Configured>) -> Arc<Configured> {
+        let is_gone = |name: &String| !self.serves_pool(name);
+        let gone: Vec<String> = new.config.undeclared.iter().filter(|name| is_gone(name)).cloned().collect();
+        if gone.is_empty() {
+            return new;
+        }
+        let mut kept = (*new).clone();
+        kept.config.pool.retain(|p| !gone.contains(p.name.get_ref()));
+        gone.iter().for_each(|name| _ = kept.config.undeclared.remove(name));
+        Arc::new(kept)
     }
 
     /// Replaces what is configured, and returns what was.
@@ -231,6 +253,45 @@ mod tests {
         assert!(node.directory_ref(|d| d.volumes.is_empty()));
         node.shut_down().unwrap();
     }
+    /// A reload and a removal cross: nothing of the removed pool is left, or the result says that it isn't served.
+    #[tokio::test]
+    async fn a_pool_that_is_removed_during_a_reload_is_forgotten_or_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let parse = |text: &str| Config::parse(text, &dir.path().join("node.toml")).unwrap();
+        let with = TEXT.replace("[[tenant]]\n        name = \"a\"", &OTHER_POOL.replace("NAME", "q"));
+        for is_wanted_again in [false, true] {
+            let both = parse(&with);
+            let node = Arc::new(Node::start(&both).await.unwrap());
+            let without = crate::reload::served(both.clone(), parse(TEXT));
+            assert_eq!(node.reconfigure(&without).await.unwrap(), [""; 0]);
+            // What the reload goes by was looked up before the removal.
+            let new = crate::reload::served(without, if is_wanted_again { both } else { parse(TEXT) });
+            // It has looked which pools are to be opened, and waits for its turn.
+            let one = node.changing.lock().await;
+            let mut reload = Box::pin(node.reconfigure(&new));
+            let early = tokio::time::timeout(Duration::from_millis(50), &mut reload).await;
+            assert!(early.is_err(), "it waits for others' changes");
+            let (number, _) = node.pools.named("q").unwrap();
+            let removed = node.pools.take(number).unwrap();
+            node.forget_section("q");
+            drop(one);
+            let failed = reload.await.unwrap();
+            let configured = node.configured();
+            assert!(configured.config.undeclared.is_empty());
+            match is_wanted_again {
+                false => {
+                    assert_eq!(failed, [""; 0]);
+                    assert!(configured.config.pool.iter().all(|p| p.name.get_ref() != "q"));
+                }
+                true => assert!(failed.len() == 1 && failed[0].contains("pool `q`"), "{failed:?}"),
+            }
+            removed.shut_down().unwrap();
+            drop(removed);
+            node.pools.has_left("q");
+            node.shut_down().unwrap();
+        }
+    }
+
     /// A pool that ended can't take a change of its volume: the other changes are made, the result names this one, and the next reload of
     /// the same file tries it again.
     #[tokio::test]
