@@ -173,7 +173,7 @@ fn a_pool_that_left_the_file_is_removed_and_comes_back_with_its_data() {
         other.write(0, &[5; 512]).unwrap().unwrap();
         assert!(!server.cli(&["config", "diff"]).contains("pool q"));
         // A volume of the same name elsewhere has nothing of it.
-        let deadline = || server.control("GET", "/v1/volumes/w").json()["deadline_us"].clone();
+        let deadline = || server.control("GET", "/v1/volumes/w").json()["promise"]["deadline_us"].clone();
         server.cli(&["volume", "create", "w", "--pool", "p", "--size", "1MiB", "--tenant", "t"]);
         assert_eq!(deadline(), Value::Null);
         server.cli(&["volume", "delete", "w", "--yes"]);

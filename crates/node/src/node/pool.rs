@@ -18,6 +18,7 @@ use plimsoll_store::{Backup, NewVolume, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 /// Minutes at a full load, days at a light one.
@@ -59,6 +60,8 @@ pub struct RunningPool {
     thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
     /// Keeps the device locked against another node as long as the pool is there.
     lock: Option<Held>,
+    /// Its thread didn't answer a question, or not soon.
+    was_silent: AtomicBool,
 }
 
 /// Space of a pool that forgets its volumes when the node ends. Nothing is freed.
@@ -188,6 +191,7 @@ impl RunningPool {
             volatile: Mutex::new(VolatileSpace::new(volatile_bytes)),
             thread: Mutex::new(Some(thread)),
             lock: opened.lock,
+            was_silent: AtomicBool::new(false),
         };
         pool.has_begun()?;
         Ok(pool)
@@ -231,6 +235,7 @@ impl RunningPool {
             volatile: Mutex::default(),
             thread: Mutex::new(None),
             lock: None,
+            was_silent: AtomicBool::new(false),
         })
     }
 
@@ -246,7 +251,23 @@ impl RunningPool {
 
     /// Asks the pool's thread; one that doesn't answer soon is as good as gone.
     pub(super) async fn ask_soon<T>(&self, make: impl FnOnce(Reply<T>) -> Command) -> std::result::Result<T, PoolGone> {
-        tokio::time::timeout(ANSWER_TIME, self.handle.ask(make)).await.unwrap_or(Err(PoolGone))
+        self.answer_soon(self.handle.ask(make)).await
+    }
+
+    async fn answer_soon<T>(
+        &self,
+        asked: impl Future<Output = std::result::Result<T, PoolGone>>,
+    ) -> std::result::Result<T, PoolGone> {
+        let answer = tokio::time::timeout(ANSWER_TIME, asked).await.unwrap_or(Err(PoolGone));
+        if answer.is_err() {
+            self.was_silent.store(true, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    /// True if a view of the pool may be missing because its thread didn't answer, and not because nobody has asked it yet.
+    pub(super) fn may_be_silent(&self) -> bool {
+        self.failed.is_some() || self.was_silent.load(Ordering::Relaxed)
     }
 
     /// Looks at the stack on the pool's thread; a thread that doesn't answer soon is as good as gone.
@@ -254,7 +275,7 @@ impl RunningPool {
         &self,
         look: impl FnOnce(&Stack, Time) -> T + Send + 'static,
     ) -> std::result::Result<T, PoolGone> {
-        tokio::time::timeout(ANSWER_TIME, self.handle.look(look)).await.unwrap_or(Err(PoolGone))
+        self.answer_soon(self.handle.look(look)).await
     }
 
     /// The pool's metrics and its layers' status, without what is counted per volume and tenant.

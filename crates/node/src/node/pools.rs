@@ -58,10 +58,12 @@ impl Pools {
         slots.iter().enumerate().filter_map(|(number, pool)| Some((number, pool.clone()?))).collect()
     }
 
-    /// The pools that are there, each with its place of `views`, a list by number.
+    /// The pools that are there, each with its place of `views`, a list by number. Not those that came while the views were taken: a
+    /// pool without a view is one that doesn't answer.
     pub fn with<'a, V>(&self, views: &'a [Option<V>]) -> Vec<(usize, Arc<RunningPool>, Option<&'a V>)> {
         let view = |number: usize| views.get(number).and_then(Option::as_ref);
-        self.all().into_iter().map(|(number, pool)| (number, pool, view(number))).collect()
+        let all = self.all().into_iter().map(|(number, pool)| (number, pool, view(number)));
+        all.filter(|(_, pool, view)| view.is_some() || pool.may_be_silent()).collect()
     }
 
     /// The pool of a name, with its number.
@@ -131,5 +133,35 @@ impl Pools {
     /// Hears of each change of the list.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Views are taken pool by pool, which takes seconds where one hangs.
+    #[tokio::test]
+    async fn a_pool_that_came_while_views_were_taken_is_none_that_does_not_answer() {
+        let pools = Pools::new().unwrap();
+        let pool = |name: &str, failed: Option<&str>| {
+            let mut pool = RunningPool::absent(name, "-".into(), String::new()).unwrap();
+            pool.failed = failed.map(Into::into);
+            pool
+        };
+        pools.put(pool("there", None));
+        pools.put(pool("repaired", Some("it couldn't be opened")));
+        let of = |views: &[Option<()>]| {
+            let with = pools.with(views).into_iter();
+            with.map(|(_, p, view)| (p.name.clone(), p.failed.is_some(), view.is_some())).collect::<Vec<_>>()
+        };
+        let there = ("there".to_string(), false, true);
+        assert_eq!(of(&[Some(()), None]), [there.clone(), ("repaired".to_string(), true, false)]);
+        pools.put(pool("repaired", None));
+        pools.put(pool("new", None));
+        assert_eq!(of(&[Some(()), None]), [there.clone()]);
+        // One that is asked and doesn't answer is named.
+        pools.named("new").unwrap().1.view_of_pool().await.unwrap_err();
+        assert_eq!(of(&[Some(()), None, None]), [there, ("new".to_string(), false, false)]);
     }
 }
