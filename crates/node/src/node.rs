@@ -447,6 +447,22 @@ impl Node {
         self.pools.all().into_iter().filter_map(|(_, p)| p.store.clone())
     }
 
+    /// Stores the newest record of each tenant in every pool that has a store, but `except`: pools that were elsewhere when one was changed
+    /// have older ones, or none.
+    async fn share_tenants(&self, except: Option<usize>) -> Result<()> {
+        let newest = self.stored_tenants();
+        for (_, pool) in self.pools.all().into_iter().filter(|(number, _)| Some(*number) != except) {
+            let Some(store) = pool.store.clone() else { continue };
+            let known: Vec<TenantRecord> = store.view().tenants().cloned().collect();
+            for record in newest.iter().filter(|t| !known.contains(t)) {
+                let (store, kept) = (store.clone(), record.clone());
+                let stored = blocking(move || store.change().set_tenant(kept)).await;
+                stored.map_err(|e| e.about(&format!("pool `{}`: live settings of tenant `{}`", pool.name, record.name)))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Declares a tenant or changes its promise, live; kept over a restart, where it goes before the configuration's.
     pub async fn set_tenant(&self, record: TenantRecord) -> Result<()> {
         let _one = self.changing.lock().await;

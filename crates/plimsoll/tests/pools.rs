@@ -196,6 +196,40 @@ fn a_pool_that_left_the_file_is_removed_and_comes_back_with_its_data() {
     }
 }
 
+/// Data move to an added pool, and the old one goes: what was set live for tenants stays.
+#[test]
+fn live_settings_of_tenants_outlive_the_pool_in_which_they_were_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let head = config(FILE, "8MiB");
+    let (head, _) = head.split_once("[[pool]]").unwrap();
+    let tenant = "[[tenant]]\nname = \"t\"\nclass = \"best-effort\"\n";
+    let node = |more: &str| format!("{head}{tenant}{more}");
+    let rewrite = |more: &str| std::fs::write(dir.path().join("node.toml"), node(more)).unwrap();
+    let (old, new) = (sections("old", &file("old"), "", "v"), sections("new", &file("new"), "", "w"));
+    let server = Server::start(dir.path(), &node(&old));
+    server.cli(&["tenant", "set", "t", "--weight", "5"]);
+    server.cli(&["tenant", "set", "live", "--weight", "6"]);
+    let weights = |server: &Server| ["t", "live"].map(|t| server.control("GET", &format!("/v1/tenants/{t}")).json()["weight"].clone());
+    rewrite(&(old.clone() + &new));
+    assert_eq!(reload(&server)["failed"], json!([]));
+    rewrite(&new);
+    reload(&server);
+    server.cli(&["pool", "remove", "old"]);
+    reload(&server);
+    assert_eq!(weights(&server), [5, 6]);
+    server.cli(&["tenant", "set", "t", "--weight", "7"]);
+    // The old one has an older promise.
+    rewrite(&(old + &new));
+    assert_eq!(reload(&server)["failed"], json!([]));
+    rewrite(&new);
+    reload(&server);
+    server.cli(&["pool", "remove", "old"]);
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &node(&new));
+    assert_eq!(weights(&server), [7, 6]);
+    assert!(server.stop());
+}
+
 /// Number of threads, and of open files that are none of a client.
 fn held(server: &Server) -> (usize, usize) {
     let of = |what: &str| std::fs::read_dir(format!("/proc/{}/{what}", server.pid())).unwrap().count();

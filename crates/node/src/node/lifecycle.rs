@@ -254,6 +254,11 @@ impl Node {
                 return Err(NodeError::Conflict(what));
             }
         };
+        // Live settings of tenants outlive any one pool.
+        if let Err(e) = self.share_tenants(Some(number)).await {
+            self.offer_all_again(&volumes);
+            return Err(e.about(&format!("pool `{name}` isn't removed")));
+        }
         self.pools.take(number);
         self.forget_section(name);
         // Another pool's volume of that name has none of them. Added again, the pool brings its own.

@@ -60,6 +60,12 @@ impl Node {
             }
         }
         let stored = self.stored_tenants();
+        if !added.is_empty()
+            && let Err(e) = self.share_tenants(None).await
+        {
+            // The one that is kept goes on holding; the next reload that adds a pool tries it again.
+            unmade.why.push(e.to_string());
+        }
         // Those that a pool brings.
         for t in stored.iter().filter(|_| !added.is_empty()) {
             let permits = permits_of_record(&t.limits);
