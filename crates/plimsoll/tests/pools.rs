@@ -123,6 +123,7 @@ fn a_pool_that_left_the_file_is_removed_and_comes_back_with_its_data() {
         ),
     ] {
         let dir = tempfile::tempdir().unwrap();
+        let more = &format!("tape = \"q.tape\"\n{more}");
         let with = sections("q", r#"{ file = "q.img", size = "256MiB" }"#, more, "w");
         let server = Server::start(dir.path(), &(config(FILE, "8MiB") + &with));
         let mut other = Client::once_served(&server.socket(), "vol");
@@ -130,6 +131,20 @@ fn a_pool_that_left_the_file_is_removed_and_comes_back_with_its_data() {
         client.write(8192, &[3; 65536]).unwrap().unwrap();
         server.cli(&["tenant", "set", "t", "--weight", "5"]);
         server.cli(&["volume", "deadline", "w", "7ms"]);
+
+        // Its device and its tape are its own, whether or not the file still has it.
+        let tape = dir.path().join("q.tape").display().to_string();
+        for (n, file, more, what) in [
+            (1, r#"{ file = "./q.img", size = "64MiB" }"#.to_string(), String::new(), "device"),
+            (2, file("other"), format!("tape = \"{tape}\"\n"), "tape"),
+        ] {
+            write(dir.path(), &sections("other", &file, &more, "x"));
+            let failed = reload(&server)["failed"][0].as_str().unwrap().to_string();
+            assert!(failed.contains(&format!("its {what} ")) && failed.contains("of pool `q`"), "{n}: {failed}");
+        }
+        assert!(!dir.path().join("q.tape.1").exists() && !dir.path().join("other.img").exists());
+        write(dir.path(), &with);
+        reload(&server);
 
         // The file declares it: its line is named.
         let text = std::fs::read_to_string(dir.path().join("node.toml")).unwrap();
@@ -208,7 +223,7 @@ fn live_settings_of_tenants_outlive_the_pool_in_which_they_were_stored() {
     let (old, new) = (sections("old", &file("old"), "", "v"), sections("new", &file("new"), "", "w"));
     let server = Server::start(dir.path(), &node(&old));
     server.cli(&["tenant", "set", "t", "--weight", "5"]);
-    server.cli(&["tenant", "set", "live", "--weight", "6"]);
+    server.cli(&["tenant", "set", "live", "--class", "best-effort", "--weight", "6"]);
     let weights = |server: &Server| ["t", "live"].map(|t| server.control("GET", &format!("/v1/tenants/{t}")).json()["weight"].clone());
     rewrite(&(old.clone() + &new));
     assert_eq!(reload(&server)["failed"], json!([]));

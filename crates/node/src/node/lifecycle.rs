@@ -10,6 +10,7 @@ use crate::engine::{ClientFilter, Command};
 use crate::events::{Kind, Severity};
 use crate::reload::pool_section;
 use plimsoll_stack::LayerState;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -88,6 +89,37 @@ fn close(pools: &Pools, pool: Arc<RunningPool>, volumes: &[Volume]) -> Vec<Strin
     faults
 }
 
+/// Says which other pool, served or not closed yet, has a file that a new one would open. The file that is read checks only its own pools.
+fn shared_file(pools: &Pools, new: &PoolConfig) -> Option<String> {
+    let leaving: Vec<Arc<RunningPool>> = pools.leaving().iter().map(|(p, _)| p.clone()).collect();
+    let all = pools.all().into_iter().map(|(_, p)| p).chain(leaving);
+    for (other, live) in all.filter_map(|p| Some((p.name.clone(), p.live()?))) {
+        for (key, path) in files(new) {
+            let same = |(_, theirs): &(&str, PathBuf)| is_same_file(theirs, &path);
+            if let Some((theirs, _)) = files(&live.config).iter().find(|f| same(f)) {
+                let path = path.display();
+                return Some(format!(
+                    "its {key} {path} is the {theirs} of pool `{other}`, which isn't removed yet: name another, or remove that pool first"
+                ));
+            }
+        }
+    }
+    None
+}
+
+/// The files and block devices of a pool, by their keys.
+fn files(p: &PoolConfig) -> Vec<(&'static str, PathBuf)> {
+    let cache = p.cache.as_ref().map(|c| c.file.clone());
+    let all = [("device", p.device.file.clone()), ("cache", cache), ("tape", p.tape.clone())];
+    all.into_iter().filter_map(|(key, path)| Some((key, path?))).collect()
+}
+
+/// True if two paths lead to one file or block device.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let found = |p: &Path| std::fs::canonicalize(p).ok();
+    a == b || found(a).is_some_and(|a| found(b) == Some(a))
+}
+
 impl Node {
     /// Counts the host's pauses from now on, if a pool's device is modelled in real time.
     pub(super) fn watch_host(&self, pools: &[PoolConfig]) -> Result<()> {
@@ -132,7 +164,10 @@ impl Node {
         let (trace_every, limits) = (config.control.trace_every, config.limits.clone());
         let (directory, pools) = (self.directory.clone(), self.pools.clone());
         let open = move || {
-            let opened = RunningPool::start(&p, trace_every, &limits, directory);
+            let opened = match shared_file(&pools, &p) {
+                Some(what) => Err(NodeError::Conflict(what)),
+                None => RunningPool::start(&p, trace_every, &limits, directory),
+            };
             // Whoever wanted it may have gone.
             let _ = reply.send(opened.map(|pool| OpenedPool { pool: Some(pool), pools }));
         };
