@@ -369,6 +369,11 @@ impl Node {
 
     /// The error that names the pools that there are.
     fn no_pool(&self, name: &str) -> NodeError {
+        let leaving = self.pools.leaving().iter().find(|(p, _)| p.name == name).map(|(_, since)| since.elapsed());
+        if let Some(since) = leaving {
+            let what = format!("pool `{name}` was removed {} s ago, and its devices aren't closed yet", since.as_secs());
+            return NodeError::NotFound(what);
+        }
         let known = self.pools.all().iter().map(|(_, p)| p.name.clone()).collect::<Vec<_>>().join(", ");
         NodeError::NotFound(format!("there is no pool `{name}`; there are: {known}"))
     }
@@ -621,6 +626,8 @@ impl Node {
         for (number, p) in &pools {
             failed.extend(p.end(volumes.iter().filter(|v| v.pool == *number)));
         }
+        // One that is removed meanwhile isn't closed while it is held here.
+        drop((pools, volumes));
         self.pools.wait_for_leaving();
         if failed.is_empty() { Ok(()) } else { Err(NodeError::Failed(failed.join("; "))) }
     }

@@ -329,7 +329,9 @@ fn a_kill_at_any_step_leaves_pools_that_open() {
     reload(&server);
     failing.hold_flushes();
     let why = server.cli_fails(&["pool", "remove", "q", "--disconnect"]);
-    assert!(why.contains("hasn't ended within 1 s (control.drain)"), "{why}");
+    assert!(why.contains("is removed and hasn't ended within 1 s (control.drain)"), "{why}");
+    let why = server.cli_fails(&["pool", "remove", "q"]);
+    assert!(why.contains("pool `q` was removed ") && why.contains("its devices aren't closed yet"), "{why}");
     assert!(failing.is_holding());
     assert_eq!(pools(&server), [one("p", "ready")]);
     client.write(0, &[2; 512]).unwrap().unwrap();

@@ -311,8 +311,8 @@ impl Node {
         match tokio::time::timeout(at_most, closed).await {
             Ok(closed) => closed.map_err(super::error::failed)?.map(|()| removed),
             Err(_) => Err(NodeError::Failed(format!(
-                "pool `{name}` hasn't ended within {} s (control.drain): its device doesn't answer. Its volumes are withdrawn, and it is \
-                 closed when the device answers; `plimsoll status` lists it until then",
+                "pool `{name}` is removed and hasn't ended within {} s (control.drain): a long flush, a client that takes no answers, or a \
+                 device that doesn't answer. Its volumes are withdrawn, and its devices are closed when it has ended: an event tells that",
                 at_most.as_secs()
             ))),
         }
