@@ -4,7 +4,7 @@ use super::pool::RunningPool;
 use super::volumes::connected;
 use super::{Node, NodeError, Pools, Result, interrupted_deletions};
 use crate::config::{Config, PoolConfig};
-use crate::directory::Volume;
+use crate::directory::{NvmeName, Volume, check_export};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{ClientFilter, Command};
 use crate::events::{Kind, Severity};
@@ -306,6 +306,12 @@ impl Node {
             volumes: volumes.iter().map(|v| v.name.clone()).collect(),
             disconnected,
         };
+        for (nqn, volume) in self.serving(&removed.volumes) {
+            let what = format!(
+                "subsystem `{nqn}`: its volume `{volume}` went with pool `{name}`: its hosts are refused until the pool is added again"
+            );
+            self.events.add(Kind::Node, Severity::Warning, None, what);
+        }
         let closed = tokio::spawn(self.clone().close_removed(pool, volumes));
         let at_most = Duration::from(self.configured().config.control.drain.0);
         match tokio::time::timeout(at_most, closed).await {
@@ -325,6 +331,15 @@ impl Node {
             all.iter().for_each(|v| _ = d.volumes.remove(&v.name));
             all
         })
+    }
+
+    /// The subsystems of volumes, each with its volume.
+    fn serving(&self, volumes: &[String]) -> Vec<(String, String)> {
+        let of = |(nqn, s): (&String, &NvmeName)| {
+            let volume = check_export(&s.export).ok()?;
+            volumes.iter().any(|v| v == volume).then(|| (nqn.clone(), volume.to_string()))
+        };
+        self.directory_ref(|d| d.subsystems.iter().filter_map(of).collect())
     }
 
     fn offer_all_again(&self, volumes: &[Volume]) {
