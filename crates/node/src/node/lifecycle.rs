@@ -383,3 +383,43 @@ impl Node {
         Err(NodeError::Failed(what))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Look;
+    use rustix::fs::{FlockOperation, flock};
+
+    /// Its thread may be recovering, and writes.
+    #[tokio::test]
+    async fn a_pool_that_is_not_wanted_stays_locked_until_its_thread_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let section = |name| {
+            format!("[[pool]]\nname = \"{name}\"\ndevice = {{ file = \"{name}.img\", size = \"64MiB\" }}\n")
+        };
+        let parse = |pools: &str| {
+            let text = format!("[listen]\nunix = \"nbd.sock\"\n{pools}");
+            Config::parse(&text, &dir.path().join("node.toml")).unwrap()
+        };
+        let node = Node::start(&parse(&section("p"))).await.unwrap();
+        let both = parse(&(section("p") + &section("q")));
+        let opened = node.open_new(&both).await.pop().unwrap().1.unwrap();
+        let (let_go, held) = std::sync::mpsc::channel::<()>();
+        let look: Look = Box::new(move |_, _| _ = held.recv());
+        opened.pool.as_ref().unwrap().handle.send(Command::Look(look)).unwrap();
+        drop(opened);
+        let is_locked = || {
+            let file = std::fs::File::open(dir.path().join("q.img")).unwrap();
+            flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+        };
+        assert!(is_locked());
+        let why = node.open_new(&both).await.pop().unwrap().1.err().unwrap().to_string();
+        assert!(why.contains("is still being removed"), "{why}");
+        let_go.send(()).unwrap();
+        node.pools.wait_for_leaving();
+        assert!(!is_locked());
+        drop(node.open_new(&both).await.pop().unwrap().1.unwrap());
+        node.shut_down().unwrap();
+        assert!(!is_locked());
+    }
+}
