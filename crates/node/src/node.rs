@@ -371,7 +371,8 @@ impl Node {
     fn no_pool(&self, name: &str) -> NodeError {
         let leaving = self.pools.leaving().iter().find(|(p, _)| p.name == name).map(|(_, since)| since.elapsed());
         if let Some(since) = leaving {
-            let what = format!("pool `{name}` was removed {} s ago, and its devices aren't closed yet", since.as_secs());
+            let what =
+                format!("pool `{name}` was removed {} s ago, and its devices aren't closed yet", since.as_secs());
             return NodeError::NotFound(what);
         }
         let known = self.pools.all().iter().map(|(_, p)| p.name.clone()).collect::<Vec<_>>().join(", ");
@@ -462,7 +463,9 @@ impl Node {
             for record in newest.iter().filter(|t| !known.contains(t)) {
                 let (store, kept) = (store.clone(), record.clone());
                 let stored = blocking(move || store.change().set_tenant(kept)).await;
-                stored.map_err(|e| e.about(&format!("pool `{}`: live settings of tenant `{}`", pool.name, record.name)))?;
+                stored.map_err(|e| {
+                    e.about(&format!("pool `{}`: live settings of tenant `{}`", pool.name, record.name))
+                })?;
             }
         }
         Ok(())

@@ -109,7 +109,7 @@ pub struct Replica {
     open: AtomicBool,
     /// Connections with `replica=write`.
     writers: AtomicU32,
-    /// Clients that were or are about to be told that their export with `replica=write` is open, and aren't attached yet.
+    /// Clients whose export with `replica=write` was granted, and that aren't attached yet.
     granted: AtomicU32,
     range_bytes: u64,
     /// The generation at which each range was last changed.
@@ -312,7 +312,7 @@ impl Granted {
         Granted(replica)
     }
 
-    /// The client was told that its export is open, and can't be attached: it may write elsewhere.
+    /// The client knows that its export is open, and can't be attached: it may write elsewhere.
     pub fn lost(self) {
         self.0.lost();
     }

@@ -72,7 +72,7 @@ struct Guest {
 }
 
 enum Outcome {
-    /// The handshake is over; what was received beyond it, and what a writer of several replicas was told.
+    /// The handshake is over; what was received beyond it, and the grant of a writer of several replicas.
     Agreed(Box<Negotiated>, Vec<u8>, Option<Granted>),
     /// The client wants TLS now.
     StartTls,
@@ -192,8 +192,7 @@ impl Service {
                 handshake.tls_established();
                 guest.who.cert =
                     tls.get_ref().1.peer_certificates().and_then(|chain| crate::tls::common_name(chain.first()?));
-                let Outcome::Agreed(agreed, early, granted) =
-                    self.negotiate(&mut tls, &mut handshake, &guest).await?
+                let Outcome::Agreed(agreed, early, granted) = self.negotiate(&mut tls, &mut handshake, &guest).await?
                 else {
                     return Ok(());
                 };
@@ -286,8 +285,8 @@ impl Service {
         Ok(found)
     }
 
-    /// Before anybody who could change a volume is let in, it's durable that only an orderly end is a clean one. Returns what one who
-    /// writes to several replicas is told.
+    /// Before anybody who could change a volume is let in, it's durable that only an orderly end is a clean one. Returns the grant of
+    /// one who writes to several replicas.
     async fn mark_open(&self, who: &Identity, name: &str) -> Result<Option<Granted>, Refusal> {
         let (replica, granted) = {
             let directory = self.directory.read().expect("no panic while held");

@@ -224,7 +224,9 @@ fn live_settings_of_tenants_outlive_the_pool_in_which_they_were_stored() {
     let server = Server::start(dir.path(), &node(&old));
     server.cli(&["tenant", "set", "t", "--weight", "5"]);
     server.cli(&["tenant", "set", "live", "--class", "best-effort", "--weight", "6"]);
-    let weights = |server: &Server| ["t", "live"].map(|t| server.control("GET", &format!("/v1/tenants/{t}")).json()["weight"].clone());
+    let weights = |server: &Server| {
+        ["t", "live"].map(|t| server.control("GET", &format!("/v1/tenants/{t}")).json()["weight"].clone())
+    };
     rewrite(&(old.clone() + &new));
     assert_eq!(reload(&server)["failed"], json!([]));
     rewrite(&new);
@@ -393,7 +395,7 @@ fn a_pool_without_descriptors_is_its_own_failure() {
     assert!(server.stop());
 }
 
-/// What a failed flush lost isn't told as an end in order, although the last flush succeeds.
+/// Writes that a failed flush lost make no end in order, although the last flush succeeds.
 #[test]
 fn a_removal_after_a_failed_flush_is_refused_and_then_a_fault() {
     if !may_mount() {

@@ -394,9 +394,8 @@ mod tests {
     #[tokio::test]
     async fn a_pool_that_is_not_wanted_stays_locked_until_its_thread_has_ended() {
         let dir = tempfile::tempdir().unwrap();
-        let section = |name| {
-            format!("[[pool]]\nname = \"{name}\"\ndevice = {{ file = \"{name}.img\", size = \"64MiB\" }}\n")
-        };
+        let section =
+            |name| format!("[[pool]]\nname = \"{name}\"\ndevice = {{ file = \"{name}.img\", size = \"64MiB\" }}\n");
         let parse = |pools: &str| {
             let text = format!("[listen]\nunix = \"nbd.sock\"\n{pools}");
             Config::parse(&text, &dir.path().join("node.toml")).unwrap()
