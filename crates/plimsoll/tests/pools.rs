@@ -382,9 +382,13 @@ fn a_pool_without_descriptors_is_its_own_failure() {
         let numbers = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap();
         let taken: BTreeSet<u64> = numbers.map(|n| n.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
         limited((0..).filter(|n| !taken.contains(n)).nth(more).unwrap());
-        let done = reload(&server);
+        let socket = server.dir.join("control.sock");
+        let said =
+            run(env!("CARGO_BIN_EXE_plimsoll"), &["reload", "--json", "--control", socket.to_str().unwrap()]).stdout;
         limited(1024);
         client.write(0, &[more as u8; 512]).unwrap().unwrap();
+        // The file can't be read either.
+        let Ok(done) = serde_json::from_slice::<Value>(&said) else { continue };
         let Some(why) = done["failed"][0].as_str() else { break };
         assert!(why.contains("pool `q`"), "{more}: {done}");
         (failures, last) = (failures + 1, why.to_string());
