@@ -72,7 +72,7 @@ fn discard(pools: Arc<Pools>, pool: Arc<RunningPool>) {
     let _ = pool.handle.send(Command::Shutdown); // a pool that is gone has ended already
     let name = pool.name.clone();
     let close = move || {
-        for what in close(&pools, pool, &[]) {
+        for what in close(&pools, pool, Vec::new()) {
             tracing::error!(error = what, "a pool that was opened and isn't served didn't end in order");
         }
     };
@@ -82,8 +82,9 @@ fn discard(pools: Arc<Pools>, pool: Arc<RunningPool>) {
 }
 
 /// Waits for the end of a pool's thread, then closes its devices. Returns the faults. Blocks.
-fn close(pools: &Pools, pool: Arc<RunningPool>, volumes: &[Volume]) -> Vec<String> {
+fn close(pools: &Pools, pool: Arc<RunningPool>, volumes: Vec<Volume>) -> Vec<String> {
     let faults = pool.end(volumes.iter());
+    drop(volumes); // they have its metadata
     // A device is locked as long as anybody looks at its pool, which takes moments.
     let began = Instant::now();
     while (Arc::strong_count(&pool) > 2 || pool.is_stored_elsewhere()) && began.elapsed() < LOOKERS_TIME {
@@ -371,7 +372,7 @@ impl Node {
              docs/guides/backup-and-recover.md before you add it again"
                 .to_string()
         });
-        let closed = tokio::task::spawn_blocking(move || close(&pools, pool, &volumes));
+        let closed = tokio::task::spawn_blocking(move || close(&pools, pool, volumes));
         let faults: Vec<String> = closed.await.map_err(super::error::failed)?.into_iter().chain(lost).collect();
         let what = match faults.join("; ") {
             none if none.is_empty() => {
