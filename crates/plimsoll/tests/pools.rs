@@ -455,7 +455,7 @@ fn a_removal_after_a_failed_flush_is_refused_and_then_a_fault() {
     reload(&server);
     let why = server.cli_fails(&["pool", "remove", "q"]);
     assert!(why.contains("had a failed flush") && why.contains("`--disconnect`"), "{why}");
-    assert_eq!(pools(&server), [one("p", "ready"), one("q", "ready")]);
+    assert_eq!(pools(&server), [one("p", "ready"), one("q", "degraded")]);
     let why = server.cli_fails(&["pool", "remove", "q", "--disconnect"]);
     assert!(why.contains("was removed, and didn't end in order: a flush failed: "), "{why}");
     assert_eq!(pools(&server), [one("p", "ready")]);
