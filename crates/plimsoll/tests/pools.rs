@@ -279,6 +279,41 @@ fn an_added_pool_tells_of_an_end_that_was_not_orderly() {
     assert!(server.stop());
 }
 
+/// A tenant that doesn't fit keeps no pool from being added. A live setting that a pool brings takes precedence, so that the file's value
+/// isn't judged.
+#[test]
+fn a_tenant_that_does_not_fit_keeps_no_pool_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = r#"{ file = "p.img", size = "256MiB", model = "cheetah-15k5" }"#;
+    let text = config(device, "64MiB").replacen("[[tenant]]", "cores = 1\n[[tenant]]", 1);
+    let (head, _) = text.split_once("[[pool]]").unwrap();
+    let tenant = |name: &str, more: &str| format!("[[tenant]]\nname = \"{name}\"\n{more}\n");
+    let (plain, q) = ("class = \"best-effort\"", sections("q", &file("q"), "", "w"));
+    let other = Server::start(dir.path(), &(head.to_string() + &tenant("t", plain) + &tenant("u", plain) + &q));
+    other.cli(&["tenant", "set", "u", "--weight", "5"]);
+    assert!(other.stop());
+
+    let server = Server::start(dir.path(), &(text.clone() + &tenant("u", plain)));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    (0..100).for_each(|n| drop(client.read(n * 7919 % 16000 * 4096, 4096).unwrap().unwrap()));
+    let hard = tenant("u", "class = \"latency-critical\"\nobjectives = [{ percentile = 99, within = \"1500us\" }]");
+    let r = sections("r", &file("r"), "", "x");
+    std::fs::write(dir.path().join("node.toml"), text.clone() + &hard + &r).unwrap();
+    let done = reload(&server);
+    let failed = done["failed"].as_array().unwrap();
+    assert!(
+        failed.len() == 1 && failed[0].as_str().unwrap().contains("of tenant `u` in pool `p` doesn't fit"),
+        "{done}"
+    );
+    assert_eq!(done["changed"], json!(["pool `r`", "volume `x`"]), "{done}");
+    std::fs::write(dir.path().join("node.toml"), text + &hard + &r + &q).unwrap();
+    let done = reload(&server);
+    assert_eq!((&done["failed"], &done["changed"]), (&json!([]), &json!(["pool `q`", "tenant `u`", "volume `w`"])));
+    let u = server.control("GET", "/v1/tenants/u").json();
+    assert_eq!((&u["class"], &u["weight"]), (&json!("best-effort"), &json!(5)), "{u}");
+    assert!(server.stop());
+}
+
 /// Number of threads, and of open files that are none of a client.
 fn held(server: &Server) -> (usize, usize) {
     let of = |what: &str| std::fs::read_dir(format!("/proc/{}/{what}", server.pid())).unwrap().count();
