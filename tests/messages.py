@@ -26,6 +26,7 @@ SOURCES = [
     "crates/node/src/look.rs",
     "crates/node/src/open.rs",
     "crates/node/src/parts/cache/device.rs",
+    "crates/node/src/node/ending.rs",
     "crates/node/src/node/error.rs",
     "crates/store/src/device.rs",
     "crates/store/src/meta.rs",

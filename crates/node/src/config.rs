@@ -25,6 +25,7 @@ pub use tenant::{
 pub use text::{ByteSize, SpanText};
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -76,6 +77,9 @@ pub struct Config {
     /// Take a free port where another process listens on the one that is written. Only the embedded default does.
     #[serde(skip)]
     pub takes_free_ports: bool,
+    /// Pools that are served though the file hasn't them any more.
+    #[serde(skip)]
+    pub undeclared: BTreeSet<String>,
     /// The file that it is from.
     #[serde(skip)]
     pub source: Source,

@@ -416,11 +416,6 @@ impl Directory {
         self.resolve(who, name).map(|(volume, asked, _)| (volume, asked.replica))
     }
 
-    /// Returns the replica state of the volume that `name` asks for.
-    pub fn replica(&self, who: &Identity, name: &str) -> Result<Arc<Replica>, Refusal> {
-        Ok(self.resolve(who, name)?.0.replica.clone())
-    }
-
     /// A connection to the export `name`, on which its client speaks `wire`: the pool's number and the parameters.
     pub fn open(&self, who: &Identity, name: &str, wire: Wire) -> Result<(usize, ExportParams), Refusal> {
         let (volume, asked, _) = self.resolve(who, name)?;

@@ -6,8 +6,10 @@ mod effective;
 mod ending;
 mod error;
 mod fit;
+mod lifecycle;
 mod patch;
 mod pool;
+mod pools;
 mod reconfigure;
 mod settings;
 mod slots;
@@ -16,10 +18,12 @@ mod volumes;
 mod watch;
 
 pub use effective::{Drift, Effective};
-pub use ending::Ending;
+pub use ending::{Ending, unclean_note};
 pub use error::NodeError;
+pub use lifecycle::RemovedPool;
 pub use patch::{ReplicaStep, VolumePatch};
 pub use pool::RunningPool;
+pub use pools::Pools;
 pub use reconfigure::Prepared;
 pub use tenants::DeadlineChange;
 pub use volumes::Deletion;
@@ -45,6 +49,7 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use tokio::task::JoinSet;
 
 /// Everything that the configuration says of tenants and volumes; replaced as a whole by a reload.
+#[derive(Clone)]
 pub(crate) struct Configured {
     /// The volumes' parts of the cache, by name.
     cache_sizes: BTreeMap<String, u64>,
@@ -81,6 +86,13 @@ impl Configured {
         }
     }
 
+    /// Returns the place in the file that declares a pool.
+    fn declares_pool(&self, pool: &str) -> Option<String> {
+        let declared = self.config.pool.iter().find(|p| p.name.get_ref() == pool);
+        let declared = declared.filter(|_| !self.config.undeclared.contains(pool))?;
+        Some(self.config.source.place(declared.name.span().start))
+    }
+
     /// Returns the place in the file that declares a volume.
     fn declares(&self, volume: &str) -> Option<String> {
         let declared = self.config.volume.iter().find(|v| v.name.get_ref() == volume)?;
@@ -91,14 +103,14 @@ impl Configured {
 /// See the module's documentation.
 pub struct Node {
     configured: RwLock<Arc<Configured>>,
-    /// By number, as configured.
-    pub pools: Vec<RunningPool>,
+    /// By number.
+    pub pools: Arc<Pools>,
     /// Volumes, tenants, grants.
     pub directory: Arc<RwLock<Directory>>,
     /// The event log.
     pub events: Arc<Events>,
     /// Counts the host's pauses, where a pool's device is modelled in real time.
-    pub watchdog: Option<Watchdog>,
+    pub watchdog: OnceLock<Watchdog>,
     /// One copy of all that is counted at a time.
     watching: tokio::sync::Mutex<()>,
     /// One change of volumes or tenants at a time.
@@ -116,28 +128,25 @@ impl Node {
         let configured = Configured::of(config).map_err(NodeError::Failed)?;
         let secrets = crate::secrets::load(&config.nvme_host).map_err(NodeError::Refused)?;
         let directory = Arc::<RwLock<Directory>>::default();
-        let mut pools = Vec::new();
+        let pools = Arc::new(Pools::new()?);
         for p in &config.pool {
             let shared = directory.clone();
             let opened = RunningPool::start(p, config.control.trace_every, &config.limits, shared);
-            pools.push(opened.or_else(|e| RunningPool::failed(p, e))?);
+            pools.put(opened.or_else(|e| RunningPool::failed(p, e))?);
         }
-        let watchdog = match config.pool.iter().any(|p| p.device.model.is_some()) {
-            true => Some(Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?),
-            false => None,
-        };
         let promises = configured.promised.clone();
-        let mut node = Node {
+        let node = Node {
             configured: RwLock::new(Arc::new(configured)),
             pools,
             directory,
             events: Arc::default(),
-            watchdog,
+            watchdog: OnceLock::new(),
             watching: tokio::sync::Mutex::new(()),
             changing: tokio::sync::Mutex::new(()),
             unmade: Mutex::default(),
             ending: OnceLock::new(),
         };
+        node.watch_host(&config.pool)?;
         node.directory_mut(|d| {
             d.grants = config.grant.clone();
             d.promises = promises;
@@ -152,21 +161,22 @@ impl Node {
             node.apply_tenant(&record.name, record.class.clone(), permits_of_record(&record.limits))?;
             node.settle_tenant_deadline(&record);
         }
-        for (pool, p) in config.pool.iter().enumerate() {
+        for (pool, unfit) in node.pools.all() {
             if let Err(why) = node.settle_settings(pool).await {
                 // It isn't served; the others are.
-                let unfit = std::mem::replace(&mut node.pools[pool], RunningPool::failed(p, why)?);
+                node.pools.put(RunningPool::absent(&unfit.name, unfit.device.clone(), why.to_string())?);
+                tracing::error!(error = %why, "a pool isn't served");
                 unfit.shut_down().map_err(NodeError::Failed)?;
             }
         }
         node.some_pool_serves()?;
-        for pool in 0..node.pools.len() {
+        for (pool, _) in node.pools.all() {
             node.bring_back(pool).await?;
         }
         for v in &config.volume {
-            match node.pools.iter().find(|p| p.name == *v.pool.get_ref()).and_then(|p| p.failed.as_ref()) {
-                None => node.ensure_volume(v).await?,
-                Some(_) => tracing::error!(volume = v.name.get_ref(), "isn't served: its pool couldn't be opened"),
+            match node.is_served_pool(v) {
+                true => node.ensure_volume(v).await?,
+                false => tracing::error!(volume = v.name.get_ref(), "isn't served: its pool couldn't be opened"),
             }
         }
         Ok(node)
@@ -174,8 +184,10 @@ impl Node {
 
     /// Fails if no pool is served, with the first one's reason.
     fn some_pool_serves(&self) -> Result<()> {
-        let none = self.pools.iter().all(|p| p.failed.is_some());
-        none.then(|| self.pools[0].failed.clone()).flatten().map_or(Ok(()), |why| Err(NodeError::Failed(why)))
+        let all = self.pools.all();
+        let none = all.iter().all(|(_, p)| p.failed.is_some());
+        let why = all.first().filter(|_| none).and_then(|(_, p)| p.failed.clone());
+        why.map_or(Ok(()), |why| Err(NodeError::Failed(why)))
     }
 
     pub(crate) fn configured(&self) -> Arc<Configured> {
@@ -190,13 +202,17 @@ impl Node {
         f(&self.directory.read().expect("no panic while held"))
     }
 
+    /// The records of a pool's volumes. A fence deals slots to volumes in the order of their places.
+    fn records(&self, pool: usize) -> Vec<VolumeRecord> {
+        let Some(store) = self.pools.get(pool).store.clone() else { return Vec::new() };
+        let mut records: Vec<VolumeRecord> = store.view().volumes().cloned().collect();
+        records.sort_by_key(|r| r.extents.first().map(|e| e.device_offset));
+        records
+    }
+
     /// Makes the volumes of a pool's store known.
     async fn bring_back(&self, pool: usize) -> Result<()> {
-        let Some(store) = self.pools[pool].store.clone() else { return Ok(()) };
-        let mut records: Vec<VolumeRecord> = store.view().volumes().cloned().collect();
-        // A fence deals slots to volumes in the order of their places.
-        records.sort_by_key(|r| r.extents.first().map(|e| e.device_offset));
-        for record in records {
+        for record in self.records(pool) {
             self.settle_deadline(&record);
             self.publish(pool, &record).await?;
         }
@@ -206,11 +222,7 @@ impl Node {
     /// Deletions that the last end of the node interrupted: the pool and the volume of each. To be asked before any other
     /// can begin: a space that is zeroed twice may be another's the second time.
     pub fn interrupted_deletions(&self) -> Vec<(usize, VolumeRecord)> {
-        let of = |(pool, p): (usize, &RunningPool)| {
-            let store = p.store.as_ref()?.view();
-            Some(store.deleting().map(|record| (pool, record.clone())).collect::<Vec<_>>())
-        };
-        self.pools.iter().enumerate().filter_map(of).flatten().collect()
+        self.pools.all().into_iter().flat_map(|(pool, p)| interrupted_deletions(pool, &p)).collect()
     }
 
     /// Goes on with deletions. Their space is free when this is done, which takes as long as zeroing it does; until then the
@@ -227,7 +239,7 @@ impl Node {
     /// Waits until no pool is recovering, or `at_most` has passed.
     pub async fn recovered(&self, at_most: std::time::Duration) {
         let all = async {
-            for p in &self.pools {
+            for (_, p) in self.pools.all() {
                 // The thread says that it has failed before it ends.
                 let _ = p.handle.health.clone().wait_for(|h| h.state != LayerState::Recovering).await;
             }
@@ -237,7 +249,7 @@ impl Node {
 
     /// Tells the pool's thread and the directory of a volume.
     async fn publish(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
-        let p = &self.pools[pool];
+        let p = self.pools.get(pool);
         if self.directory_ref(|d| d.volumes.get(&record.name).is_some_and(|v| v.pool != pool)) {
             let what =
                 format!("volume `{}` exists in pool `{}` and in another: rename or delete one", record.name, p.name);
@@ -271,7 +283,7 @@ impl Node {
     fn replica_of(&self, pool: usize, record: &VolumeRecord) -> Arc<Replica> {
         let known = self
             .directory_ref(|d| d.volumes.get(&record.name).filter(|v| v.key == record.key).map(|v| v.replica.clone()));
-        let kept = self.pools[pool].store.clone().map(|store| (store, record.key));
+        let kept = self.pools.get(pool).store.clone().map(|store| (store, record.key));
         known.unwrap_or_else(|| Replica::new(record.size_bytes, record.replica, kept))
     }
 
@@ -294,7 +306,7 @@ impl Node {
     fn terms_of(&self, pool: usize, record: &VolumeRecord) -> VolumeTerms {
         let tenant = self.directory_ref(|d| d.tenants.get(&record.tenant).map(|t| (t.id.0, t.class.clone())));
         let part = self.part_of(&record.name, tenant.as_ref().map(|t| &t.1));
-        let live = self.pools[pool].live();
+        let live = self.pools.get(pool).live();
         let own = live.iter().fold(OwnTerms::default(), |own, live| {
             PARTS.iter().fold(own, |own, p| p.add_terms(live, record, &part, own))
         });
@@ -324,7 +336,7 @@ impl Node {
             };
             return self.create_volume(v.pool.get_ref(), new).await.map_err(in_volume);
         };
-        let pool = &self.pools[found.pool].name;
+        let pool = &self.pools.get(found.pool).name;
         if pool != v.pool.get_ref() {
             let what = format!("volume `{name}` is in pool `{pool}`, and is configured in `{}`", v.pool.get_ref());
             return Err(NodeError::Conflict(what));
@@ -354,17 +366,27 @@ impl Node {
     async fn set_volume_owner(&self, name: &str, tenant: &str, read_only: bool) -> Result<()> {
         let _one = self.changing.lock().await;
         let volume = self.volume_named(name)?;
-        let Some(store) = self.pools[volume.pool].store.clone() else { return Ok(()) };
+        let Some(store) = self.pools.get(volume.pool).store.clone() else { return Ok(()) };
         let (name, tenant) = (name.to_string(), tenant.to_string());
         let ruled = move || store.change().set_volume_owner(&name, tenant, read_only);
         self.publish(volume.pool, &blocking(ruled).await?).await
     }
 
     fn pool_named(&self, name: &str) -> Result<usize> {
-        let known = || self.pools.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ");
-        let missing = || NodeError::NotFound(format!("there is no pool `{name}`; there are: {}", known()));
-        let pool = self.pools.iter().position(|p| p.name == name).ok_or_else(missing)?;
-        if self.pools[pool].failed.is_some() { Err(self.pools[pool].gone()) } else { Ok(pool) }
+        let (number, pool) = self.pools.named(name).ok_or_else(|| self.no_pool(name))?;
+        if pool.failed.is_some() { Err(pool.gone()) } else { Ok(number) }
+    }
+
+    /// The error that names the pools that there are.
+    fn no_pool(&self, name: &str) -> NodeError {
+        let leaving = self.pools.leaving().iter().find(|(p, _)| p.name == name).map(|(_, since)| since.elapsed());
+        if let Some(since) = leaving {
+            let what =
+                format!("pool `{name}` was removed {} s ago, and its devices aren't closed yet", since.as_secs());
+            return NodeError::NotFound(what);
+        }
+        let known = self.pools.all().iter().map(|(_, p)| p.name.clone()).collect::<Vec<_>>().join(", ");
+        NodeError::NotFound(format!("there is no pool `{name}`; there are: {known}"))
     }
 
     fn volume_named(&self, name: &str) -> Result<Volume> {
@@ -377,8 +399,8 @@ impl Node {
         let _one = self.changing.lock().await;
         let pool = self.pool_named(pool)?;
         let (name, tenant) = (new.name.as_str(), new.tenant.as_str());
-        if new.cache.is_some_and(|m| m != CacheMode::Off) && self.pools[pool].cache_section().is_none() {
-            let what = format!("pool `{}` has no cache: configure [pool.cache]", self.pools[pool].name);
+        if new.cache.is_some_and(|m| m != CacheMode::Off) && self.pools.get(pool).cache_section().is_none() {
+            let what = format!("pool `{}` has no cache: configure [pool.cache]", self.pools.get(pool).name);
             return Err(NodeError::Refused(what));
         }
         if self.directory_ref(|d| d.volumes.contains_key(name)) {
@@ -390,9 +412,9 @@ impl Node {
         self.check_parts(pool, name, tenant)?;
         new.check().map_err(|e| NodeError::Refused(e.to_string()))?;
         self.must_fit_in(pool, tenant).await?;
-        let record = match self.pools[pool].store.clone() {
+        let record = match self.pools.get(pool).store.clone() {
             Some(store) => {
-                let mode = self.pools[pool].cache_section().map(|c| new.cache.unwrap_or(c.mode));
+                let mode = self.pools.get(pool).cache_section().map(|c| new.cache.unwrap_or(c.mode));
                 let create = move || {
                     let mut store = store.change();
                     let record = store.create_volume(new)?;
@@ -403,7 +425,7 @@ impl Node {
                 };
                 blocking(create).await?
             }
-            None => self.pools[pool].volatile_record(new)?,
+            None => self.pools.get(pool).volatile_record(new)?,
         };
         self.publish(pool, &record).await
     }
@@ -411,7 +433,7 @@ impl Node {
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
         let id = self.directory_mut(|d| d.set_tenant(name, class.clone(), permits)).map_err(NodeError::Refused)?;
         let terms = self.configured().particulars.terms(name, &class, permits.jobs_max);
-        for p in &self.pools {
+        for (_, p) in self.pools.all() {
             let terms = terms.clone();
             // A pool that has ended serves nobody whom it could concern.
             let _ = p.handle.send(Command::SetTenant { tenant: id, limits: permits, terms });
@@ -421,24 +443,30 @@ impl Node {
 
     /// If pools disagree (one was absent when a tenant was changed), the last change is used.
     fn stored_tenants(&self) -> Vec<TenantRecord> {
-        let mut all: BTreeMap<String, TenantRecord> = BTreeMap::new();
-        for store in self.stores() {
-            for record in store.view().tenants() {
-                let kept = all.entry(record.name.clone()).or_insert_with(|| record.clone());
-                if kept != record {
-                    tracing::warn!(tenant = record.name, "pools keep different promises: the one changed last holds");
-                }
-                if record.change > kept.change {
-                    *kept = record.clone();
-                }
-            }
-        }
-        all.into_values().collect()
+        newest_tenants(self.stores())
     }
 
     /// Tenants that were changed live are kept in every pool that has a store: pools come and go.
     fn stores(&self) -> impl Iterator<Item = Arc<PoolStore>> + '_ {
-        self.pools.iter().filter_map(|p| p.store.clone())
+        self.pools.all().into_iter().filter_map(|(_, p)| p.store.clone())
+    }
+
+    /// Stores the newest record of each tenant in every pool that has a store, but `except`: pools that were elsewhere when one was changed
+    /// have older ones, or none.
+    async fn share_tenants(&self, except: Option<usize>) -> Result<()> {
+        let newest = self.stored_tenants();
+        for (_, pool) in self.pools.all().into_iter().filter(|(number, _)| Some(*number) != except) {
+            let Some(store) = pool.store.clone() else { continue };
+            let known: Vec<TenantRecord> = store.view().tenants().cloned().collect();
+            for record in newest.iter().filter(|t| !known.contains(t)) {
+                let (store, kept) = (store.clone(), record.clone());
+                let stored = blocking(move || store.change().set_tenant(kept)).await;
+                stored.map_err(|e| {
+                    e.about(&format!("pool `{}`: live settings of tenant `{}`", pool.name, record.name))
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Declares a tenant or changes its promise, live; kept over a restart, where it goes before the configuration's.
@@ -481,7 +509,7 @@ impl Node {
         }
         self.promise_tenant(name, self.configured().promised.tenant(name));
         if let Some(tenant) = self.directory_mut(|d| d.tenants.remove(name)).map(|t| t.id) {
-            for p in &self.pools {
+            for (_, p) in self.pools.all() {
                 let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it
             }
         }
@@ -493,7 +521,7 @@ impl Node {
     /// # Errors
     /// If no flush has failed, or its loss is only known after a restart: then nothing was changed.
     pub async fn recover_pool(&self, name: &str) -> Result<()> {
-        let p = &self.pools[self.pool_named(name)?];
+        let p = self.pools.get(self.pool_named(name)?);
         let recovered = p.handle.ask(|reply| Command::Recovered { reply }).await.map_err(|_| p.gone())?;
         let refused = match recovered {
             Recovered::Done => None,
@@ -516,7 +544,7 @@ impl Node {
 
     /// Passes a message to `P`'s layer of a pool.
     pub async fn tell_layer<P: Part>(&self, name: &str, message: &impl Message) -> Result<()> {
-        let p = &self.pools[self.pool_named(name)?];
+        let p = self.pools.get(self.pool_named(name)?);
         let to = Addressed::new(message);
         match p.handle.ask(|reply| Command::Tell { to, reply }).await.map_err(|_| p.gone())? {
             true => Ok(()),
@@ -529,8 +557,8 @@ impl Node {
         // One at a time: many who watch cost the pools no more than one does.
         let _one = self.watching.lock().await;
         let mut all = Vec::new();
-        for p in &self.pools {
-            all.push(p.view().await.ok());
+        for pool in 0..self.pools.numbers() {
+            all.push(self.pools.get(pool).view().await.ok());
         }
         all
     }
@@ -538,32 +566,43 @@ impl Node {
     /// The same without what is counted per volume and tenant.
     pub async fn pool_snapshots(&self) -> Vec<Option<PoolView>> {
         let mut all = Vec::new();
-        for p in &self.pools {
-            all.push(p.view_of_pool().await.ok());
+        for pool in 0..self.pools.numbers() {
+            all.push(self.pools.get(pool).view_of_pool().await.ok());
         }
         all
     }
 
     /// Waits until a pool's thread has ended that once began; its name. While the node isn't ending, that is a failure.
     pub async fn a_pool_ended(&self) -> String {
-        let mut ends: JoinSet<String> = JoinSet::new();
-        for p in self.pools.iter().filter(|p| p.failed.is_none()) {
-            let (mut health, name) = (p.handle.health.clone(), p.name.clone());
-            ends.spawn(async move {
-                while health.changed().await.is_ok() {}
-                name
-            });
-        }
-        match ends.join_next().await {
-            Some(ended) => ended.unwrap_or_default(),
-            None => std::future::pending().await,
+        let mut changes = self.pools.changes();
+        loop {
+            changes.mark_unchanged();
+            let mut ends: JoinSet<(usize, String)> = JoinSet::new();
+            for (number, p) in self.pools.all().into_iter().filter(|(_, p)| p.failed.is_none()) {
+                let (mut health, name) = (p.handle.health.clone(), p.name.clone());
+                ends.spawn(async move {
+                    while health.changed().await.is_ok() {}
+                    (number, name)
+                });
+            }
+            tokio::select! {
+                // One that was removed may end.
+                Some(Ok((number, name))) = ends.join_next() => {
+                    let there = self.pools.get(number);
+                    if there.name == name && there.failed.is_none() {
+                        return name;
+                    }
+                }
+                _ = changes.changed() => {}
+            }
         }
     }
 
     /// Every pool's sampled traces, newest first; none of a pool that doesn't answer.
     pub async fn traces(&self) -> Vec<Vec<Trace>> {
         let mut all = Vec::new();
-        for p in &self.pools {
+        for pool in 0..self.pools.numbers() {
+            let p = self.pools.get(pool);
             let asked = tokio::time::timeout(ANSWER_TIME, p.handle.ask(|reply| Command::Traces { reply }));
             all.push(asked.await.ok().and_then(|t| t.ok()).unwrap_or_default());
         }
@@ -572,13 +611,13 @@ impl Node {
 
     /// Names of a pool's volumes that are being deleted: their space isn't free yet.
     pub fn deleting(&self, pool: usize) -> Vec<String> {
-        let Some(store) = &self.pools[pool].store else { return Vec::new() };
+        let Some(store) = &self.pools.get(pool).store else { return Vec::new() };
         store.view().deleting().map(|v| v.name.clone()).collect()
     }
 
     /// Free space of a pool in bytes, where it has any to give.
     pub fn free_bytes(&self, pool: usize) -> Option<u64> {
-        self.pools[pool].store.as_ref().map(|s| s.view().free_bytes())
+        self.pools.get(pool).store.as_ref().map(|s| s.view().free_bytes())
     }
 
     /// Ends every pool: finishes requests in flight and flushes data. Blocks until done.
@@ -586,23 +625,43 @@ impl Node {
     /// # Errors
     /// The pools that didn't end in order, now or earlier: what was not flushed may be lost.
     pub fn shut_down(&self) -> Result<()> {
-        for p in &self.pools {
+        let pools = self.pools.all();
+        for (_, p) in &pools {
             let _ = p.handle.send(Command::Shutdown); // a pool that is gone has ended already
         }
-        let mut failed: Vec<String> = self.pools.iter().filter_map(|p| p.join().err()).collect();
-        for volume in self.directory_ref(|d| d.volumes.values().cloned().collect::<Vec<_>>()) {
-            // Where a pool didn't end in order, or had a flush fail, its volumes didn't either.
-            let pool = &self.pools[volume.pool].name;
-            let flush_failed = self.pools[volume.pool].handle.health.borrow().flush_failed;
-            if !flush_failed
-                && !failed.iter().any(|f| f.contains(&format!("`{pool}`")))
-                && let Err(e) = volume.replica.close()
-            {
-                failed.push(format!("volume `{}`: could not record its orderly stop; it may be taken for unclean at the next start: {e}", volume.name));
-            }
+        let volumes: Vec<Volume> = self.directory_ref(|d| d.volumes.values().cloned().collect());
+        let mut failed = Vec::new();
+        for (number, p) in &pools {
+            failed.extend(p.end(volumes.iter().filter(|v| v.pool == *number)));
         }
+        // One that is removed meanwhile isn't closed while it is held here.
+        drop((pools, volumes));
+        self.pools.wait_for_leaving();
         if failed.is_empty() { Ok(()) } else { Err(NodeError::Failed(failed.join("; "))) }
     }
+}
+
+/// The tenants that stores keep, each as it was changed last.
+fn newest_tenants(stores: impl Iterator<Item = Arc<PoolStore>>) -> Vec<TenantRecord> {
+    let mut all: BTreeMap<String, TenantRecord> = BTreeMap::new();
+    for store in stores {
+        for record in store.view().tenants() {
+            let kept = all.entry(record.name.clone()).or_insert_with(|| record.clone());
+            if kept != record {
+                tracing::warn!(tenant = record.name, "pools keep different promises: the one changed last holds");
+            }
+            if record.change > kept.change {
+                *kept = record.clone();
+            }
+        }
+    }
+    all.into_values().collect()
+}
+
+/// Deletions in a pool that its last end interrupted.
+fn interrupted_deletions(number: usize, pool: &RunningPool) -> Vec<(usize, VolumeRecord)> {
+    let Some(store) = &pool.store else { return Vec::new() };
+    store.view().deleting().map(|record| (number, record.clone())).collect()
 }
 
 /// The limits of a volume whose configuration was checked.

@@ -3,14 +3,15 @@
 //! | at once | after a restart |
 //! |---|---|
 //! | `[[grant]]`, for new connections | `[listen]` without `tls`, `[control]` without `drain`, `[limits]` |
-//! | `[listen.tls]`, `[[nvme_host]]` and their files, for new connections | `[[pool]]` |
+//! | `[listen.tls]`, `[[nvme_host]]` and their files, for new connections | `[[pool]]`: changes of one that is served |
+//! | `[[pool]]`: new ones, and those that couldn't be opened | |
 //! | `[[tenant]]`: all keys; new ones | tenants that are no longer there, `[[subsystem]]` |
 //! | `[[volume]]`: new ones, `size` (growth), `tenant`, `read_only`, `deadline`, `busy`, `throttle` | its other keys |
 //! | `[log]`, `control.drain` | |
 //!
 //! A live change (`plimsoll tenant set`) keeps precedence over the configuration.
 
-use crate::config::{Config, Control, Listen, VolumeConfig};
+use crate::config::{Config, Control, Listen, PoolConfig, VolumeConfig};
 use std::collections::BTreeSet;
 
 /// The result of a reload.
@@ -20,6 +21,8 @@ pub struct Reloaded {
     pub changed: Vec<String>,
     /// Sections that were changed, and take effect at the next start.
     pub restart: Vec<String>,
+    /// Pools that are served though the file hasn't them any more.
+    pub still_served: Vec<String>,
     /// Changes that could not be carried out, with the reason; the others took effect.
     pub failed: Vec<String>,
 }
@@ -28,11 +31,20 @@ impl Reloaded {
     /// In one line.
     pub fn text(&self) -> String {
         let part = |words: &str, all: &[String]| (!all.is_empty()).then(|| format!("{words}: {}", all.join(", ")));
-        let parts =
-            [part("changed", &self.changed), part("needs a restart", &self.restart), part("failed", &self.failed)];
+        let parts = [
+            part("changed", &self.changed),
+            part("needs a restart", &self.restart),
+            part("still served", &self.still_served),
+            part("failed", &self.failed),
+        ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         if parts.is_empty() { "nothing differs".into() } else { parts.join("; ") }
     }
+}
+
+/// A pool's section, as results name it.
+pub fn pool_section(name: &str) -> String {
+    format!("pool `{name}`")
 }
 
 /// A tenant's section, as results name it.
@@ -46,6 +58,7 @@ pub fn volume_section(name: &str) -> String {
 }
 
 /// The sections that differ between the configuration that is served and a new one, or that the last reload couldn't carry out (`again`).
+/// `old` has only the pools that are served.
 pub fn differences(old: &Config, new: &Config, again: &BTreeSet<String>) -> Reloaded {
     let mut all = Reloaded::default();
     if old.listen.tls != new.listen.tls {
@@ -76,12 +89,15 @@ pub fn differences(old: &Config, new: &Config, again: &BTreeSet<String>) -> Relo
         all.restart.extend(differs.then(|| name.into()));
     }
     for p in &new.pool {
-        let was = old.pool.iter().find(|o| o.name == p.name);
-        let differs = was.is_none_or(|was| was != p);
-        all.restart.extend(differs.then(|| format!("pool `{}`", p.name.get_ref())));
+        let section = pool_section(p.name.get_ref());
+        match old.pool.iter().find(|o| o.name == p.name) {
+            None => all.changed.push(section),
+            Some(was) => all.restart.extend((was != p).then_some(section)),
+        }
     }
-    let gone = old.pool.iter().filter(|o| !new.pool.iter().any(|p| p.name == o.name));
-    all.restart.extend(gone.map(|p| format!("pool `{}` (no longer configured)", p.name.get_ref())));
+    let still =
+        |name: &str| format!("{} (no longer configured; `plimsoll pool remove {name}` ends it)", pool_section(name));
+    all.still_served = gone(&old.pool, &new.pool).map(|p| still(p.name.get_ref())).collect();
     for t in &new.tenant {
         let was = old.tenant.iter().find(|o| o.name == t.name);
         let section = tenant_section(t.name.get_ref());
@@ -102,13 +118,19 @@ pub fn differences(old: &Config, new: &Config, again: &BTreeSet<String>) -> Relo
     all
 }
 
+/// The pools that are in the old configuration alone.
+fn gone<'a>(old: &'a [PoolConfig], new: &'a [PoolConfig]) -> impl Iterator<Item = &'a PoolConfig> {
+    old.iter().filter(|o| !new.iter().any(|p| p.name == o.name))
+}
+
 /// True if the keys of a volume that only a start applies are alike.
 fn fixed_alike(a: &VolumeConfig, b: &VolumeConfig) -> bool {
     let of = |v: &VolumeConfig| (v.pool.get_ref().clone(), v.cache_size, v.slots, v.baseline.clone(), v.cache);
     of(a) == of(b)
 }
 
-/// The configuration as it is served after a reload: the new one, but for the sections that need a restart.
+/// The configuration as it is served after a reload: the new one, but for the sections that need a restart. `old` has only the pools that
+/// are served.
 pub fn served(old: Config, new: Config) -> Config {
     let mut control = old.control;
     control.drain = new.control.drain;
@@ -117,12 +139,19 @@ pub fn served(old: Config, new: Config) -> Config {
         Some(was) if !fixed_alike(was, &v) => VolumeConfig { name: v.name, ..was.clone() },
         _ => v,
     };
+    let pool = |p: &PoolConfig| match old.pool.iter().find(|o| o.name == p.name) {
+        // Its place is the new file's.
+        Some(was) => PoolConfig { name: p.name.clone(), ..was.clone() },
+        None => p.clone(),
+    };
+    let undeclared: Vec<PoolConfig> = gone(&old.pool, &new.pool).cloned().collect();
     let gone = old.tenant.iter().filter(|o| !new.tenant.iter().any(|t| t.name == o.name)).cloned();
     Config {
         listen: Listen { tls: new.listen.tls, ..old.listen },
         control,
         limits: old.limits,
-        pool: old.pool,
+        undeclared: undeclared.iter().map(|p| p.name.get_ref().clone()).collect(),
+        pool: new.pool.iter().map(pool).chain(undeclared).collect(),
         tenant: new.tenant.iter().cloned().chain(gone).collect(),
         volume: new.volume.into_iter().map(volume).collect(),
         subsystem: old.subsystem,
@@ -177,6 +206,7 @@ mod tests {
             ("[[pool]]", "[control]\ndrain = \"5s\"\nlocal_reads = false\n[[pool]]", "", "[control]"),
             ("1GiB", "2GiB", "", "pool `p`"),
             ("[[pool]]", "[log]\nlevel = \"debug\"\n[[pool]]", "[log]", ""),
+            ("[[pool]]", "[[pool]]\nname = \"q\"\ndevice = { null = true, size = \"1GiB\" }\n[[pool]]", "pool `q`", ""),
             ("name = \"t\"", "name = \"t\"\ndeadline = \"5ms\"", "tenant `t`", ""),
             ("name = \"u\"", "name = \"x\"", "tenant `x`", "tenant `u` (no longer configured)"),
             ("size = \"1MiB\"", "size = \"2MiB\"", "volume `v`", ""),
@@ -194,6 +224,19 @@ mod tests {
         let served = served(parse(OLD), parse(&OLD.replace("1GiB", "2GiB").replace("name = \"u\"", "name = \"x\"")));
         let again = differences(&served, &new, &BTreeSet::new());
         assert_eq!(lists(&again), (String::new(), "pool `p`, tenant `u` (no longer configured)".into()));
+        // A pool that left the file is served until it's removed, with its old section.
+        let two = parse(
+            &OLD.replace("[[pool]]", "[[pool]]\nname = \"q\"\ndevice = { null = true, size = \"2GiB\" }\n[[pool]]"),
+        );
+        let served = super::served(two.clone(), parse(OLD));
+        let names: Vec<&str> = served.pool.iter().map(|p| p.name.get_ref().as_str()).collect();
+        assert_eq!((names, served.undeclared.len()), (vec!["p", "q"], 1));
+        for old in [&two, &served] {
+            let still = differences(old, &parse(OLD), &BTreeSet::new());
+            assert_eq!(lists(&still), (String::new(), String::new()));
+            assert_eq!(still.text(), "still served: pool `q` (no longer configured; `plimsoll pool remove q` ends it)");
+        }
+        assert!(super::served(served, two).undeclared.is_empty());
         // So is what could not be carried out.
         let unmade = ["tenant `t`", "volume `v`", "volume `gone`"].map(String::from).into();
         let again = differences(&parse(OLD), &parse(OLD), &unmade);

@@ -109,6 +109,8 @@ pub struct Replica {
     open: AtomicBool,
     /// Connections with `replica=write`.
     writers: AtomicU32,
+    /// Clients whose export with `replica=write` was granted, and that aren't attached yet.
+    granted: AtomicU32,
     range_bytes: u64,
     /// The generation at which each range was last changed.
     ranges: Box<[AtomicU64]>,
@@ -134,6 +136,7 @@ impl Replica {
             behind: AtomicU64::new(behind as u64),
             open: AtomicBool::new(record.open),
             writers: AtomicU32::new(0),
+            granted: AtomicU32::new(0),
             range_bytes,
             ranges: (0..size_bytes.div_ceil(range_bytes).max(1)).map(|_| AtomicU64::new(record.changes)).collect(),
         })
@@ -242,7 +245,13 @@ impl Replica {
     /// # Errors
     /// A failing storage.
     pub fn close(&self) -> Result<(), MetaError> {
-        if self.open.load(Ordering::Acquire) { self.keep(false) } else { Ok(()) }
+        if !self.open.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if self.granted.load(Ordering::Acquire) > 0 {
+            self.lost(); // one who was told that the export is open finds it closed, and may have written elsewhere
+        }
+        self.keep(false)
     }
 
     /// Begins a resync with the attempt of that number, which supersedes any other. The replica reports it and isn't read meanwhile.
@@ -293,6 +302,28 @@ impl Replica {
     }
 }
 
+/// The time between the grant of an export with `replica=write` and its client's attachment, until this is dropped.
+pub struct Granted(Arc<Replica>);
+
+impl Granted {
+    /// Begins with the grant.
+    pub fn of(replica: Arc<Replica>) -> Granted {
+        replica.granted.fetch_add(1, Ordering::AcqRel);
+        Granted(replica)
+    }
+
+    /// The client knows that its export is open, and can't be attached: it may write elsewhere.
+    pub fn lost(self) {
+        self.0.lost();
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        self.0.granted.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// The word of a replica that an attempt is catching up.
 fn caught_up_by(attempt: u32) -> u64 {
     u64::from(attempt) << 8 | Behind::Resync as u64
@@ -301,6 +332,25 @@ fn caught_up_by(attempt: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Its volume may be withdrawn between the grant and the attachment.
+    #[test]
+    fn a_writer_that_was_told_and_is_not_attached_makes_no_end_a_clean_one() {
+        for is_ended_first in [true, false] {
+            let replica = Replica::new(1 << 20, ReplicaRecord::default(), None);
+            replica.open().unwrap();
+            drop(Granted::of(replica.clone()));
+            replica.close().unwrap();
+            assert_eq!(replica.behind(), Behind::No, "it has left without a word");
+            let granted = Granted::of(replica.clone());
+            if is_ended_first {
+                replica.close().unwrap();
+            } else {
+                granted.lost();
+            }
+            assert_eq!(replica.behind(), Behind::WriterLost, "{is_ended_first}");
+        }
+    }
 
     #[test]
     fn a_replica_takes_over_its_peers_count_or_keeps_its_own() {

@@ -8,6 +8,7 @@ use crate::notify::Notify;
 use crate::reload::{self, Reloaded};
 use crate::seats::{Descriptors, Seats};
 use crate::service::{Front, Service};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -71,7 +73,6 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     let mut terminate = signal(SignalKind::terminate()).map_err(failed("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed("signals"))?;
     let mut hangup = signal(SignalKind::hangup()).map_err(failed("signals"))?;
-    let pools = node.pools.iter().map(|p| p.handle.clone()).collect();
     // Handshakes (an RSA signature takes a millisecond) and TLS sessions have threads of their own, and so has HTTP: none
     // waits for another, nor for changes of the node, which stay on this thread.
     let (nbd, http) = (Threads::start("nbd", nbd_threads())?, Threads::start("http", 1)?);
@@ -88,7 +89,7 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     seats.connections_per_peer = seats.connections_per_peer.min(half);
     let service = Arc::new(Service {
         directory: node.directory.clone(),
-        pools,
+        pools: node.pools.clone(),
         events: events.clone(),
         tls: RwLock::new(tls),
         tls_sessions: Default::default(),
@@ -121,11 +122,10 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     clients.spawn(async move { homecomings.record_written_back_loop().await });
     clients.spawn(http::watch_problems(node.clone()));
     node.recovered(RECOVERY_TIME).await;
-    let unclean = http::unclean_note(&node.directory.read().expect("no panic while held"));
-    unclean.into_iter().for_each(|note| events.add(Kind::Node, Severity::Warning, None, note));
+    node.note_unclean(None);
     ready(&node, &bound);
     let volumes = node.directory.read().expect("no panic while held").volumes.len();
-    let serving = format!("serving; volumes: {volumes}, pools: {}", node.pools.len());
+    let serving = format!("serving; volumes: {volumes}, pools: {}", node.pools.all().len());
     events.add(Kind::Node, Severity::Info, None, format!("version {}, {serving}", env!("CARGO_PKG_VERSION")));
     notify.ready(&serving);
     let reload = async |old: Config| {
@@ -134,39 +134,66 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
         notify.ready(&serving);
         done
     };
+    let drain = |reply: oneshot::Sender<Duration>, at_most: Duration| {
+        // Whoever reads the answer finds a node that is ending.
+        node.begin_end(None);
+        control.orders.end();
+        let _ = reply.send(at_most); // whoever asked may have gone
+        "drain".to_string()
+    };
     let mut lost = None;
-    let reason = loop {
-        tokio::select! {
-            _ = terminate.recv() => break "SIGTERM".to_string(),
-            _ = interrupt.recv() => break "SIGINT".to_string(),
-            _ = hangup.recv() => {
-                crate::panics::point("control");
-                let done;
-                (config, done) = reload(config).await;
+    let mut reloads = VecDeque::new();
+    let reason = 'serving: loop {
+        // Of those that asked for a reload while one was carried out.
+        let mut asked: Option<Asked> = reloads.pop_front().map(Some);
+        if asked.is_none() {
+            asked = tokio::select! {
+                _ = terminate.recv() => break "SIGTERM".to_string(),
+                _ = interrupt.recv() => break "SIGINT".to_string(),
+                _ = hangup.recv() => {
+                    crate::panics::point("control");
+                    Some(None)
+                }
+                Some(order) = ordered.recv() => match order {
+                    Order::Reload(reply) => Some(Some(reply)),
+                    Order::Drain(reply) => break drain(reply, config.control.drain.0.into()),
+                },
+                pool = node.a_pool_ended() => {
+                    lost = Some(pool.clone());
+                    break has_ended(&pool);
+                }
+            };
+        }
+        let Some(reply) = asked else { continue };
+        // A device that a reload opens may hang: the node ends nevertheless.
+        let reloading = reload(config.clone());
+        tokio::pin!(reloading);
+        let (served, done) = loop {
+            tokio::select! {
+                done = &mut reloading => break done,
+                _ = terminate.recv() => break 'serving "SIGTERM".to_string(),
+                _ = interrupt.recv() => break 'serving "SIGINT".to_string(),
+                Some(order) = ordered.recv() => match order {
+                    Order::Reload(reply) => reloads.push_back(reply),
+                    Order::Drain(reply) => break 'serving drain(reply, config.control.drain.0.into()),
+                },
+                pool = node.a_pool_ended() => {
+                    lost = Some(pool.clone());
+                    break 'serving has_ended(&pool);
+                }
+            }
+        };
+        config = served;
+        match reply {
+            // Whoever asked may have gone.
+            Some(reply) => _ = reply.send(done),
+            None => {
                 let (severity, text) = match done {
                     Ok(done) if done.failed.is_empty() => (Severity::Info, done.text()),
                     Ok(done) => (Severity::Warning, done.text()),
                     Err(what) => (Severity::Error, format!("nothing was changed: {what}")),
                 };
                 events.add(Kind::Node, severity, None, format!("SIGHUP: configuration reloaded: {text}"));
-            }
-            Some(order) = ordered.recv() => match order {
-                Order::Reload(reply) => {
-                    let done;
-                    (config, done) = reload(config).await;
-                    let _ = reply.send(done); // whoever asked may have gone
-                }
-                Order::Drain(reply) => {
-                    // Whoever reads the answer finds a node that is ending.
-                    node.begin_end(None);
-                    control.orders.end();
-                    let _ = reply.send(config.control.drain.0.into());
-                    break "drain".to_string();
-                }
-            },
-            pool = node.a_pool_ended() => {
-                lost = Some(pool.clone());
-                break format!("the thread of pool `{pool}` has ended; the other pools are flushed");
             }
         }
     };
@@ -207,6 +234,13 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     }
 }
 
+/// The reply to whoever asked for a reload; `None` for SIGHUP.
+type Asked = Option<oneshot::Sender<Result<Reloaded, String>>>;
+
+fn has_ended(pool: &str) -> String {
+    format!("the thread of pool `{pool}` has ended; the other pools are flushed")
+}
+
 /// TLS as configured, and whether it's required.
 fn acceptor(config: &Config) -> Result<Option<(TlsAcceptor, bool)>, NodeError> {
     let of = |t: &Tls| Ok((crate::tls::acceptor(t).map_err(NodeError::Refused)?, t.required));
@@ -214,7 +248,14 @@ fn acceptor(config: &Config) -> Result<Option<(TlsAcceptor, bool)>, NodeError> {
 }
 
 /// Applies the configuration as it is written now. Returns what is served from now on, and the result.
-async fn apply_new(old: Config, host: &Host<'_>, node: &Node, service: &Service) -> (Config, Result<Reloaded, String>) {
+async fn apply_new(
+    mut old: Config,
+    host: &Host<'_>,
+    node: &Arc<Node>,
+    service: &Service,
+) -> (Config, Result<Reloaded, String>) {
+    // Pools may have been removed since, and some couldn't be opened.
+    old.pool.retain(|p| node.serves_pool(p.name.get_ref()));
     let apply = async {
         let new = (host.reread)().map_err(|e| e.to_string())?;
         let mut done = reload::differences(&old, &new, &node.unmade());
@@ -238,7 +279,7 @@ async fn apply_new(old: Config, host: &Host<'_>, node: &Node, service: &Service)
 /// Requests in flight, in words.
 async fn inside(node: &Node) -> String {
     let views = node.pool_snapshots().await;
-    let of = node.pools.iter().zip(&views).filter_map(|(p, view)| match view.as_ref().map(|v| v.pool.inflight) {
+    let of = node.pools.with(&views).into_iter().filter_map(|(_, p, view)| match view.map(|v| v.pool.inflight) {
         Some(0) | None => None,
         Some(n) => Some(format!("{n} requests in flight in pool `{}`", p.name)),
     });

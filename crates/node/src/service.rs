@@ -4,9 +4,10 @@ mod nvme;
 
 use crate::crowd::{Crowd, PeerKey, Pulse, Standing};
 use crate::directory::{Directory, Identity};
-use crate::engine::{Command, PoolHandle, Wire};
+use crate::engine::{Command, Wire};
 use crate::events::{Events, Kind, Severity};
-use crate::replica::ReplicaUse;
+use crate::node::Pools;
+use crate::replica::{Granted, ReplicaUse};
 use crate::seats::{Seat, Seats};
 use nvme::Controllers;
 use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
@@ -39,7 +40,7 @@ pub struct Service {
     /// Volumes, tenants, grants.
     pub directory: Arc<RwLock<Directory>>,
     /// The pools, by number.
-    pub pools: Vec<PoolHandle>,
+    pub pools: Arc<Pools>,
     /// The event log.
     pub events: Arc<Events>,
     /// TLS for TCP clients, and whether it's required. A reload replaces it.
@@ -71,8 +72,8 @@ struct Guest {
 }
 
 enum Outcome {
-    /// The handshake is over; what was received beyond it.
-    Agreed(Box<Negotiated>, Vec<u8>),
+    /// The handshake is over; what was received beyond it, and the grant of a writer of several replicas.
+    Agreed(Box<Negotiated>, Vec<u8>, Option<Granted>),
     /// The client wants TLS now.
     StartTls,
     /// Nothing more to do.
@@ -155,10 +156,10 @@ impl Service {
     async fn unix_client(&self, mut stream: UnixStream, guest: Guest) -> io::Result<()> {
         let mut handshake = ServerHandshake::new(TlsMode::Off);
         match self.negotiate(&mut stream, &mut handshake, &guest).await? {
-            Outcome::Agreed(agreed, early) => {
+            Outcome::Agreed(agreed, early, granted) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach_nbd(std.into(), &agreed, guest, early).map(drop)
+                self.attach_nbd(std.into(), &agreed, guest, early, granted).map(drop)
             }
             Outcome::StartTls | Outcome::Closed => Ok(()),
         }
@@ -175,10 +176,10 @@ impl Service {
         };
         let mut handshake = ServerHandshake::new(mode);
         match self.negotiate(&mut stream, &mut handshake, &guest).await? {
-            Outcome::Agreed(agreed, early) => {
+            Outcome::Agreed(agreed, early, granted) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach_nbd(std.into(), &agreed, guest, early).map(drop)
+                self.attach_nbd(std.into(), &agreed, guest, early, granted).map(drop)
             }
             Outcome::Closed => Ok(()),
             Outcome::StartTls => {
@@ -191,7 +192,8 @@ impl Service {
                 handshake.tls_established();
                 guest.who.cert =
                     tls.get_ref().1.peer_certificates().and_then(|chain| crate::tls::common_name(chain.first()?));
-                let Outcome::Agreed(agreed, early) = self.negotiate(&mut tls, &mut handshake, &guest).await? else {
+                let Outcome::Agreed(agreed, early, granted) = self.negotiate(&mut tls, &mut handshake, &guest).await?
+                else {
                     return Ok(());
                 };
                 // The pool's thread speaks plain NBD: a pair of sockets carries it to and from the TLS session, which
@@ -200,7 +202,7 @@ impl Service {
                 let (ours, theirs) = UnixStream::pair()?;
                 let std = theirs.into_std()?;
                 std.set_nonblocking(false)?;
-                let seat = self.attach_nbd(std.into(), &agreed, guest, early)?;
+                let seat = self.attach_nbd(std.into(), &agreed, guest, early, granted)?;
                 let mut sessions = self.tls_sessions.lock().expect("no panic while held");
                 while sessions.try_join_next().is_some() {} // those that have ended meanwhile
                 sessions.spawn(async move {
@@ -220,6 +222,7 @@ impl Service {
         let who = &guest.who;
         let mut buffer = vec![0; 8192];
         let mut have = 0..0;
+        let mut granted = None;
         loop {
             while let Some(event) = handshake.poll_event() {
                 match event {
@@ -230,10 +233,11 @@ impl Service {
                     Event::LookUpExport { name, opens } => {
                         let mut answer = self.look_up(who, &name, opens);
                         let writes = |e: &ExportInfo| opens && !e.flags.contains(TransmissionFlags::READ_ONLY);
-                        if answer.as_ref().is_ok_and(writes)
-                            && let Err(refusal) = self.mark_open(who, &name).await
-                        {
-                            answer = Err(refusal);
+                        if answer.as_ref().is_ok_and(writes) {
+                            match self.mark_open(who, &name).await {
+                                Ok(writer) => granted = writer,
+                                Err(refusal) => answer = Err(refusal),
+                            }
                         }
                         if let Err(refusal) = &answer {
                             let what = format!("export `{name}` refused: {}", refusal.text);
@@ -247,7 +251,7 @@ impl Service {
                     }
                     Event::Transmission(agreed) => {
                         send(stream, handshake).await?;
-                        return Ok(Outcome::Agreed(agreed, buffer[have].to_vec()));
+                        return Ok(Outcome::Agreed(agreed, buffer[have].to_vec(), granted));
                     }
                     Event::Closed(why) => {
                         tracing::debug!(%why, "handshake ended");
@@ -281,10 +285,19 @@ impl Service {
         Ok(found)
     }
 
-    /// Before anybody who could change a volume is let in, it's durable that only an orderly end is a clean one.
-    async fn mark_open(&self, who: &Identity, name: &str) -> Result<(), Refusal> {
-        let replica = self.directory.read().expect("no panic while held").replica(who, name)?;
-        replica.open_for_client().await.map_err(|what| Refusal::new(RefusalReason::Unavailable, what))
+    /// Before anybody who could change a volume is let in, it's durable that only an orderly end is a clean one. Returns the grant of
+    /// one who writes to several replicas.
+    async fn mark_open(&self, who: &Identity, name: &str) -> Result<Option<Granted>, Refusal> {
+        let (replica, granted) = {
+            let directory = self.directory.read().expect("no panic while held");
+            let (volume, used_as) = directory.volume(who, name)?;
+            // Under the lock: whoever takes the volume out of the directory finds it.
+            let granted = (used_as == Some(ReplicaUse::Write)).then(|| Granted::of(volume.replica.clone()));
+            (volume.replica.clone(), granted)
+        };
+        let opened = replica.open_for_client().await;
+        opened.map_err(|what| Refusal::new(RefusalReason::Unavailable, what))?;
+        Ok(granted)
     }
 
     /// Waits until every TLS client has what its pool answered, or has had the time to take it.
@@ -296,8 +309,19 @@ impl Service {
         }
     }
 
-    fn attach_nbd(&self, fd: OwnedFd, agreed: &Negotiated, guest: Guest, early: Vec<u8>) -> io::Result<Arc<Seat>> {
-        self.attach(Arc::new(fd), (&agreed.export_name, Wire::from(agreed)), guest, early)
+    fn attach_nbd(
+        &self,
+        fd: OwnedFd,
+        agreed: &Negotiated,
+        guest: Guest,
+        early: Vec<u8>,
+        granted: Option<Granted>,
+    ) -> io::Result<Arc<Seat>> {
+        let attached = self.attach(Arc::new(fd), (&agreed.export_name, Wire::from(agreed)), guest, early);
+        if attached.is_err() {
+            granted.into_iter().for_each(Granted::lost);
+        }
+        attached
     }
 
     /// Gives a client to its pool. Its seat is the pool's, too.
@@ -321,9 +345,9 @@ impl Service {
         let seat = Some(ours.clone());
         let gone = |_| refused(Refusal::new(RefusalReason::ShuttingDown, "the pool has ended"));
         let (replica, used_as) = (params.replica.clone(), params.used_as);
-        self.pools[pool].send(Command::Attach { fd, params, early, seat }).map_err(|e| {
+        self.pools.get(pool).handle.send(Command::Attach { fd, params, early, seat }).map_err(|e| {
             if used_as == Some(ReplicaUse::Write) {
-                replica.lost(); // it may have been told that the export is open, and write elsewhere
+                replica.lost(); // an NVMe host, too, may have been told that it's open, and write elsewhere
             }
             gone(e)
         })?;

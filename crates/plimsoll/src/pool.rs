@@ -7,13 +7,13 @@ use crate::{confirm, output};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
-use plimsoll_node::http::api::{PoolStatus, Status};
+use plimsoll_node::http::api::{PoolRemoved, PoolStatus, Status};
 use plimsoll_node::parts::settings::SettingView;
 use plimsoll_store::{Backup, RestoreOptions, Restored};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// List pools, show a pool's layers, show and change its settings; back up its metadata and restore them.
+/// List pools, show a pool's layers, show and change its settings; back up its metadata and restore them; remove one.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  plimsoll pool show main\n  plimsoll pool set main idle=16ms --control control.sock\n  plimsoll pool recover main --control control.sock"
@@ -83,6 +83,20 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// End a pool that the configuration file no longer has; its data stay on its devices
+    #[command(
+        after_help = "Take the pool and its volumes out of the file and `plimsoll reload` before. Flushes the pool, closes its devices, and waits for that, at \
+        most control.drain. A later reload may add the pool again.\n\nExamples:\n  plimsoll pool remove old --control control.sock\n  plimsoll pool remove old --disconnect --json"
+    )]
+    Remove {
+        /// Name.
+        name: String,
+        /// Disconnect the clients of its volumes. Without it a pool in use isn't removed.
+        #[arg(long)]
+        disconnect: bool,
+        #[command(flatten)]
+        control: Control,
+    },
     /// Show every layer of a pool
     #[command(after_help = "Example:\n  plimsoll pool show main")]
     Show {
@@ -129,6 +143,7 @@ impl Pool {
                 let had_cache = (had_cache || never_cached).then_some(had_cache);
                 restore(&device, &from, RestoreOptions { older, had_cache }, yes, json)
             }
+            Command::Remove { name, disconnect, control } => remove(&name, disconnect, &control),
             Command::Show { name, control } => part::show_all(&Client::new(&control)?, &name, &control),
             Command::Settings { name, control } => print(&part::settings(&Client::new(&control)?, &name)?, &control),
             Command::Set { name, settings, control } => {
@@ -179,6 +194,20 @@ fn recover(name: &str, control: &Control) -> Result<()> {
     }
     for problem in pool.parts.iter().filter_map(|p| p.problem.as_ref()) {
         println!("{problem}");
+    }
+    Ok(())
+}
+
+fn remove(name: &str, disconnect: bool, control: &Control) -> Result<()> {
+    let query = if disconnect { "?disconnect=true" } else { "" };
+    let path = format!("/v1/pools/{}{query}", segment(name));
+    let removed: PoolRemoved = Client::new(control)?.order_for(Method::DELETE, &path)?;
+    if control.json {
+        return print_json(&removed);
+    }
+    println!("pool {name} isn't served any more: its data stay on {}", removed.device);
+    if !removed.volumes.is_empty() {
+        println!("  with it went {}", removed.volumes.join(", "));
     }
     Ok(())
 }

@@ -7,10 +7,10 @@ use hyper::Method;
 use plimsoll_node::http::api::{Draining, Reloaded, Status};
 use std::time::{Duration, Instant};
 
-/// Reload the configuration: grants, certificates, tenants, volumes, log level
+/// Reload the configuration: grants, certificates, tenants, volumes, new pools, log level
 #[derive(Args)]
 #[command(
-    after_help = "Prints what was changed and what needs a restart. A configuration with an error changes nothing.\n\nExample:\n  plimsoll reload --control /run/plimsoll/control.sock"
+    after_help = "Prints what was changed and what needs a restart. A pool that left the file is served until `plimsoll pool remove`. A configuration with an error changes nothing.\n\nExample:\n  plimsoll reload --control /run/plimsoll/control.sock"
 )]
 pub struct Reload {
     #[command(flatten)]
@@ -24,7 +24,12 @@ impl Reload {
         if self.control.json {
             print_json(&done)?;
         } else {
-            let lines = [("changed", &done.changed), ("needs a restart", &done.restart), ("FAILED", &done.failed)];
+            let lines = [
+                ("changed", &done.changed),
+                ("needs a restart", &done.restart),
+                ("still served", &done.still_served),
+                ("FAILED", &done.failed),
+            ];
             for (what, all) in lines {
                 all.iter().for_each(|name| println!("{what}: {name}"));
             }

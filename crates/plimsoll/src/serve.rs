@@ -89,7 +89,7 @@ fn write_ready(out: &mut impl Write, node: &Node, bound: &Bound, embedded: bool)
     let directory = node.directory.read().expect("no panic while held");
     writeln!(out, "plimsoll serves {} volumes:", directory.volumes.len())?;
     for v in directory.volumes.values() {
-        let pool = &node.pools[v.pool];
+        let pool = node.pools.get(v.pool);
         let class = directory.tenants[&v.tenant].class.name();
         writeln!(
             out,

@@ -6,6 +6,7 @@ use common::mount::{Failing, may_mount};
 use common::prometheus::Prometheus;
 use common::shaped::{free_port, until};
 use common::{Server, config};
+use plimsoll_nbd::wire::{Command as Request, CommandFlags};
 use std::path::Path;
 
 const DEVICE: &str = r#"{ file = "p.img", size = "64MiB" }"#;
@@ -18,9 +19,13 @@ struct Node {
 
 impl Node {
     fn start(dir: &Path, device: &str) -> Node {
+        Node::start_as(dir, &config(device, "16MiB"))
+    }
+
+    fn start_as(dir: &Path, config: &str) -> Node {
         std::fs::create_dir(dir).unwrap();
         let port = free_port();
-        let text = config(device, "16MiB").replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
+        let text = config.replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
         Node { server: Server::start(dir, &text), address: format!("127.0.0.1:{port}") }
     }
 
@@ -51,6 +56,16 @@ fn impatient_rules(dir: &Path) -> std::path::PathBuf {
     file
 }
 
+/// Waits until all of these are scraped.
+fn await_scrapes(prometheus: &Prometheus, addresses: &[&str]) {
+    until("Prometheus scrapes all", || {
+        let up = prometheus.ask("count(up == 1)");
+        let scraped = up["data"]["result"][0]["value"][1].as_str().and_then(|n| n.parse().ok());
+        scraped == Some(addresses.len())
+    });
+    assert_eq!(prometheus.firing(), Some(vec![]), "all is well");
+}
+
 /// Each fault is the first one of its node, and each alert names the node and what has the fault.
 #[test]
 fn alerts_fire_at_the_first_fault() {
@@ -60,17 +75,22 @@ fn alerts_fire_at_the_first_fault() {
     let flushed = may_mount().then(|| {
         let failing = Failing::new(dir.path());
         let device = format!("{{ file = \"{}\", format = true }}", failing.device.path.display());
-        (Node::start(&at("flushed"), &device), failing)
+        // In this order: the first is dropped first, and no process ends while the kernel waits for its flush.
+        let node = Node::start(&at("flushed"), &device);
+        (failing, node)
     });
     let mut addresses = vec![full.address.as_str(), killed.address.as_str()];
-    addresses.extend(flushed.as_ref().map(|(node, _)| node.address.as_str()));
+    addresses.extend(flushed.as_ref().map(|(_, node)| node.address.as_str()));
     let prometheus = Prometheus::start(dir.path(), &addresses, &impatient_rules(dir.path()));
-    until("Prometheus scrapes all", || {
-        let up = prometheus.ask("count(up == 1)");
-        let scraped = up["data"]["result"][0]["value"][1].as_str().and_then(|n| n.parse().ok());
-        scraped == Some(addresses.len())
+    await_scrapes(&prometheus, &addresses);
+    // Now, as it is stuck in half a minute only.
+    let held = flushed.as_ref().map(|(failing, node)| {
+        let mut client = node.client("vol");
+        client.write(0, &[1; 4096]).unwrap().unwrap();
+        failing.hold_flushes();
+        client.send(Request::Flush, CommandFlags::EMPTY, 0, 0, &[]).unwrap();
+        client
     });
-    assert_eq!(prometheus.firing(), Some(vec![]), "all is well");
 
     // Nothing was asked of the volume before: its counters are there all the same.
     let page = full.server.control("GET", "/metrics").body;
@@ -101,9 +121,11 @@ fn alerts_fire_at_the_first_fault() {
     killed = killed.killed(|| prometheus.await_alert("PlimsollDown", &[("instance", &address)]));
     prometheus.await_alert("PlimsollUncleanStop", &[("instance", &address), ("pool", "p"), ("volume", "vol")]);
 
-    if let Some((node, failing)) = &flushed {
-        let mut client = node.client("vol");
-        client.write(0, &[1; 4096]).unwrap().unwrap();
+    if let (Some((failing, node)), Some(mut client)) = (&flushed, held) {
+        let stuck = [("instance", node.address.as_str()), ("pool", "p"), ("at", "device")];
+        prometheus.await_alert("PlimsollStuck", &stuck);
+        failing.let_go();
+        client.receive().unwrap().1.unwrap();
         failing.fail("flush", true);
         client.flush().unwrap().unwrap_err();
         failing.fail("flush", false);
@@ -111,6 +133,8 @@ fn alerts_fire_at_the_first_fault() {
         prometheus.await_alert("PlimsollFlushFailed", &[instance, ("pool", "p")]);
         prometheus.await_alert("PlimsollPoolState", &[instance, ("pool", "p"), ("state", "degraded")]);
         prometheus.await_alert("PlimsollFailing", &[instance, ("volume", "vol")]);
+        let behind = [instance, ("pool", "p"), ("volume", "vol"), ("reason", "writer lost")];
+        prometheus.await_alert("PlimsollReplicaBehind", &behind);
     }
     // Of the others' faults nothing is said of the node that was killed.
     let all = prometheus.firing().unwrap();
@@ -118,4 +142,81 @@ fn alerts_fire_at_the_first_fault() {
     let names: Vec<_> = of_killed.map(|l| l["alertname"].as_str().unwrap()).filter(|n| *n != "PlimsollDown").collect();
     assert_eq!(names, ["PlimsollUncleanStop"], "{all:?}");
     assert!(full.server.stop() && killed.server.stop());
+}
+
+/// A device of nothing is later than a nanosecond, and a volume of one request a second refuses the second one. No room is left for
+/// forecasts' errors: misses are wanted.
+const PROMISES: &str = r#"
+[listen]
+unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
+unix = "control.sock"
+[[pool]]
+name = "p"
+device = { null = true, size = "64MiB" }
+miss_percent = 0
+throttle = true
+[[tenant]]
+name = "critical"
+class = "latency-critical"
+objectives = [{ percentile = 99, within = "1ns" }]
+[[tenant]]
+name = "hurried"
+class = "best-effort"
+deadline = "1ns"
+[[tenant]]
+name = "t"
+class = "best-effort"
+[[volume]]
+name = "broken"
+pool = "p"
+size = "1MiB"
+tenant = "critical"
+[[volume]]
+name = "missed"
+pool = "p"
+size = "1MiB"
+tenant = "hurried"
+[[volume]]
+name = "refused"
+pool = "p"
+size = "1MiB"
+tenant = "t"
+deadline = "1ms"
+busy = "error"
+throttle = { iops = 1 }
+[[grant]]
+peer = "local"
+volumes = ["*"]
+tenants = ["*"]
+"#;
+
+/// The same of promises, and of a pool that a reload can't open.
+#[test]
+fn alerts_of_promises_fire_with_their_places() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start_as(&dir.path().join("node"), PROMISES);
+    let prometheus = Prometheus::start(dir.path(), &[&node.address], &impatient_rules(dir.path()));
+    await_scrapes(&prometheus, &[&node.address]);
+    let instance = ("instance", node.address.as_str());
+
+    let reads = |volume: &str, n: usize| {
+        let mut client = node.client(volume);
+        (0..n).filter(|_| client.read(0, 512).unwrap().is_ok()).count()
+    };
+    assert_eq!(reads("missed", 100), 100);
+    prometheus.await_alert("PlimsollDeadlinesMissed", &[instance, ("tenant", "hurried"), ("volume", "missed")]);
+    assert!(reads("refused", 50) < 25, "they wait longer than their deadline");
+    prometheus.await_alert("PlimsollBusy", &[instance, ("tenant", "t"), ("volume", "refused")]);
+    assert_eq!(reads("broken", 1100), 1100);
+    prometheus.await_alert("PlimsollPromiseBroken", &[instance, ("tenant", "critical")]);
+
+    let file = node.server.dir.join("node.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text + "[[pool]]\nname = \"q\"\ndevice = { file = \"none/q.img\", size = \"64MiB\" }\n")
+        .unwrap();
+    assert!(node.server.cli_fails(&["reload"]).contains("1 changes could not be carried out"));
+    prometheus.await_alert("PlimsollPoolState", &[instance, ("pool", "q"), ("state", "failed")]);
+    assert!(node.server.stop());
 }

@@ -55,7 +55,7 @@ tenants = ["*"]
 "#;
 
 /// Commands whose examples aren't run here, with the reason.
-const ELSEWHERE: [(&str, &str); 22] = [
+const ELSEWHERE: [(&str, &str); 23] = [
     ("plimsoll demo", "measures for 80 seconds, tests/demo.rs"),
     ("plimsoll mkfs", "files and mounts, tests/files.rs"),
     ("plimsoll mount", "serves, tests/files.rs"),
@@ -77,6 +77,7 @@ const ELSEWHERE: [(&str, &str); 22] = [
     ("plimsoll fence baseline", "measures for half a minute, tests/fence.rs"),
     ("plimsoll fence status main --baseline", "needs a baseline, tests/fence.rs"),
     ("plimsoll pool restore", "a pool that no node serves, tests/lifecycle.rs"),
+    ("plimsoll pool remove", "a pool that left the file, tests/pools.rs"),
     ("plimsoll volume resync", "needs other nodes, tests/replicas.rs"),
 ];
 

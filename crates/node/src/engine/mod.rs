@@ -37,7 +37,7 @@ mod workers;
 
 pub use auto_deadline::AutoTerms;
 pub use command::{
-    CONNECTIONS_MAX, ClientFilter, Command, Connection, Health, PoolGone, PoolHandle, PoolReceiver, PoolSnapshot,
+    CONNECTIONS_MAX, ClientFilter, Command, Connection, Health, Look, PoolGone, PoolHandle, PoolReceiver, PoolSnapshot,
     Recovered, Reply,
 };
 pub use conn::{DeadlineFrom, ExportParams, Wire};

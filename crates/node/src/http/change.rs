@@ -3,7 +3,8 @@
 //! A change that has begun goes on when its client goes away: it runs in a task of its own.
 
 use super::api::{
-    NewVolume, ObjectiveSpec, ReplicaChange, TenantChange, TenantSpec, TenantStatus, VolumeChange, VolumeStatus,
+    NewVolume, ObjectiveSpec, PoolRemoved, ReplicaChange, TenantChange, TenantSpec, TenantStatus, VolumeChange,
+    VolumeStatus,
 };
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
@@ -225,10 +226,30 @@ pub async fn recover_pool(State(control): Shared, Path(name): Path<String>) -> R
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Query of a pool's removal.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RemovalQuery {
+    disconnect: bool,
+}
+
+pub async fn remove_pool(State(control): Shared, Path(name): Path<String>, uri: Uri) -> Result<Json<PoolRemoved>> {
+    let query = Query::<RemovalQuery>::try_from_uri(&uri).map_err(|e| ApiError::bad(e.body_text()).at(uri.path()))?;
+    let (owned, disconnect) = (name.clone(), query.0.disconnect);
+    let removed = change(&control.node, |node| async move { node.remove_pool(&owned, disconnect).await });
+    let removed = removed.await.map_err(|e| e.at(format!("pool `{name}`")))?;
+    Ok(Json(PoolRemoved {
+        removed: removed.name,
+        device: removed.device,
+        volumes: removed.volumes,
+        disconnected: removed.disconnected as u64,
+    }))
+}
+
 /// Carries out a change to its end, whether or not its client waits for it.
-pub(super) async fn change<F>(node: &Arc<Node>, f: impl FnOnce(Arc<Node>) -> F) -> Result<()>
+pub(super) async fn change<F, T: Send + 'static>(node: &Arc<Node>, f: impl FnOnce(Arc<Node>) -> F) -> Result<T>
 where
-    F: Future<Output = std::result::Result<(), NodeError>> + Send + 'static,
+    F: Future<Output = std::result::Result<T, NodeError>> + Send + 'static,
 {
     let done = tokio::spawn(f(node.clone())).await;
     let broken = |e| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the change broke off: {e}"));

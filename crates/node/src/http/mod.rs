@@ -27,7 +27,6 @@ mod traces;
 pub use events::watch_problems;
 pub use listen::{serve_tcp, serve_unix};
 pub use orders::{Order, Orders};
-pub use problems::unclean_note;
 pub use token::Token;
 
 use crate::node::Node;
@@ -38,7 +37,7 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Extension, Json, Router};
 use error::ApiError;
 use problems::Problem;
@@ -100,6 +99,7 @@ fn routes() -> Vec<(String, MethodRouter<Arc<Control>>)> {
         ("/v1/pools/{name}/backup", get(config::backup)),
         ("/v1/reload", post(orders::reload)),
         ("/v1/drain", post(orders::drain)),
+        ("/v1/pools/{name}", delete(change::remove_pool)),
         ("/v1/pools/{name}/recover", post(change::recover_pool)),
         ("/v1/pools/{name}/settings", get(settings::show).patch(settings::patch)),
     ];

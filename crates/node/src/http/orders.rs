@@ -52,9 +52,9 @@ impl Orders {
 
 pub(super) async fn reload(State(control): Shared) -> Result<Json<Reloaded>, ApiError> {
     let done = control.orders.ask(Order::Reload).await?;
-    let crate::reload::Reloaded { changed, restart, failed } =
+    let crate::reload::Reloaded { changed, restart, still_served, failed } =
         done.map_err(|what| ApiError::new(StatusCode::CONFLICT, what).todo("correct it; nothing was changed"))?;
-    Ok(Json(Reloaded { changed, restart, failed }))
+    Ok(Json(Reloaded { changed, restart, still_served, failed }))
 }
 
 pub(super) async fn drain(State(control): Shared) -> Result<(StatusCode, Json<Draining>), ApiError> {

@@ -18,10 +18,10 @@ pub(super) async fn show(
     let missing = || {
         ApiError::missing(format!("there is no pool `{name}`")).todo("`plimsoll pool list` (GET /v1/status) lists them")
     };
-    let pool = control.node.pools.iter().position(|p| p.name == name).ok_or_else(missing)?;
+    let (pool, _) = control.node.pools.named(&name).ok_or_else(missing)?;
     let views = control.node.snapshots().await;
     let gone = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("pool `{name}` doesn't answer"));
-    let pool_view = views[pool].as_ref().ok_or_else(gone)?;
+    let pool_view = views.get(pool).and_then(Option::as_ref).ok_or_else(gone)?;
     let directory = control.node.directory.read().expect("no panic while held");
     let about = About::new(&control.node, &directory, pool, pool_view);
     let none = || ApiError::missing(format!("pool `{name}` has no {}", part.name())).todo(part.how());

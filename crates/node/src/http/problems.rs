@@ -10,6 +10,7 @@
 //! | a request is stuck | in flight for longer than [`STUCK`] | 200 |
 //! | requests fail | at the device or for lack of space, in the last [`FAILED_MINUTES`] | 200 |
 //! | write-back fails | as long as extents of a volume can't be written to the pool's device | 200 |
+//! | a pool's removal hangs | removed more than [`LEAVING`] ago, and its device isn't closed | 200 |
 //! | faults are injected | as long as they are | 200 |
 //!
 //! A node that breaks a promise still serves. So a load balancer that takes nodes out of service by the status of `/healthz` doesn't
@@ -24,10 +25,11 @@ use crate::events::{unix_us, utc};
 use crate::node::{Ending, Node, RunningPool};
 use crate::parts::PoolView;
 use crate::parts::cache::{self, FailingVolume};
-use crate::replica::Behind;
 use crate::view::{ExportPromise, FAILED_MINUTES};
 use plimsoll_base::{IoError, Objective, Span, TenantId, VolumeKey};
 use plimsoll_stack::LayerState;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Requests in the last minute below which chance may decide: then [`FEW_TIMES`] times the allowed number must be late.
 const REQUESTS_LEAST: u64 = 100;
@@ -38,6 +40,8 @@ const FEW_LATE_LEAST: u64 = 3;
 const FEW_TIMES: u64 = 10;
 /// Accepted reads that may miss their deadlines, in thousandths.
 const MISSED_PERMILLE: u64 = 10;
+/// A pool that was removed longer ago has a device that doesn't answer.
+const LEAVING: Duration = Duration::from_secs(30);
 /// A request that has been inside for longer is stuck.
 const STUCK: Span = Span::from_secs(30);
 
@@ -55,11 +59,11 @@ pub struct Problem {
 /// All problems, outages first.
 pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Problem> {
     let mut all: Vec<Problem> = node.ending().map(|e| ending(e, node, views)).into_iter().collect();
-    for (p, view) in node.pools.iter().zip(views) {
+    for (_, p, view) in node.pools.with(views) {
         let text = match &p.failed {
-            Some(why) => Some(format!("{why}: repair it, then restart the node")),
-            None if view.is_none() && node.is_done(p) => None,
-            None => outage(&p.name, view.as_ref().map(|v| &v.pool)),
+            Some(why) => Some(format!("{why}: repair it, then `plimsoll reload`")),
+            None if view.is_none() && node.is_done(&p) => None,
+            None => outage(&p.name, view.map(|v| &v.pool)),
         };
         let key = format!("pool `{}`", p.name);
         all.extend(text.map(|text| Problem { key, text, is_outage: true }));
@@ -69,55 +73,45 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
         let without = || pools_without_cores(node, directory, name, views);
         rest.extend(broken_objectives(name, t, views, without));
     }
-    for (pool, view) in views.iter().enumerate() {
+    for (pool, p, view) in node.pools.with(views) {
         let Some(view) = view else { continue };
         for e in &view.pool.promises {
             let volume = directory.volume_name(pool, e.key);
             rest.extend(missed_deadlines(&volume, pool, e, directory, node));
-            rest.extend(failures(&volume, &node.pools[pool].name, e));
+            rest.extend(failures(&volume, &p.name, e));
         }
-        rest.extend(cache(&node.pools[pool], view, unix_us()));
-        rest.extend(osds(&node.pools[pool].name, view));
-        rest.extend(write_backs(&node.pools[pool], view, |key| directory.volume_name(pool, key)));
-        rest.extend(stuck(&node.pools[pool].name, &view.pool, |key| directory.volume_name(pool, key)));
+        rest.extend(cache(&p, view, unix_us()));
+        rest.extend(osds(&p.name, view));
+        rest.extend(write_backs(&p, view, |key| directory.volume_name(pool, key)));
+        rest.extend(stuck(&p.name, &view.pool, |key| directory.volume_name(pool, key)));
     }
     let injected = inject::injections(directory, views);
     rest.extend(injected.iter().map(|i| (format!("volume `{}`: injected faults", i.volume), inject::problem(i))));
+    for (p, since) in node.pools.leaving().iter().filter(|(_, since)| since.elapsed() > LEAVING) {
+        let text = format!(
+            "pool `{}` was removed {} s ago, and its device {} isn't closed: it hasn't answered every request; check the device and the \
+             kernel's log",
+            p.name,
+            since.elapsed().as_secs(),
+            p.device
+        );
+        rest.push((format!("pool `{}`: its removal", p.name), text));
+    }
     all.extend(rest.into_iter().map(|(key, text)| Problem { key, text, is_outage: false }));
     all
 }
 
 /// The end of the node, with the requests that it waits for.
 fn ending(e: &Ending, node: &Node, views: &Views) -> Problem {
-    let of = |(p, view): (&RunningPool, &Option<PoolView>)| match view.as_ref().map(|v| v.pool.inflight) {
+    let of = |(_, p, view): (usize, Arc<RunningPool>, Option<&PoolView>)| match view.map(|v| v.pool.inflight) {
         Some(0) | None => None,
         Some(n) => Some(format!("{n} requests in flight in pool `{}`", p.name)),
     };
-    let inside: Vec<String> = node.pools.iter().zip(views).filter_map(of).collect();
+    let inside: Vec<String> = node.pools.with(views).into_iter().filter_map(of).collect();
     let doing = if inside.is_empty() { "data are flushed".into() } else { inside.join(", ") };
     let since = utc(e.since_unix_us);
     let text = format!("the node is ending since {since}: {doing}; it ends by itself, within `control.drain`");
     Problem { key: "the node".into(), text, is_outage: true }
-}
-
-/// Volumes that are named in the note on ends that weren't orderly.
-const NAMED_MOST: usize = 8;
-
-/// Note on the volumes that may lack writes since an end of the node that wasn't orderly, if there are such. It is no problem: the node
-/// serves them, and cannot know whether something is missing.
-pub fn unclean_note(directory: &Directory) -> Option<String> {
-    let marked = directory.volumes.values().filter(|v| v.replica.behind() == Behind::Unclean);
-    let names: Vec<&str> = marked.map(|v| v.name.as_str()).collect();
-    let mut named = names[..names.len().min(NAMED_MOST)].join(", ");
-    if names.len() > NAMED_MOST {
-        named.push_str(", …");
-    }
-    (!names.is_empty()).then(|| {
-        format!(
-            "an end of the node wasn't orderly, or a pool's metadata were restored: writes that were acknowledged and not flushed may be \
-             lost on volumes {named}: see \"After a restart that wasn't orderly\" in docs/guides/upgrade.md"
-        )
-    })
 }
 
 /// Returns the reason for which a pool doesn't serve.

@@ -2,10 +2,10 @@
 
 use super::Control;
 use super::problems::problems;
-use super::status::{Views, objectives, state_of, sum_of_tenant, volume_promise};
-use crate::directory::{Directory, VolumeState};
+use super::status::{Views, objectives, of_pool, state_of, sum_of_tenant, volume_promise};
+use crate::directory::{Directory, Volume, VolumeState};
 use crate::engine::metrics::OP_NAMES;
-use crate::node::RunningPool;
+use crate::node::{Pools, RunningPool};
 use crate::parts::PoolView;
 use crate::parts::page::Page;
 use crate::parts::scheduler::Scheduler;
@@ -14,6 +14,7 @@ use crate::replica::Behind;
 use crate::view::{ExportView, OpView, Summary};
 use plimsoll_base::{Span, TenantId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 const LAST_MINUTE: &str = "The same by percentile, over the last whole minute or the running one, whichever has more \
                            requests; absent without.";
@@ -33,8 +34,9 @@ pub fn exposition(control: &Control, views: &Views) -> String {
     pools(&mut page, control, views);
     layers(&mut page, control, views);
     let mut abouts = Vec::new();
-    for (pool, (p, view)) in control.node.pools.iter().zip(views).enumerate() {
-        let Some(pool_view) = view else { continue };
+    let pools = control.node.pools.with(views);
+    for (pool, p, view) in &pools {
+        let (pool, Some(pool_view)) = (*pool, *view) else { continue };
         abouts.push((p.name.as_str(), About::new(&control.node, &directory, pool, pool_view)));
     }
     PARTS.iter().for_each(|part| part.metrics(&mut page, &abouts));
@@ -52,7 +54,7 @@ fn node(page: &mut Page, control: &Control, directory: &Directory, views: &Views
     page.sample("plimsoll_uptime_seconds", &[], control.started.elapsed().as_secs_f64());
     page.family("plimsoll_problems", "gauge", "Problems that `plimsoll status` lists.");
     page.sample("plimsoll_problems", &[], problems(&control.node, directory, views).len());
-    if let Some(watchdog) = &control.node.watchdog {
+    if let Some(watchdog) = control.node.watchdog.get() {
         let (name, pauses) = ("plimsoll_host_pause_seconds", Summary::from(&watchdog.pauses()));
         page.family(name, "histogram", "Pauses of 250 us and more that the host or other programs forced on this one.");
         page.histogram(name, &[], &pauses, 0);
@@ -60,17 +62,18 @@ fn node(page: &mut Page, control: &Control, directory: &Directory, views: &Views
 }
 
 fn pools(page: &mut Page, control: &Control, views: &Views) {
-    let named = || control.node.pools.iter().zip(views);
+    let all = control.node.pools.with(views);
+    let named = || all.iter().map(|(_, p, view)| (p, *view));
     page.family("plimsoll_pool_state", "gauge", "1 for the state the pool is in, 0 for the others.");
     for (p, view) in named() {
         for state in POOL_STATES {
-            let is = state_of(&control.node, p, view.as_ref().map(|v| &v.pool)) == state;
+            let is = state_of(&control.node, p, view.map(|v| &v.pool)) == state;
             page.sample("plimsoll_pool_state", &[("pool", &p.name), ("state", state)], u8::from(is));
         }
     }
     page.family("plimsoll_pool_free_bytes", "gauge", "Space that no volume has.");
-    for (n, p) in control.node.pools.iter().enumerate() {
-        if let Some(free) = control.node.free_bytes(n) {
+    for (n, p, _) in &all {
+        if let Some(free) = control.node.free_bytes(*n) {
             page.sample("plimsoll_pool_free_bytes", &[("pool", &p.name)], free);
         }
     }
@@ -118,7 +121,8 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
 
 fn layers(page: &mut Page, control: &Control, views: &Views) {
     let mut all = Vec::new();
-    for (p, view) in control.node.pools.iter().zip(views) {
+    let pools = control.node.pools.with(views);
+    for (_, p, view) in &pools {
         let Some(view) = view else { continue };
         all.extend(view.pool.places().map(|(layer, stats)| ([("pool", p.name.as_str()), ("layer", layer)], stats)));
     }
@@ -164,11 +168,13 @@ fn layers(page: &mut Page, control: &Control, views: &Views) {
     }
 }
 
-fn volumes(page: &mut Page, pools: &[RunningPool], directory: &Directory, views: &Views) {
+fn volumes(page: &mut Page, pools: &Pools, directory: &Directory, views: &Views) {
+    let pools: BTreeMap<usize, Arc<RunningPool>> = pools.all().into_iter().collect();
+    let pool = |v: &Volume| pools.get(&v.pool).map_or("", |p| p.name.as_str());
     page.family("plimsoll_volume_state", "gauge", "1 for the state the volume is in, 0 for the others.");
     for v in directory.volumes.values() {
         for state in VOLUME_STATES {
-            let labels = [("pool", pools[v.pool].name.as_str()), ("volume", &v.name), ("state", state.name())];
+            let labels = [("pool", pool(v)), ("volume", v.name.as_str()), ("state", state.name())];
             page.sample("plimsoll_volume_state", &labels, u8::from(v.state() == state));
         }
     }
@@ -180,19 +186,19 @@ fn volumes(page: &mut Page, pools: &[RunningPool], directory: &Directory, views:
     for v in directory.volumes.values() {
         let behind = v.replica.behind();
         for reason in BEHIND {
-            let labels = [("pool", pools[v.pool].name.as_str()), ("volume", &v.name), ("reason", reason.name())];
+            let labels = [("pool", pool(v)), ("volume", v.name.as_str()), ("reason", reason.name())];
             page.sample("plimsoll_volume_behind", &labels, u8::from(behind == reason));
         }
     }
     page.family("plimsoll_volume_size_bytes", "gauge", "The volume's size.");
     for v in directory.volumes.values() {
-        let labels = [("pool", pools[v.pool].name.as_str()), ("volume", &v.name)];
+        let labels = [("pool", pool(v)), ("volume", v.name.as_str())];
         page.sample("plimsoll_volume_size_bytes", &labels, v.size_bytes);
     }
     page.family("plimsoll_connections", "gauge", "NBD connections.");
     let names = tenant_names(directory);
     for v in directory.volumes.values() {
-        for (tenant, n) in views[v.pool].iter().flat_map(|view| view.connections_of(v.key)) {
+        for (tenant, n) in of_pool(views, v.pool).into_iter().flat_map(|view| view.connections_of(v.key)) {
             if let Some(name) = names.get(&tenant) {
                 page.sample("plimsoll_connections", &[("tenant", name), ("volume", &v.name)], n);
             }
@@ -222,7 +228,7 @@ type Named<'a> = (Labels<'a>, &'a ExportView, Span);
 fn named_exports<'a>(directory: &'a Directory, views: &'a Views) -> Vec<Named<'a>> {
     let (mut all, names) = (Vec::new(), tenant_names(directory));
     for volume in directory.volumes.values() {
-        let Some(view) = &views[volume.pool] else { continue };
+        let Some(view) = of_pool(views, volume.pool) else { continue };
         for e in view.exports_of(volume.key) {
             if let Some(tenant) = names.get(&e.tenant) {
                 let age = e.oldest.map_or(Span::ZERO, |(at, _)| view.pool.now.since(at));
@@ -251,7 +257,7 @@ fn unused<'a>(directory: &'a Directory, views: &Views) -> Vec<Labels<'a>> {
     let (mut all, names) = (Vec::new(), tenant_names(directory));
     for v in directory.volumes.values() {
         // Nobody knows whether they are 0 in a pool that doesn't answer.
-        let Some(view) = &views[v.pool] else { continue };
+        let Some(view) = of_pool(views, v.pool) else { continue };
         let connected = view.connections_of(v.key).map(|(tenant, _)| tenant);
         let tenants: BTreeSet<_> = connected.chain(directory.tenants.get(&v.tenant).map(|t| t.id)).collect();
         for tenant in tenants.iter().filter(|t| !counted.contains(&(v.pool, v.key, **t))) {
@@ -471,10 +477,11 @@ fn tenants(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
 
 fn permits(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
     page.family("plimsoll_permits", "gauge", "What a tenant has inside a pool: requests and bytes.");
-    let pools = || control.node.pools.iter().zip(views);
+    let all = control.node.pools.with(views);
+    let pools = || all.iter().map(|(_, p, view)| (p, *view));
     for (name, t) in &directory.tenants {
         for (p, view) in pools() {
-            let Some((jobs, bytes)) = view.as_ref().and_then(|v| v.pool.permits.get(&t.id)) else { continue };
+            let Some((jobs, bytes)) = view.and_then(|v| v.pool.permits.get(&t.id)) else { continue };
             for (unit, value) in [("requests", u64::from(*jobs)), ("bytes", *bytes)] {
                 page.sample("plimsoll_permits", &[("tenant", name), ("pool", &p.name), ("unit", unit)], value);
             }

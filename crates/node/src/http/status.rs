@@ -5,7 +5,7 @@ use super::api::{
     PartStatus, Permits, PoolPromises, PoolStatus, PromiseStatus, PromisedReads, Shares, Status, TenantStatus, Traffic,
     VolumeStatus, Waits, WithinBound,
 };
-use super::problems::{problems, unclean_note};
+use super::problems::problems;
 use super::{Control, inject};
 use crate::directory::{Directory, Tenant, Volume};
 use crate::engine::lateness::Deviations;
@@ -13,7 +13,7 @@ use crate::engine::metrics::OP_NAMES;
 use crate::engine::recent::{Counts, Tally, Within};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{DeadlineFrom, PoolSnapshot};
-use crate::node::{Node, RunningPool};
+use crate::node::{Node, RunningPool, unclean_note};
 use crate::parts::PoolView;
 use crate::parts::cores::{Cores, shortage};
 use crate::parts::scheduler::Scheduler;
@@ -26,10 +26,16 @@ use std::collections::BTreeMap;
 /// Answers of the pools, by number; `None` for a pool that didn't answer.
 pub type Views = [Option<PoolView>];
 
+/// The answer of a pool. `None` if it didn't answer, or wasn't there when they were asked.
+pub fn of_pool(views: &Views, number: usize) -> Option<&PoolView> {
+    views.get(number).and_then(Option::as_ref)
+}
+
 /// All of it.
 pub fn status(control: &Control, views: &Views) -> Status {
-    let directory = control.node.directory.read().expect("no panic while held");
-    let problems: Vec<String> = problems(&control.node, &directory, views).into_iter().map(|p| p.text).collect();
+    let node = &control.node;
+    let directory = node.directory.read().expect("no panic while held");
+    let problems: Vec<String> = problems(node, &directory, views).into_iter().map(|p| p.text).collect();
     let bound = &control.bound;
     let shown = |p: &Option<std::path::PathBuf>| p.as_ref().map(|p| p.display().to_string());
     Status {
@@ -40,7 +46,7 @@ pub fn status(control: &Control, views: &Views) -> Status {
             ending: control.orders.is_ending(),
             healthy: problems.is_empty(),
             problems,
-            notes: unclean_note(&directory).into_iter().collect(),
+            notes: unclean_note(directory.volumes.values()).into_iter().collect(),
             listens: Listens {
                 nbd_unix: shown(&bound.nbd_unix),
                 nbd_tcp: bound.nbd_tcp.map(|a| a.to_string()),
@@ -48,15 +54,17 @@ pub fn status(control: &Control, views: &Views) -> Status {
                 control_http: bound.control_http.map(|a| a.to_string()),
                 control_unix: shown(&bound.control_unix),
             },
-            host_pauses: control.node.watchdog.as_ref().map(host_pauses),
+            host_pauses: node.watchdog.get().map(host_pauses),
         },
-        pools: (0..views.len()).map(|n| pool(&control.node, &directory, n, views[n].as_ref())).collect(),
+        pools: node.pools.with(views).iter().map(|(n, p, view)| pool(node, &directory, (*n, p), *view)).collect(),
         volumes: {
             let at_device: Vec<_> = views.iter().map(|view| at_device_by_tenant(view.as_ref(), &directory)).collect();
-            let of = |v: &Volume| volume(&control.node, &directory, v, views, &at_device[v.pool]);
+            let none = BTreeMap::new();
+            // One of a pool that came after the views were taken has no place.
+            let of = |v: &Volume| volume(node, &directory, v, views, at_device.get(v.pool).unwrap_or(&none));
             directory.volumes.values().map(of).collect()
         },
-        tenants: directory.tenants.iter().map(|(name, t)| tenant(&control.node, name, t, &directory, views)).collect(),
+        tenants: directory.tenants.iter().map(|(name, t)| tenant(node, name, t, &directory, views)).collect(),
         injections: inject::injections(&directory, views),
     }
 }
@@ -82,8 +90,7 @@ fn pool_state(opened: bool, pool: Option<&PoolSnapshot>) -> &'static str {
     }
 }
 
-fn pool(node: &Node, directory: &Directory, n: usize, view: Option<&PoolView>) -> PoolStatus {
-    let p = &node.pools[n];
+fn pool(node: &Node, directory: &Directory, (n, p): (usize, &RunningPool), view: Option<&PoolView>) -> PoolStatus {
     let s = view.map(|v| &v.pool);
     let queue = view.and_then(|v| v.layers.of::<Scheduler>());
     let oldest = s.and_then(|s| s.oldest.map(|(at, place)| (s.now.since(at), place)));
@@ -159,7 +166,7 @@ fn volume(
     let mut sum = Sum::default();
     let mut connections = 0;
     let mut waits = Waits::default();
-    if let Some(view) = &views[v.pool] {
+    if let Some(view) = of_pool(views, v.pool) {
         let exports = view.exports_of(v.key);
         exports.iter().for_each(|e| sum.add(view.pool.now, e));
         let at_device_by_tenant_us = at_device_by_tenant_us.clone();
@@ -170,7 +177,7 @@ fn volume(
         generation: v.replica.generation(),
         behind: v.replica.behind().name().into(),
         name: v.name.clone(),
-        pool: node.pools[v.pool].name.clone(),
+        pool: node.pools.get(v.pool).name.clone(),
         size_bytes: v.size_bytes,
         read_only: v.read_only,
         tenant: v.tenant.clone(),
@@ -185,7 +192,7 @@ fn volume(
 /// Deadline of a volume's reads whose connection doesn't ask for one, its source, and what becomes of reads that would miss it.
 pub fn volume_promise(directory: &Directory, v: &Volume, views: &Views) -> Option<(Span, DeadlineFrom, OnBusy)> {
     let owner = directory.tenants.get(&v.tenant).map(|t| t.id);
-    let exports = || views[v.pool].iter().flat_map(|view| view.exports_of(v.key));
+    let exports = || of_pool(views, v.pool).into_iter().flat_map(|view| view.exports_of(v.key));
     let automatic = || exports().find(|e| Some(e.tenant) == owner).and_then(|e| e.auto_deadline);
     let (set, busy) = directory.promises.of_volume(&v.name, &v.tenant);
     let (deadline, from) = set.or_else(|| automatic_promise(directory, &v.tenant, automatic()))?;
@@ -235,8 +242,8 @@ fn tenant(node: &Node, name: &str, t: &Tenant, directory: &Directory, views: &Vi
     };
     let without = pools_without_cores(node, directory, name, views);
     let (enforced, mut enforcement) = enforcement(&t.class, &without);
-    for (pool, view) in node.pools.iter().zip(views) {
-        let cores = view.as_ref().and_then(|v| v.layers.of::<Cores>());
+    for (_, pool, view) in node.pools.with(views) {
+        let cores = view.and_then(|v| v.layers.of::<Cores>());
         let own = cores.and_then(|cores| cores.queues.iter().find(|q| q.tenants.contains(&t.id)));
         if let Some(what) = own.and_then(shortage) {
             enforcement += &format!("; in pool `{}` the objective {what}", pool.name);
@@ -265,12 +272,13 @@ fn tenant(node: &Node, name: &str, t: &Tenant, directory: &Directory, views: &Vi
 /// Pools without cores among those that a tenant uses; all without, if it uses none yet.
 pub fn pools_without_cores(node: &Node, directory: &Directory, tenant: &str, views: &Views) -> Vec<String> {
     let used = directory.pools_of(tenant);
-    let has = |pool: usize| views[pool].as_ref().is_some_and(|v| v.layers.of::<Cores>().is_some());
-    if used.is_empty() && (0..views.len()).any(has) {
+    let has = |pool: usize| of_pool(views, pool).is_some_and(|v| v.layers.of::<Cores>().is_some());
+    let all = node.pools.with(views);
+    if used.is_empty() && all.iter().any(|(pool, ..)| has(*pool)) {
         return Vec::new();
     }
-    let without = |pool: &usize| (used.is_empty() || used.contains(pool)) && !has(*pool);
-    (0..views.len()).filter(without).map(|pool| format!("`{}`", node.pools[pool].name)).collect()
+    let without = |pool: usize| (used.is_empty() || used.contains(&pool)) && !has(pool);
+    all.iter().filter(|(pool, ..)| without(*pool)).map(|(_, p, _)| format!("`{}`", p.name)).collect()
 }
 
 /// Tells whether the class is enforced, and by which layer. A class's layer, once it exists, changes its answer here.

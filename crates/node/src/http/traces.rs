@@ -13,7 +13,8 @@ pub async fn list(State(control): Shared) -> Json<Vec<Trace>> {
     let traces = control.node.traces().await;
     let directory = control.node.directory.read().expect("no panic while held");
     let mut all = Vec::new();
-    for (number, ((pool, traces), view)) in control.node.pools.iter().zip(traces).zip(&views).enumerate() {
+    for (number, pool, view) in control.node.pools.with(&views) {
+        let Some(traces) = traces.get(number) else { continue };
         let layers: Vec<&'static str> = view.iter().flat_map(|v| v.pool.layers.iter().map(|(name, _)| *name)).collect();
         all.extend(traces.iter().map(|t| describe(t, (number, &pool.name), &layers, &directory)));
     }

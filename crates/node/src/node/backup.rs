@@ -12,7 +12,7 @@ impl Node {
     pub async fn backup(&self, name: &str) -> Result<String> {
         let pool = self.pool_named(name)?;
         let none = || NodeError::Refused(format!("pool `{name}` is on a null device: it keeps no metadata"));
-        let backup: Backup = self.pools[pool].backup().ok_or_else(none)?;
+        let backup: Backup = self.pools.get(pool).backup().ok_or_else(none)?;
         // A map of 65,536 volumes is some dozens of MiB of text.
         tokio::task::spawn_blocking(move || backup.text()).await.map_err(failed)
     }

@@ -23,7 +23,7 @@ const NOTE_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 impl Node {
     pub(super) fn must_have_cache(&self, volume: &Volume) -> Result<()> {
-        let p = &self.pools[volume.pool];
+        let p = self.pools.get(volume.pool);
         let has = p.store.is_some() && p.cache_section().is_some();
         let what = || NodeError::Refused(format!("pool `{}` has no cache: configure [pool.cache]", p.name));
         has.then_some(()).ok_or_else(what)
@@ -31,7 +31,7 @@ impl Node {
 
     /// Changes how a volume is cached, live: what only the cache has goes to the device first where that must be.
     pub(super) async fn put_cache(&self, pool: usize, name: &str, mode: CacheMode) -> Result<()> {
-        let (store, name) = (self.pools[pool].store.clone().expect("it was checked"), name.to_string());
+        let (store, name) = (self.pools.get(pool).store.clone().expect("it was checked"), name.to_string());
         let record = blocking(move || store.change().set_volume_cache(&name, Some(mode))).await?;
         self.publish(pool, &record).await
     }
@@ -41,7 +41,7 @@ impl Node {
     pub async fn record_written_back_loop(&self) {
         loop {
             tokio::time::sleep(WRITTEN_BACK_INTERVAL).await;
-            for pool in 0..self.pools.len() {
+            for (pool, _) in self.pools.all() {
                 if let Err(error) = self.record_written_back(pool).await {
                     tracing::warn!(%error, "could not record that volumes are fully written back; retrying every second");
                 }
@@ -50,7 +50,7 @@ impl Node {
     }
 
     async fn record_written_back(&self, pool: usize) -> Result<()> {
-        let p = &self.pools[pool];
+        let p = self.pools.get(pool);
         let (Some(store), Some(section)) = (p.store.clone(), p.cache_section()) else { return Ok(()) };
         let mode = section.mode;
         let leaving = move |store: &MetaView| -> Vec<plimsoll_base::VolumeKey> {
@@ -79,7 +79,7 @@ impl Node {
     pub async fn give_up(&self, pool: &str, name: &str) -> Result<()> {
         let _one = self.changing.lock().await;
         let (n, volume) = (self.pool_named(pool)?, self.volume_named(name)?);
-        let p = &self.pools[n];
+        let p = self.pools.get(n);
         let (Some(store), true) = (p.store.clone(), p.cache_section().is_some() && volume.pool == n) else {
             let what = format!("pool `{pool}` has no cache, or volume `{name}` isn't in it");
             return Err(NodeError::Refused(what));
@@ -103,7 +103,7 @@ impl Node {
 
     /// Names of a pool's volumes of which only the cache may have the latest.
     pub fn volumes_behind(&self, pool: usize) -> Vec<String> {
-        let Some(store) = &self.pools[pool].store else { return Vec::new() };
+        let Some(store) = &self.pools.get(pool).store else { return Vec::new() };
         let store = store.view();
         store.volumes().filter(|v| store.may_be_behind(v)).map(|v| v.name.clone()).collect()
     }

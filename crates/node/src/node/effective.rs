@@ -74,8 +74,8 @@ impl Node {
     fn served(&self, read: &Config) -> Config {
         let mut config = read.clone();
         for p in &mut config.pool {
-            let running = self.pools.iter().find(|r| r.name == *p.name.get_ref());
-            running.and_then(|r| r.live()).into_iter().for_each(|live| settings::put_live(p, &live));
+            let running = self.pools.named(p.name.get_ref());
+            running.and_then(|(_, r)| r.live()).into_iter().for_each(|live| settings::put_live(p, &live));
         }
         let directory = self.directory.read().expect("no panic while held");
         config.tenant.retain(|t| directory.tenants.contains_key(t.name.get_ref()));
@@ -87,7 +87,7 @@ impl Node {
             put_tenant(&mut config.tenant[at], tenant, &directory.promises.tenant(name));
         }
         // Volumes of a pool that couldn't be opened are as they were read.
-        let serves = |pool: &str| self.pools.iter().any(|p| p.name == pool && p.failed.is_none());
+        let serves = |pool: &str| self.pools.named(pool).is_some_and(|(_, p)| p.failed.is_none());
         config.volume.retain(|v| !serves(v.pool.get_ref()) || directory.volumes.contains_key(v.name.get_ref()));
         for volume in directory.volumes.values() {
             self.put_volume(&mut config.volume, volume, &directory);
@@ -96,7 +96,7 @@ impl Node {
     }
 
     fn put_volume(&self, all: &mut Vec<VolumeConfig>, volume: &Volume, directory: &Directory) {
-        let pool = &self.pools[volume.pool];
+        let pool = self.pools.get(volume.pool);
         let at = all.iter().position(|v| *v.name.get_ref() == volume.name).unwrap_or_else(|| {
             all.push(new_volume(volume, &pool.name));
             all.len() - 1

@@ -32,7 +32,7 @@ impl Node {
         permits: PermitLimits,
     ) -> Option<Unfit> {
         let used = self.directory_ref(|d| d.pools_of(name));
-        for pool in (0..self.pools.len()).filter(|pool| used.is_empty() || used.contains(pool)) {
+        for (pool, _) in self.pools.all().into_iter().filter(|(pool, _)| used.is_empty() || used.contains(pool)) {
             let unfit = self.ask_fit(particulars, pool, name, class, permits).await;
             if unfit.is_some() {
                 return unfit;
@@ -64,7 +64,7 @@ impl Node {
     ) -> Option<Unfit> {
         let terms = particulars.terms(name, class, permits.jobs_max);
         let except = self.directory_ref(|d| d.tenants.get(name).map(|t| t.id));
-        let p = &self.pools[pool];
+        let p = self.pools.get(pool);
         // A pool that has ended keeps no promise anyway.
         let fit =
             p.handle.look(move |stack, _| Some(stack.layer::<Cores>()?.fit(&terms, except))).await.unwrap_or(None);

@@ -161,14 +161,14 @@ impl Node {
             let what = format!("volume `{}` has {} bytes; volumes never shrink", volume.name, volume.size_bytes);
             return Err(NodeError::Refused(what));
         }
-        match &self.pools[volume.pool].store {
+        match &self.pools.get(volume.pool).store {
             Some(store) => store.view().grown(&volume.name, size_bytes).map(drop).map_err(super::error::of_store),
             None => Err(NodeError::Refused("a volume on a null device doesn't grow".into())),
         }
     }
 
     async fn put_size(&self, pool: usize, name: &str, size_bytes: u64) -> Result<()> {
-        let (store, name) = (self.pools[pool].store.clone().expect("it was checked"), name.to_string());
+        let (store, name) = (self.pools.get(pool).store.clone().expect("it was checked"), name.to_string());
         let record = blocking(move || store.change().grow_volume(&name, size_bytes)).await?;
         self.publish(pool, &record).await
     }
@@ -205,7 +205,7 @@ mod tests {
     async fn a_key_that_was_being_changed_when_its_pool_ended_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let node = Node::start(&Config::parse(TEXT, &dir.path().join("node.toml")).unwrap()).await.unwrap();
-        let pool = &node.pools[0];
+        let pool = node.pools.get(0);
         pool.handle.send(Command::Shutdown).unwrap();
         pool.join().unwrap();
         let deadline = Some(Some(Span::from_millis(5)));

@@ -5,7 +5,7 @@ use super::error::{NodeError, Result, failed};
 use crate::config::{Limits, PoolConfig};
 use crate::directory::{Directory, Volume};
 use crate::engine::tape::TapeWriter;
-use crate::engine::{Command, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Report};
+use crate::engine::{Command, Look, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Report};
 use crate::open::{CacheLocks, Held, open_pool};
 use crate::parts::settings::{Changed, Live};
 use crate::parts::{self, Layers, PoolView};
@@ -62,6 +62,8 @@ pub struct RunningPool {
     has_failed: Arc<AtomicBool>,
     /// Keeps the device locked against another node as long as the pool is there.
     lock: Option<Held>,
+    /// Its thread didn't answer a question, or not soon.
+    was_silent: AtomicBool,
 }
 
 /// Space of a pool that forgets its volumes when the node ends. Nothing is freed.
@@ -177,7 +179,7 @@ impl RunningPool {
                 ended
             })
             .map_err(|e| in_pool(&e))?;
-        Ok(RunningPool {
+        let pool = RunningPool {
             name: name.clone(),
             failed: None,
             device: opened.device,
@@ -194,16 +196,37 @@ impl RunningPool {
             thread: Mutex::new(Some(thread)),
             has_failed,
             lock: opened.lock,
-        })
+            was_silent: AtomicBool::new(false),
+        };
+        pool.has_begun()?;
+        Ok(pool)
+    }
+
+    /// Waits for the first answer of the pool's thread. Blocks.
+    ///
+    /// # Errors
+    /// If the thread ended at its begin, as without a descriptor or memory for its ring: the pool's fault, not the node's end.
+    fn has_begun(&self) -> Result<()> {
+        let (begun, hears) = std::sync::mpsc::channel();
+        let look: Look = Box::new(move |_, _| _ = begun.send(()));
+        if self.handle.send(Command::Look(look)).is_ok() && hears.recv().is_ok() {
+            return Ok(());
+        }
+        Err(NodeError::Failed(self.join().err().unwrap_or_else(|| self.gone().to_string())))
     }
 
     /// A pool that couldn't be opened, in its place: it answers nobody.
     pub(super) fn failed(config: &PoolConfig, why: NodeError) -> Result<RunningPool> {
         let why = why.to_string();
         tracing::error!(error = why, "a pool isn't served");
+        RunningPool::absent(config.name.get_ref(), config.device.label(), why)
+    }
+
+    /// A pool that answers nobody.
+    pub(super) fn absent(name: &str, device: String, why: String) -> Result<RunningPool> {
         Ok(RunningPool {
-            name: config.name.get_ref().clone(),
-            device: config.device.label(),
+            name: name.to_string(),
+            device,
             failed: Some(why),
             device_uuid: None,
             handle: PoolHandle::new().map_err(failed)?.0,
@@ -218,12 +241,18 @@ impl RunningPool {
             thread: Mutex::new(None),
             has_failed: Arc::default(),
             lock: None,
+            was_silent: AtomicBool::new(false),
         })
     }
 
     /// True if the pool's thread has ended with an error.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Relaxed)
+    }
+
+    /// True if others than the pool hold its metadata.
+    pub(super) fn is_stored_elsewhere(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| Arc::strong_count(store) > 1)
     }
 
     pub(super) fn gone(&self) -> NodeError {
@@ -233,7 +262,23 @@ impl RunningPool {
 
     /// Asks the pool's thread; one that doesn't answer soon is as good as gone.
     pub(super) async fn ask_soon<T>(&self, make: impl FnOnce(Reply<T>) -> Command) -> std::result::Result<T, PoolGone> {
-        tokio::time::timeout(ANSWER_TIME, self.handle.ask(make)).await.unwrap_or(Err(PoolGone))
+        self.answer_soon(self.handle.ask(make)).await
+    }
+
+    async fn answer_soon<T>(
+        &self,
+        asked: impl Future<Output = std::result::Result<T, PoolGone>>,
+    ) -> std::result::Result<T, PoolGone> {
+        let answer = tokio::time::timeout(ANSWER_TIME, asked).await.unwrap_or(Err(PoolGone));
+        if answer.is_err() {
+            self.was_silent.store(true, Relaxed);
+        }
+        answer
+    }
+
+    /// True if a view of the pool may be missing because its thread didn't answer, and not because nobody has asked it yet.
+    pub(super) fn may_be_silent(&self) -> bool {
+        self.failed.is_some() || self.was_silent.load(Relaxed)
     }
 
     /// Looks at the stack on the pool's thread; a thread that doesn't answer soon is as good as gone.
@@ -241,7 +286,7 @@ impl RunningPool {
         &self,
         look: impl FnOnce(&Stack, Time) -> T + Send + 'static,
     ) -> std::result::Result<T, PoolGone> {
-        tokio::time::timeout(ANSWER_TIME, self.handle.look(look)).await.unwrap_or(Err(PoolGone))
+        self.answer_soon(self.handle.look(look)).await
     }
 
     /// The pool's metrics and its layers' status, without what is counted per volume and tenant.
@@ -353,6 +398,23 @@ impl RunningPool {
     pub(super) fn shut_down(&self) -> std::result::Result<(), String> {
         let _ = self.handle.send(Command::Shutdown); // a pool that is gone has ended already
         self.join()
+    }
+
+    /// Waits until the pool's thread has ended, and records of its volumes that they ended in order. Returns the faults.
+    pub(super) fn end<'a>(&self, volumes: impl Iterator<Item = &'a Volume>) -> Vec<String> {
+        if let Err(what) = self.join() {
+            return vec![what];
+        }
+        // Where a flush failed, the volumes didn't end in order either.
+        let in_order = !self.handle.health.borrow().flush_failed;
+        let fault = |v: &Volume| {
+            let e = v.replica.close().err()?;
+            let name = &v.name;
+            Some(format!(
+                "volume `{name}`: could not record its orderly stop; it may be taken for unclean at the next start: {e}"
+            ))
+        };
+        volumes.filter(|_| in_order).filter_map(fault).collect()
     }
 
     /// Waits until the pool's thread has ended.

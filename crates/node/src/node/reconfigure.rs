@@ -1,13 +1,13 @@
 //! A changed configuration, applied while the node serves.
 
 use super::fit::Unfit;
-use super::{Configured, Node, NodeError, Result, permits_of};
+use super::{Configured, Node, NodeError, Result, newest_tenants, permits_of, permits_of_record};
 use crate::config::{Config, ObjectiveConfig, TenantConfig, VolumeConfig};
 use crate::directory::Directory;
-use crate::reload::{tenant_section, volume_section};
+use crate::reload::{pool_section, tenant_section, volume_section};
 use crate::secrets::AllSecrets;
 use plimsoll_base::Objective;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A changed configuration whose secrets and other files could be read.
@@ -28,21 +28,25 @@ impl Prepared {
 }
 
 impl Node {
-    /// Applies what a changed configuration says of grants, tenants and volumes; [`crate::reload`] says which of their keys. Grants and
-    /// secrets come first: nothing may delay what was taken away. Returns the changes that could not be carried out: the others were. The
-    /// next reload tries those again, whether or not the file is another one.
-    pub async fn reconfigure(&self, Prepared { secrets, new }: Prepared) -> Vec<String> {
+    /// Applies what a changed configuration says of grants, pools, tenants and volumes; [`crate::reload`] says which of their keys. Grants
+    /// and secrets come first: nothing may delay what was taken away. Returns the changes that could not be carried out: the others were.
+    /// The next reload tries those again, whether or not the file is another one.
+    pub async fn reconfigure(self: &Arc<Self>, Prepared { secrets, new }: Prepared) -> Vec<String> {
         self.directory_mut(|d| {
             d.grants = new.config.grant.clone();
             d.secrets = secrets;
         });
+        // Before others' changes have to wait: a device may be slow, or hang.
+        let opened = self.open_new(&new.config).await;
         let changing = self.changing.lock().await;
+        // Pools may have been removed meanwhile.
+        let new = self.without_removed(new);
         let was = self.configured();
         let mut unmade = Unmade::default();
-        let stored = self.stored_tenants();
-        let is_live = |name: &str| stored.iter().any(|s| s.name == name);
-        // A live change takes precedence, so the file's value is served by nobody and isn't judged.
-        let to_apply = new.config.tenant.iter().filter(|t| !is_live(t.name.get_ref()));
+        // A live change takes precedence, so the file's value is served by nobody and isn't judged. A new pool may bring one.
+        let brought = opened.iter().filter_map(|(_, opened)| opened.as_ref().ok()?.store());
+        let live = newest_tenants(self.stores().chain(brought));
+        let to_apply = new.config.tenant.iter().filter(|t| !live.iter().any(|s| s.name == *t.name.get_ref()));
         let refused = self.refused_tenants(to_apply, &new, &mut unmade).await;
         let new = Arc::new(keeping(new, &was, &refused));
         *self.configured.write().expect("no panic while held") = new.clone();
@@ -60,6 +64,39 @@ impl Node {
             }
         });
         let again = self.unmade();
+        self.pools.forget_failed(|name| config.pool.iter().any(|p| p.name.get_ref() == name));
+        let mut added = BTreeMap::new();
+        for p in config.pool.iter().filter(|p| !config.undeclared.contains(p.name.get_ref())) {
+            let name = p.name.get_ref();
+            if !self.serves_pool(name) && !opened.iter().any(|(p, _)| p.name.get_ref() == name) {
+                let what = NodeError::Conflict("it was removed while this reload was under way: reload again".into());
+                unmade.note(pool_section(name), Err(what));
+            }
+        }
+        for (p, opened) in opened {
+            let name = p.name.get_ref().clone();
+            match self.put_pool(&p, opened).await {
+                Ok(number) => _ = added.insert(name, number),
+                Err(e) => unmade.note(pool_section(&name), Err(e)),
+            }
+        }
+        let stored = self.stored_tenants();
+        if !added.is_empty()
+            && let Err(e) = self.share_tenants(None).await
+        {
+            // The one that is kept goes on holding; the next reload that adds a pool tries it again.
+            unmade.why.push(e.to_string());
+        }
+        // Those that a pool brings.
+        for t in stored.iter().filter(|_| !added.is_empty()) {
+            let permits = permits_of_record(&t.limits);
+            let is_known =
+                |d: &Directory| d.tenants.get(&t.name).is_some_and(|k| k.class == t.class && k.permits == permits);
+            if !self.directory_ref(is_known) {
+                unmade.note(tenant_section(&t.name), self.apply_tenant(&t.name, t.class.clone(), permits).map(drop));
+            }
+        }
+        let is_live = |name: &str| stored.iter().any(|s| s.name == name);
         let is_applied = |t: &&TenantConfig| !is_live(t.name.get_ref()) && !refused.contains(t.name.get_ref());
         for t in config.tenant.iter().filter(is_applied) {
             unmade.note(tenant_section(t.name.get_ref()), self.apply_configured(t).await);
@@ -67,10 +104,13 @@ impl Node {
         for record in &stored {
             self.settle_tenant_deadline(record);
         }
-        for pool in 0..self.pools.len() {
-            let Some(store) = self.pools[pool].store.clone() else { continue };
-            let records: Vec<_> = store.view().volumes().cloned().collect();
-            for record in records {
+        for number in added.values() {
+            for (volume, e) in self.serve_added(*number).await {
+                unmade.note(volume_section(&volume), Err(e));
+            }
+        }
+        for (pool, _) in self.pools.all() {
+            for record in self.records(pool) {
                 self.settle_deadline(&record);
                 let section = volume_section(&record.name);
                 let differs = was.throttles.get(&record.name) != new.throttles.get(&record.name);
@@ -83,7 +123,11 @@ impl Node {
         for v in &config.volume {
             let section = volume_section(v.name.get_ref());
             let differs = was.config.volume.iter().find(|o| o.name == v.name) != Some(v);
-            if (differs || again.contains(&section)) && self.is_served_pool(v) {
+            let is_new = differs || again.contains(&section) || added.contains_key(v.pool.get_ref());
+            if is_new && !self.is_served_pool(v) {
+                let what = format!("its pool `{}` isn't served", v.pool.get_ref());
+                unmade.note(section, Err(NodeError::Failed(what)));
+            } else if is_new {
                 let done = match self.owner_must_fit(v).await {
                     Ok(()) => self.ensure_volume(v).await,
                     Err(e) => Err(e),
@@ -91,8 +135,21 @@ impl Node {
                 unmade.note(section, done);
             }
         }
+        for number in added.values() {
+            self.added_recovered(*number).await;
+            self.note_unclean(Some(*number));
+        }
         *self.unmade.lock().expect("no panic while held") = unmade.sections;
         unmade.why
+    }
+
+    /// A new configuration without the pools that only the earlier file had and that were removed since.
+    fn without_removed(&self, mut new: Configured) -> Configured {
+        let is_gone = |name: &String| !self.serves_pool(name);
+        let gone: Vec<String> = new.config.undeclared.iter().filter(|name| is_gone(name)).cloned().collect();
+        new.config.pool.retain(|p| !gone.contains(p.name.get_ref()));
+        gone.iter().for_each(|name| _ = new.config.undeclared.remove(name));
+        new
     }
 
     /// The sections of the configuration that the last reload couldn't carry out.
@@ -121,9 +178,9 @@ impl Node {
         }
     }
 
-    /// A pool that is new in the configuration needs a restart first.
-    fn is_served_pool(&self, v: &VolumeConfig) -> bool {
-        self.pools.iter().any(|p| p.name == *v.pool.get_ref() && p.failed.is_none())
+    /// False for a volume whose pool couldn't be opened.
+    pub(super) fn is_served_pool(&self, v: &VolumeConfig) -> bool {
+        self.serves_pool(v.pool.get_ref())
     }
 
     /// Judges tenants' sections: notes those that can't be applied, and returns the tenants' names.
@@ -255,6 +312,45 @@ mod tests {
         assert!(node.directory_ref(|d| d.volumes.is_empty()));
         node.shut_down().unwrap();
     }
+    /// A reload and a removal cross: nothing of the removed pool is left, or the result says that it isn't served.
+    #[tokio::test]
+    async fn a_pool_that_is_removed_during_a_reload_is_forgotten_or_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let parse = |text: &str| Config::parse(text, &dir.path().join("node.toml")).unwrap();
+        let with = TEXT.replace("[[tenant]]\n        name = \"a\"", &OTHER_POOL.replace("NAME", "q"));
+        for is_wanted_again in [false, true] {
+            let both = parse(&with);
+            let node = Arc::new(Node::start(&both).await.unwrap());
+            let without = crate::reload::served(both.clone(), parse(TEXT));
+            assert_eq!(node.reconfigure(Prepared::of(&without).unwrap()).await, [""; 0]);
+            // What the reload goes by was looked up before the removal.
+            let new = crate::reload::served(without, if is_wanted_again { both } else { parse(TEXT) });
+            // It has looked which pools are to be opened, and waits for its turn.
+            let one = node.changing.lock().await;
+            let mut reload = Box::pin(node.reconfigure(Prepared::of(&new).unwrap()));
+            let early = tokio::time::timeout(Duration::from_millis(50), &mut reload).await;
+            assert!(early.is_err(), "it waits for others' changes");
+            let (number, _) = node.pools.named("q").unwrap();
+            let removed = node.pools.take(number).unwrap();
+            node.forget_section("q");
+            drop(one);
+            let failed = reload.await;
+            let configured = node.configured();
+            assert!(configured.config.undeclared.is_empty());
+            match is_wanted_again {
+                false => {
+                    assert_eq!(failed, [""; 0]);
+                    assert!(configured.config.pool.iter().all(|p| p.name.get_ref() != "q"));
+                }
+                true => assert!(failed.len() == 1 && failed[0].contains("pool `q`"), "{failed:?}"),
+            }
+            removed.shut_down().unwrap();
+            drop(removed);
+            node.pools.has_left("q");
+            node.shut_down().unwrap();
+        }
+    }
+
     /// A pool that ended can't take a change of its volume: the other changes are made, the result names this one, and the next reload of
     /// the same file tries it again.
     #[tokio::test]
@@ -264,8 +360,8 @@ mod tests {
         let other = TEXT.replace("[[tenant]]\n        name = \"a\"", &OTHER_POOL.replace("NAME", "q"))
             + &OTHER_VOLUME.replace("NAME", "w");
         let other = other.replacen("size = \"64MiB\" }", "size = \"64MiB\" }\n        throttle = true", 1);
-        let node = Node::start(&parse(&other)).await.unwrap();
-        let ended = node.pools.iter().find(|p| p.name == "p").unwrap();
+        let node = Arc::new(Node::start(&parse(&other)).await.unwrap());
+        let (_, ended) = node.pools.named("p").unwrap();
         ended.handle.send(crate::engine::Command::Shutdown).unwrap();
         ended.join().unwrap();
         let grant = "[[grant]]\npeer = \"local\"\nvolumes = [\"*\"]\n";

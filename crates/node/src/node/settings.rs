@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 impl Node {
     /// A pool's settings as they are now.
     pub fn settings(&self, name: &str) -> Result<Vec<SettingView>> {
-        let p = &self.pools[self.pool_named(name)?];
+        let p = self.pools.get(self.pool_named(name)?);
         let live = p.live().ok_or_else(|| p.gone())?;
         Ok(settings::views(&live))
     }
@@ -20,7 +20,7 @@ impl Node {
     /// A layer's settings that were changed live may not fit a pool's volumes as they are by now: then its configured ones hold. Refuses
     /// volumes, stored or configured, that don't fit those either.
     pub(super) async fn settle_settings(&self, pool: usize) -> Result<()> {
-        let p = &self.pools[pool];
+        let p = self.pools.get(pool);
         let volumes = self.stored_parts(pool);
         for part in PARTS.iter().copied() {
             let Some(live) = p.live() else { continue };
@@ -38,7 +38,7 @@ impl Node {
     pub async fn change_settings(&self, name: &str, wanted: BTreeMap<String, u64>) -> Result<()> {
         let _one = self.changing.lock().await;
         let pool = self.pool_named(name)?;
-        let p = &self.pools[pool];
+        let p = self.pools.get(pool);
         let live = p.live().ok_or_else(|| p.gone())?;
         let changed = settings::change(&live, &wanted, &self.served_parts(pool)).map_err(NodeError::Refused)?;
         let back = changed.back(&live);
@@ -58,7 +58,7 @@ impl Node {
     /// Injects faults into a volume's requests from now on, instead of those before; `None`: no more. Nothing is kept.
     pub async fn inject(&self, name: &str, terms: Option<InjectTerms>) -> Result<()> {
         let volume = self.volume_named(name)?;
-        let (p, key) = (&self.pools[volume.pool], volume.key);
+        let (p, key) = (self.pools.get(volume.pool), volume.key);
         match p.handle.ask(|reply| Command::Inject { key, terms, reply }).await.map_err(|_| p.gone())? {
             true => {
                 match terms {
@@ -73,7 +73,7 @@ impl Node {
 
     /// Keeps a volume's promise that was set live, and makes it so for connections from now on.
     pub(super) async fn put_promise(&self, pool: usize, name: &str, promise: Option<VolumePromise>) -> Result<()> {
-        if let Some(store) = self.pools[pool].store.clone() {
+        if let Some(store) = self.pools.get(pool).store.clone() {
             let (configured_ns, configured_busy) = recorded(self.configured().promised.volumes.get(name));
             let (deadline_ns, busy) = recorded(promise.as_ref());
             let record = DeadlineRecord { deadline_ns, configured_ns, busy, configured_busy };

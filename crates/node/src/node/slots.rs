@@ -43,7 +43,7 @@ impl Node {
 
     /// The volumes of a pool, stored or configured, whether or not they are served yet.
     pub(super) fn stored_parts(&self, pool: usize) -> Vec<VolumePart> {
-        let p = &self.pools[pool];
+        let p = self.pools.get(pool);
         let mut tenants: BTreeMap<String, String> = BTreeMap::new();
         if let Some(store) = &p.store {
             tenants.extend(store.view().volumes().map(|v| (v.name.clone(), v.tenant.clone())));
@@ -75,13 +75,13 @@ impl Node {
     }
 
     fn check_volumes(&self, pool: usize, volumes: &[VolumePart]) -> Result<()> {
-        let Some(live) = self.pools[pool].live() else { return Ok(()) };
+        let Some(live) = self.pools.get(pool).live() else { return Ok(()) };
         PARTS.iter().try_for_each(|part| part.check_volumes(&live, volumes)).map_err(NodeError::Conflict)
     }
 
     /// Tells the fenced pools of a tenant's volumes how many slots those have by now.
     pub(super) async fn tell_slots(&self, tenant: &str) -> Result<()> {
-        for (pool, p) in self.pools.iter().enumerate().filter(|p| p.1.is_fenced()) {
+        for (pool, p) in self.pools.all().into_iter().filter(|p| p.1.is_fenced()) {
             let Some(store) = &p.store else { continue };
             let records: Vec<VolumeRecord> = {
                 let store = store.view();
@@ -96,7 +96,7 @@ impl Node {
 
     /// Refuses to remove a volume while it owns the slot that runs.
     pub(super) async fn check_not_running(&self, volume: &Volume) -> Result<()> {
-        let p = &self.pools[volume.pool];
+        let p = self.pools.get(volume.pool);
         let key = volume.key;
         let asked = p.look_soon(move |stack, now| stack.layer::<Fence>().map(|f| f.status(now).may_remove(key))).await;
         let Ok(Some(may)) = asked else { return Ok(()) };

@@ -75,7 +75,7 @@ impl Node {
 
     /// Thousandths of a tenant's accepted reads in a pool that may miss their deadlines, by its percentile or the pool's share.
     pub fn late_permille(&self, pool: usize, tenant: &str) -> u64 {
-        let share = self.pools[pool].live().and_then(|live| live.config.miss_percent);
+        let share = self.pools.get(pool).live().and_then(|live| live.config.miss_percent);
         let of_pool = share.map_or(0, |percent| (percent * 10.0).ceil() as u64);
         self.configured().particulars.late_permille(tenant).max(of_pool)
     }

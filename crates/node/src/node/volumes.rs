@@ -36,10 +36,10 @@ impl Node {
             true => self.withdraw(&volume),
             false => self.withdraw_unused(&volume, "or delete it with `--disconnect`").await?,
         }
-        let Some(store) = self.pools[volume.pool].store.clone() else {
+        let Some(store) = self.pools.get(volume.pool).store.clone() else {
             self.forget_promise(name);
             drop(one);
-            return self.pools[volume.pool].forget(&volume).await;
+            return self.pools.get(volume.pool).forget(&volume).await;
         };
         let owned = name.to_string();
         let begun = blocking(move || store.change().begin_delete(&owned)).await;
@@ -62,7 +62,7 @@ impl Node {
                 return Err(NodeError::Conflict(what));
             }
         }
-        let is_stored = self.pools[volume.pool].store.as_ref().is_some_and(|s| s.view().volume(new).is_some());
+        let is_stored = self.pools.get(volume.pool).store.as_ref().is_some_and(|s| s.view().volume(new).is_some());
         if is_stored || self.directory_ref(|d| d.volumes.contains_key(new)) {
             return Err(NodeError::Conflict(format!("volume `{new}` exists already")));
         }
@@ -76,7 +76,7 @@ impl Node {
     pub(super) async fn put_name(&self, volume: Volume, new: &str) -> Result<()> {
         self.withdraw_unused(&volume, "then rename: they would look for its old name").await?;
         let name = volume.name.clone();
-        if let Some(store) = self.pools[volume.pool].store.clone() {
+        if let Some(store) = self.pools.get(volume.pool).store.clone() {
             let (from, to) = (name.clone(), new.to_string());
             let renamed = blocking(move || store.change().rename_volume(&from, &to)).await;
             renamed.inspect_err(|_| self.offer_again(volume.clone()))?;
@@ -109,7 +109,7 @@ impl Node {
     /// If clients use it, or its pool doesn't answer: then it is in the directory as before.
     async fn withdraw_unused(&self, volume: &Volume, todo: &str) -> Result<()> {
         self.withdraw(volume);
-        let p = &self.pools[volume.pool];
+        let p = self.pools.get(volume.pool);
         let asked = p.ask_soon(|reply| Command::Connections { of: ClientFilter::of_volume(volume.key), reply });
         let refusal = match asked.await {
             Ok((_, 0)) => return Ok(()),
@@ -126,12 +126,12 @@ impl Node {
     }
 
     /// Forgets a deleted volume's promise that was set live. A later volume of that name has the configured promise.
-    fn forget_promise(&self, name: &str) {
+    pub(super) fn forget_promise(&self, name: &str) {
         self.promise(name, self.configured().promised.volumes.get(name).copied());
     }
 
     pub(super) async fn finish_delete(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
-        let p = &self.pools[pool];
+        let p = self.pools.get(pool);
         let extents = p.stack_extents(&record.extents);
         let key = record.key;
         let zeroed = p.handle.ask(|reply| Command::DeleteVolume { key, extents, reply }).await.map_err(|_| p.gone())?;
@@ -144,9 +144,14 @@ impl Node {
 
 /// The clients of a volume in words: some by name, and their number.
 fn in_use(volume: &Volume, some: &[Connection], n: usize) -> String {
+    format!("volume `{}` is in use: {}", volume.name, connected(some, n))
+}
+
+/// Clients in words: their number, and some by name.
+pub(super) fn connected(some: &[Connection], n: usize) -> String {
     let named = some.iter().take(NAMED_MAX).map(|c| format!("{} for {}", c.peer, c.connected));
     let named = named.collect::<Vec<_>>().join(", ");
     let more = n.saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("volume `{}` is in use: {n} connected: {named}{more}", volume.name)
+    format!("{n} connected: {named}{more}")
 }

@@ -26,7 +26,7 @@ impl Node {
     /// The same of a tenant, on all volumes.
     pub async fn tenant_history(&self, name: &str) -> Result<History> {
         let id = self.tenant_named(name)?;
-        self.history(0..self.pools.len(), None, Some(id)).await
+        self.history(0..self.pools.numbers(), None, Some(id)).await
     }
 
     async fn history(
@@ -37,7 +37,8 @@ impl Node {
     ) -> Result<History> {
         let mut sum = History::default();
         for pool in pools {
-            let asked = self.pools[pool].ask_soon(|reply| Command::History { volume, tenant, reply });
+            let p = self.pools.get(pool);
+            let asked = p.ask_soon(|reply| Command::History { volume, tenant, reply });
             // A pool that doesn't answer is a problem of its own.
             if let Ok(history) = asked.await {
                 sum.add(&history);
@@ -51,7 +52,8 @@ impl Node {
         let (pools, of) = self.clients(of)?;
         let (mut all, mut total) = (Vec::new(), 0);
         for pool in pools {
-            let asked = self.pools[pool].ask_soon(|reply| Command::Connections { of: of.clone(), reply });
+            let p = self.pools.get(pool);
+            let asked = p.ask_soon(|reply| Command::Connections { of: of.clone(), reply });
             if let Ok((some, n)) = asked.await {
                 all.extend(some.into_iter().map(|c| (pool, c)));
                 total += n;
@@ -67,7 +69,7 @@ impl Node {
         for pool in pools {
             // The connections of a pool that has ended are closed already.
             ended +=
-                self.pools[pool].ask_soon(|reply| Command::Disconnect { of: of.clone(), reply }).await.unwrap_or(0);
+                self.pools.get(pool).ask_soon(|reply| Command::Disconnect { of: of.clone(), reply }).await.unwrap_or(0);
         }
         Ok(ended)
     }
@@ -76,7 +78,7 @@ impl Node {
     fn clients(&self, of: &Clients<'_>) -> Result<(std::ops::Range<usize>, ClientFilter)> {
         let volume = of.volume.map(|name| self.volume_named(name)).transpose()?;
         let tenant = of.tenant.map(|name| self.tenant_named(name)).transpose()?;
-        let pools = volume.as_ref().map_or(0..self.pools.len(), |v| v.pool..v.pool + 1);
+        let pools = volume.as_ref().map_or(0..self.pools.numbers(), |v| v.pool..v.pool + 1);
         Ok((pools, ClientFilter { volume: volume.map(|v| v.key), tenant, peer: of.peer.map(Into::into) }))
     }
 

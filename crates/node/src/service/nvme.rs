@@ -158,8 +158,8 @@ impl Watched {
         if is_served && is_current { AnaState::Optimized } else { AnaState::Inaccessible }
     }
 
-    /// Waits until the state may have changed.
-    async fn changes(&mut self) {
+    /// Waits until the state may have changed. False once the pool has ended: its controllers end, too, and keep nothing of it.
+    async fn changes(&mut self) -> bool {
         let looks = async {
             match self.replica {
                 Some(_) => tokio::time::sleep(REPLICA_LOOK).await,
@@ -167,10 +167,8 @@ impl Watched {
             }
         };
         tokio::select! {
-            changed = self.health.changed() => if changed.is_err() {
-                pending::<()>().await; // the pool has ended, and the node ends
-            },
-            () = looks => {}
+            changed = self.health.changed() => changed.is_ok(),
+            () = looks => true,
         }
     }
 }
@@ -481,7 +479,9 @@ async fn attend(
             more = received.more(&mut stream) => if !more? {
                 return Ok(());
             },
-            () = changes => {}
+            is_there = changes => if !is_there {
+                return Err(io::Error::other("its volume's pool has ended"));
+            },
             () = expires => return Err(io::Error::other("its host didn't keep alive")),
         }
         if let Some(watched) = &watched {

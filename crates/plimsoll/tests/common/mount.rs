@@ -108,6 +108,11 @@ impl Failing {
         self.dir.join("held").exists()
     }
 
+    /// Forgets that a flush was held, so that the next one is told.
+    pub fn not_held(&self) {
+        let _ = std::fs::remove_file(self.dir.join("held")); // none may have been
+    }
+
     /// Ends what [`Failing::hold_flushes`] began.
     pub fn let_go(&self) {
         let _ = std::fs::remove_file(self.dir.join("hold-flush")); // it may have ended already

@@ -23,6 +23,9 @@ pub struct Reloaded {
     pub changed: Vec<String>,
     /// Sections that differ, and take effect at the next start.
     pub restart: Vec<String>,
+    /// Pools that are served though the file hasn't them any more. An older node doesn't say.
+    #[serde(default)]
+    pub still_served: Vec<String>,
     /// Changes that could not be carried out; the others took effect.
     pub failed: Vec<String>,
 }

@@ -133,3 +133,16 @@ pub struct LayerStatus {
     /// Requests it gave back busy after they were accepted.
     pub revoked: u64,
 }
+
+/// `DELETE /v1/pools/{name}`: the pool isn't served any more. Its data stay on its devices.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PoolRemoved {
+    /// Its name.
+    pub removed: String,
+    /// Description of its device.
+    pub device: String,
+    /// Its volumes, which aren't served any more.
+    pub volumes: Vec<String>,
+    /// Clients that were disconnected.
+    pub disconnected: u64,
+}
