@@ -82,7 +82,8 @@ const ELSEWHERE: [(&str, &str); 23] = [
 ];
 
 /// Examples that a healthy node refuses, with a part of the refusal.
-const REFUSED: [(&str, &str); 4] = [
+const REFUSED: [(&str, &str); 5] = [
+    ("plimsoll pool recover main", "no flush has failed"),
     ("plimsoll cache give-up vol --lose-data --config", "uses this device"),
     ("plimsoll cache give-up", "its device hasn't failed"),
     ("plimsoll volume delete db --control control.sock", "no terminal to ask on"),
