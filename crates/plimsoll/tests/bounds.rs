@@ -115,6 +115,8 @@ fn members(server: &Server, count: usize) -> Vec<Client> {
     let connect = |_| {
         let mut client = Client::connect(&server.socket(), "vol").unwrap();
         client.stream().set_read_timeout(Some(PATIENCE)).unwrap();
+        // A client is let in before its tenant's seat is taken: its first answer comes after that.
+        assert_eq!(client.read(0, 512).unwrap().unwrap().len(), 512);
         client
     };
     (0..count).map(connect).collect()
