@@ -534,7 +534,8 @@ mod tests {
         Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
     }
 
-    /// The shortest of some scrapes of a node with so many volumes that are all in use, and the text's length. The pool's own answer isn't in it.
+    /// Returns the shortest time of several scrapes of a node whose `volumes` volumes are all in use, and the text's length in bytes. The time
+    /// of the pool's own answer isn't in it.
     async fn scrape(node: &Node, volumes: u32) -> (Duration, usize) {
         let mut views = node.snapshots().await;
         let view = views[0].as_mut().unwrap();

@@ -85,7 +85,8 @@ fn discard(pools: Arc<Pools>, pool: Arc<RunningPool>) {
 fn close(pools: &Pools, pool: Arc<RunningPool>, volumes: Vec<Volume>) -> Vec<String> {
     let faults = pool.end(volumes.iter());
     drop(volumes); // they have its metadata
-    // A device is locked as long as anybody looks at its pool, which takes moments.
+    // A device is locked as long as anybody looks at its pool, which takes moments. Nothing tells of the last look's end, so this thread,
+    // which only closes the pool, asks for it again and again.
     let began = Instant::now();
     while (Arc::strong_count(&pool) > 2 || pool.is_stored_elsewhere()) && began.elapsed() < LOOKERS_TIME {
         std::thread::sleep(LOOKERS_LOOK);
