@@ -14,6 +14,7 @@
 //! the whole pool, which is stricter than per volume: the kernel reports a lost write to one flush only, and the
 //! volumes share the device.
 
+use crate::conflicts::{Conflicts, Noted, Range};
 use crate::layer::{Actions, Forecast, Layer, Offer, Port, Ports};
 use crate::ranges::{Next, Parts, Ranges, State};
 use plimsoll_base::{
@@ -38,7 +39,9 @@ pub struct Front {
     entries: Slab<Entry>,
     /// Index of each entry by its request's id: a client that leaves withdraws thousands.
     places: Places,
-    filter: RangeFilter,
+    conflicts: Conflicts,
+    /// Withdrawn requests that nothing blocks any more: they end in stretches.
+    over: VecDeque<usize>,
     ranges: Ranges,
     waiting: usize,
     flush_failed: bool,
@@ -62,13 +65,15 @@ struct Entry {
     /// `head`'s range widened to whole blocks: what is serialised.
     from: u64,
     to: u64,
+    /// That range among those in flight; none for a flush.
+    noted: Option<Noted>,
     /// The part of `from..to` that was passed on last: nothing yet, all of it, or a part of a range.
     part: (u64, u64),
     /// The id of that part, if it was passed on as it is.
     part_id: IoId,
-    /// Its client doesn't want it any more: the rest isn't begun.
+    /// Its client doesn't want it any more: what isn't below yet isn't begun.
     is_withdrawn: bool,
-    /// Number of earlier conflicting requests that must end first.
+    /// Number of earlier requests that must end first: one with which it conflicts may be among them or before one of them.
     blockers: u32,
     /// Requests that wait for this one: their place and id.
     dependents: Vec<(usize, IoId)>,
@@ -115,7 +120,8 @@ impl Front {
             block_bytes: 512,
             entries: Slab::new(),
             places: Places::default(),
-            filter: RangeFilter::new(),
+            conflicts: Conflicts::new(),
+            over: VecDeque::new(),
             ranges: Ranges::default(),
             waiting: 0,
             flush_failed: false,
@@ -382,29 +388,100 @@ impl Front {
             let lately = &mut self.lately_ns[usize::from(e.head.op != Op::Read)][usize::from(e.has_waited)];
             *lately = *lately - (*lately >> LATELY_SHIFT) + (now.since(e.passed_at).as_nanos() >> LATELY_SHIFT);
         }
-        if e.head.op != Op::Flush {
-            self.filter.remove(&e.head, e.from, e.to);
-        }
-        for (d, id) in e.dependents {
-            let Some(dependent) = self.entries.get_mut(d) else { continue };
-            if dependent.head.id != id {
-                continue; // cancelled since, and its place taken by another
-            }
-            dependent.blockers -= 1;
-            if dependent.blockers == 0 {
-                self.waiting -= 1;
-                self.dispatch(now, d, true, out);
-            }
-        }
-        let io = match e.io {
-            Some(mut io) => {
-                (io.head, io.data) = (e.head, data);
-                io
-            }
-            None => Io::new(e.head, data),
-        };
-        out.complete(Completion { io, outcome, dispatched_at: e.dispatched_at });
+        self.let_go(now, e.noted, e.dependents, out);
+        complete(e.head, e.io, outcome, data, e.dispatched_at, out);
     }
+
+    /// A request has ended: passes on those that waited for it alone.
+    fn let_go(&mut self, now: Time, noted: Option<Noted>, dependents: Vec<(usize, IoId)>, out: &mut Actions) {
+        if let Some(noted) = noted {
+            self.conflicts.remove(noted);
+        }
+        for (at, id) in dependents {
+            let Some(dependent) = self.entries.get_mut(at).filter(|d| d.head.id == id) else {
+                continue; // withdrawn since, and its place perhaps taken by another
+            };
+            dependent.blockers -= 1;
+            match (dependent.blockers, dependent.is_withdrawn) {
+                (0, false) => {
+                    self.waiting -= 1;
+                    self.dispatch(now, at, true, out);
+                }
+                (0, true) => {
+                    self.over.push_back(at);
+                    out.wake_at(now);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A request that waits here is withdrawn. It ends at once, unserved, unless it is a change that others wait for.
+    ///
+    /// That one stays until what it waits for has ended: those behind it may not have been told of that, and wait for it through
+    /// this one (see [`crate::conflicts`]).
+    fn withdraw_waiting(&mut self, now: Time, at: usize, out: &mut Actions) {
+        if self.entries[at].is_withdrawn {
+            return;
+        }
+        out.retract(0, self.entries[at].head.id);
+        let lives = |(d, id): &(usize, IoId)| self.entries.get(*d).is_some_and(|e| e.head.id == *id);
+        if self.entries[at].head.op.is_change() && self.entries[at].dependents.iter().any(lives) {
+            self.entries[at].is_withdrawn = true;
+        } else {
+            self.waiting -= 1;
+            self.finish(now, at, Outcome::Failed(IoError::Cancelled), Data::Absent, out);
+        }
+    }
+
+    /// Ends withdrawn requests that nothing blocks any more, not more of them than a stretch allows: one request's end may be the
+    /// end of sixty thousand.
+    fn end_withdrawn(&mut self, now: Time, out: &mut Actions) {
+        for _ in 0..STRETCH_MAX {
+            let Some(at) = self.over.pop_front() else { return };
+            self.waiting -= 1;
+            self.finish(now, at, Outcome::Failed(IoError::Cancelled), Data::Absent, out);
+        }
+        if !self.over.is_empty() {
+            out.wake_at(now);
+        }
+    }
+}
+
+/// `head`'s range in whole blocks.
+fn range(head: &IoHead, from: u64, to: u64) -> Range {
+    Range { volume: head.volume, from, to, is_change: head.op.is_change() }
+}
+
+/// Notes that `who` waits for the request at `blocker`.
+///
+/// Before their list grows, those of them go that were withdrawn: clients may come and go for as long as a device stalls.
+fn add_dependent(entries: &mut Slab<Entry>, blocker: usize, who: (usize, IoId)) {
+    let mut dependents = std::mem::take(&mut entries[blocker].dependents);
+    if dependents.len() >= DEPENDENTS_MIN && dependents.len() == dependents.capacity() {
+        dependents.retain(|(at, id)| entries.get(*at).is_some_and(|e| e.head.id == *id));
+        dependents.reserve(dependents.len().max(1)); // half of it is free, or it would be looked through each time
+    }
+    dependents.push(who);
+    entries[blocker].dependents = dependents;
+}
+
+/// Withdrawn requests that end in one stretch.
+const STRETCH_MAX: usize = 256;
+
+/// Fewer are never looked through for requests that were withdrawn.
+const DEPENDENTS_MIN: usize = 64;
+
+/// Ends a request: the one that was passed on and came back, or one made from its head.
+fn complete(head: IoHead, io: Option<Io>, outcome: Outcome, data: Data, dispatched_at: Time, out: &mut Actions) {
+    let io = match io {
+        Some(mut io) => {
+            (io.head, io.data) = (head, data);
+            io
+        }
+        None => Io::new(head, data),
+    };
+    out.complete(Completion { io, outcome, dispatched_at });
 }
 
 fn own_child(mut io: Io, kind: OwnKind) -> Io {
@@ -459,14 +536,12 @@ impl Layer for Front {
         }
         let b = self.block_bytes;
         let (from, to) = (head.offset / b * b, head.end().next_multiple_of(b));
-        if !self.filter.may_conflict(head, from, to) {
-            return below.ask(0, at, head);
-        }
-        let expected = |e: &Entry| if e.head.expected_at.is_set() { e.head.expected_at } else { at };
-        let blockers = self.entries.iter().filter(|(_, e)| conflict(e, head, from, to));
-        let Some(blocked_until) = blockers.map(|(_, e)| expected(e)).max() else {
-            return below.ask(0, at, head);
-        };
+        let mut blocked_until = None;
+        self.conflicts.blockers(&range(head, from, to), |place| {
+            let expected_at = self.entries[place].head.expected_at;
+            blocked_until = blocked_until.max(Some(if expected_at.is_set() { expected_at } else { at }));
+        });
+        let Some(blocked_until) = blocked_until else { return below.ask(0, at, head) };
         // While it waits here, what is queued below now is worked off, and others come. What it finds when it is let go nobody
         // knows; that requests then take what they took lately is the best guess, if it isn't less than what is known.
         let wait = blocked_until.since(at);
@@ -503,6 +578,7 @@ impl Layer for Front {
             io: Some(io),
             from,
             to,
+            noted: None,
             part: (from, from),
             part_id: head.id,
             is_withdrawn: false,
@@ -515,15 +591,14 @@ impl Layer for Front {
         };
         let at = self.entries.vacant_key();
         if head.op != Op::Flush {
-            if self.filter.may_conflict(&head, from, to) {
-                for (_, e) in self.entries.iter_mut() {
-                    if conflict(e, &head, from, to) {
-                        e.dependents.push((at, head.id));
-                        entry.blockers += 1;
-                    }
+            let range = range(&head, from, to);
+            self.conflicts.blockers(&range, |place| {
+                if self.entries[place].dependents.last() != Some(&(at, head.id)) {
+                    add_dependent(&mut self.entries, place, (at, head.id));
+                    entry.blockers += 1;
                 }
-            }
-            self.filter.add(&head, from, to);
+            });
+            entry.noted = Some(self.conflicts.add(range, at));
         }
         let blocked = entry.blockers > 0;
         self.entries.insert(entry);
@@ -597,17 +672,14 @@ impl Layer for Front {
     }
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
+        self.end_withdrawn(now, out);
         self.pass_ranges(now, out);
     }
 
     fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
         let Some(at) = self.places.find(id, &self.entries) else { return };
         match self.entries[at].phase {
-            Phase::Waiting => {
-                self.waiting -= 1;
-                out.retract(0, id);
-                self.finish(now, at, Outcome::Failed(IoError::Cancelled), Data::Absent, out);
-            }
+            Phase::Waiting => self.withdraw_waiting(now, at, out),
             Phase::Due => self.finish(now, at, Outcome::Failed(IoError::Cancelled), Data::Absent, out),
             Phase::Passed => {
                 self.entries[at].is_withdrawn = true;
@@ -635,15 +707,6 @@ fn as_error(outcome: Outcome) -> IoError {
         Outcome::Failed(e) => e,
         Outcome::Busy { .. } | Outcome::Done => unreachable!("own I/O is never refused"),
     }
-}
-
-/// True if a request for `from..to` must wait for `e`: both touch the same bytes, and at least one changes them.
-fn conflict(e: &Entry, head: &IoHead, from: u64, to: u64) -> bool {
-    e.head.op != Op::Flush
-        && e.head.volume == head.volume
-        && (e.head.op.is_change() || head.op.is_change())
-        && e.from < to
-        && from < e.to
 }
 
 /// A status answer for whole blocks, cut to what was asked.
@@ -689,79 +752,5 @@ impl Places {
         let found = self.0.binary_search_by_key(&id, |(id, _)| *id).ok()?;
         let at = self.0[found].1;
         entries.get(at).is_some_and(|e| e.head.id == id).then_some(at)
-    }
-}
-
-/// Counts, per hashed 64 KiB granule, the requests under way there and those of them that change it. Never says no
-/// where there is a conflict; where it says no, nothing needs to be searched.
-struct RangeFilter {
-    any: Box<[u32; GRANULES]>,
-    changes: Box<[u32; GRANULES]>,
-    /// Requests too large to be counted granule by granule: few, as their bytes are those of permits.
-    large: Vec<Large>,
-}
-
-/// A large request under way.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Large {
-    volume: VolumeKey,
-    from: u64,
-    to: u64,
-    is_change: bool,
-}
-
-const GRANULES: usize = 4096;
-const GRANULE_SHIFT: u32 = 16;
-const LARGE_GRANULES: u64 = 64;
-
-impl RangeFilter {
-    fn new() -> RangeFilter {
-        RangeFilter { any: Box::new([0; GRANULES]), changes: Box::new([0; GRANULES]), large: Vec::new() }
-    }
-
-    fn granules(volume: VolumeKey, from: u64, to: u64) -> Option<impl Iterator<Item = usize>> {
-        let (first, last) = (from >> GRANULE_SHIFT, (to - 1) >> GRANULE_SHIFT);
-        let salt = u64::from(volume.id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (last - first < LARGE_GRANULES).then(|| {
-            (first..=last).map(move |g| (g.wrapping_add(salt).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 52) as usize)
-        })
-    }
-
-    fn add(&mut self, head: &IoHead, from: u64, to: u64) {
-        match RangeFilter::granules(head.volume, from, to) {
-            None => self.large.push(Large { volume: head.volume, from, to, is_change: head.op.is_change() }),
-            Some(granules) => {
-                for g in granules {
-                    self.any[g] += 1;
-                    self.changes[g] += u32::from(head.op.is_change());
-                }
-            }
-        }
-    }
-
-    fn remove(&mut self, head: &IoHead, from: u64, to: u64) {
-        match RangeFilter::granules(head.volume, from, to) {
-            None => {
-                let large = Large { volume: head.volume, from, to, is_change: head.op.is_change() };
-                let at = self.large.iter().position(|l| *l == large).expect("added when it came");
-                self.large.swap_remove(at);
-            }
-            Some(granules) => {
-                for g in granules {
-                    self.any[g] -= 1;
-                    self.changes[g] -= u32::from(head.op.is_change());
-                }
-            }
-        }
-    }
-
-    fn may_conflict(&self, head: &IoHead, from: u64, to: u64) -> bool {
-        let is_change = head.op.is_change();
-        let counts = if is_change { &self.any } else { &self.changes };
-        let overlaps = |l: &Large| (is_change || l.is_change) && l.volume == head.volume && l.from < to && from < l.to;
-        match RangeFilter::granules(head.volume, from, to) {
-            Some(mut granules) => granules.any(|g| counts[g] > 0) || self.large.iter().any(overlaps),
-            None => true,
-        }
     }
 }

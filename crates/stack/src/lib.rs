@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod conflicts;
 pub mod front;
 pub mod inside;
 pub mod layer;

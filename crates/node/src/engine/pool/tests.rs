@@ -83,7 +83,7 @@ impl Scene {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let rules = Rules {
             size_bytes: SIZE_BYTES,
-            flags: TransmissionFlags::SEND_FLUSH,
+            flags: TransmissionFlags::SEND_FLUSH.with(TransmissionFlags::SEND_WRITE_ZEROES),
             block_bytes_min: 1,
             payload_bytes_max: 32 << 20,
             structured_replies: false,
@@ -147,15 +147,24 @@ impl Scene {
 }
 
 fn reads(many: u64, length: u32) -> Vec<u8> {
-    let read = |cookie: u64| {
+    requests(READ, many, length)
+}
+
+const READ: u16 = 0;
+const WRITE_ZEROES: u16 = 6;
+
+/// `many` requests for the first bytes of the export.
+fn requests(command: u16, many: u64, length: u32) -> Vec<u8> {
+    let request = |cookie: u64| {
         let mut b = 0x2560_9513_u32.to_be_bytes().to_vec();
-        b.extend([0; 4]);
+        b.extend([0; 2]);
+        b.extend(command.to_be_bytes());
         b.extend(cookie.to_be_bytes());
         b.extend(0u64.to_be_bytes());
         b.extend(length.to_be_bytes());
         b
     };
-    (0..many).flat_map(read).collect()
+    (0..many).flat_map(request).collect()
 }
 
 /// A permit that comes back while answers are sent is given on in the next round: else a round would go on until all that
@@ -195,20 +204,26 @@ fn own_time() -> Duration {
 /// stretch allows, and none takes long.
 #[test]
 fn withdrawing_is_done_in_stretches() {
-    leave_60_000(None);
+    leave_60_000(None, &reads(60_000, 512));
+}
+
+/// The same of changes of one block: each waits for the one before it, and they cost no more than others.
+#[test]
+fn withdrawing_changes_of_one_block_is_done_in_stretches() {
+    leave_60_000(None, &requests(WRITE_ZEROES, 60_000, 4096));
 }
 
 /// The same of a volume whose limit they wait for.
 #[test]
 fn withdrawing_what_waits_for_a_limit_is_done_in_stretches() {
     // An answer that can't be sent shows that the client is gone: there is one soon.
-    let most = leave_60_000(Some(Limit { per_s: 50, burst: 0 }));
+    let most = leave_60_000(Some(Limit { per_s: 50, burst: 0 }), &reads(60_000, 512));
     assert!(most < Duration::from_millis(5), "99 of 100 rounds took at most {most:?}");
 }
 
 /// Returns the time that 99 of 100 rounds took at most while the requests are withdrawn: a virtual machine's pause counts as its
 /// thread's own time, so the longest isn't judged.
-fn leave_60_000(limit: Option<Limit>) -> Duration {
+fn leave_60_000(limit: Option<Limit>, asks: &[u8]) -> Duration {
     const LEFT: u64 = 60_000;
     const OTHERS: u64 = 63 * 40;
     let mut s = slow_scene(PermitLimits { jobs_max: 65_536, bytes_max: 1 << 30 });
@@ -218,7 +233,7 @@ fn leave_60_000(limit: Option<Limit>) -> Duration {
     others.iter_mut().for_each(|c| c.write_all(&reads(40, 512)).unwrap());
     let leaver = s.connect(1);
     leaver.set_nonblocking(true).unwrap();
-    let (asks, mut sent) = (reads(LEFT, 512), 0);
+    let mut sent = 0;
     while s.pool.stack.counts().0 < LEFT + OTHERS {
         sent += (&leaver).write(&asks[sent..]).unwrap_or(0);
         s.round();
