@@ -239,11 +239,14 @@ impl Layer for Cache {
         }
     }
 
-    /// False only if the fast device lost acknowledged writes while every volume is write-through without dirty extents: the slow device
-    /// has all of the data.
+    /// False only if the slow device has all of the data: the fast device lost acknowledged writes while every volume is write-through without
+    /// dirty extents, or after its failure was recorded and no dirty extents are left on it.
     fn durability_lost(&mut self, now: Time, port: Port) -> bool {
         if port == SLOW {
             self.slow_lost(now);
+        }
+        if let Some(bypassed) = self.state.bypassed().filter(|_| port == FAST) {
+            return !bypassed.is_recorded() || self.dirty.is_any_at_risk() || self.gate.is_any_closed();
         }
         let written_through = |v: &Volume| v.config.is_none_or(|c| c.mode != Mode::Back) && v.dirty == 0;
         port == SLOW

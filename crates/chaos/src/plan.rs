@@ -80,14 +80,16 @@ pub struct VolumePlan {
 pub const TENANTS: [&str; 3] = ["a", "b", "c"];
 /// Bytes that a volume may grow to.
 pub const VOLUME_BYTES_MAX: u64 = 1 << 20;
-/// The name of the pool.
-pub const POOL: &str = "p";
+/// Names of pools, and of their volumes.
+const NAMES: [(&str, [&str; 3]); 2] = [("p", ["v0", "v1", "v2"]), ("q", ["w0", "w1", "w2"])];
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The seed that it was drawn from.
     pub seed: u64,
+    /// The pool's name.
+    pub pool: &'static str,
     sched: &'static str,
     depth: u64,
     memory_kib: Option<u64>,
@@ -136,7 +138,16 @@ const MODES: [&str; 3] = ["off", "through", "back"];
 impl Plan {
     /// Draws a plan. `live`: for a node in real time, where a modelled disk's seconds are real ones.
     pub fn draw(seed: u64, live: bool) -> Plan {
-        let rng = &mut Rng::new(seed, "chaos plan");
+        Plan::drawn(&mut Rng::new(seed, "chaos plan"), seed, live, NAMES[0])
+    }
+
+    /// Draws the plan of a second pool for the same live node; about half of the nodes have one.
+    pub fn draw_second(seed: u64) -> Option<Plan> {
+        let rng = &mut Rng::new(seed, "chaos second plan");
+        rng.chance(0.6).then(|| Plan::drawn(rng, seed, true, NAMES[1]))
+    }
+
+    fn drawn(rng: &mut Rng, seed: u64, live: bool, (pool, names): (&'static str, [&'static str; 3])) -> Plan {
         let disks: &[&'static str] =
             if live { &["nvme-modern"] } else { &["hdd-160g-7200", "hp-c2247a", "nvme-modern", "vf-sata-60g"] };
         let model = rng.chance(if live { 0.15 } else { 0.35 }).then(|| one_of(rng, disks));
@@ -164,13 +175,14 @@ impl Plan {
             every_ms: None,
         });
         let mut volumes = Vec::new();
-        for (tenant, name) in ["v0", "v1", "v2"].into_iter().enumerate() {
+        for (tenant, name) in names.into_iter().enumerate() {
             let size_bytes = one_of(rng, &[192 << 10, (300 << 10) + 512, (500 << 10) + 1536]);
             let cache = (cache.is_some() && rng.chance(0.7)).then(|| one_of(rng, &MODES));
             volumes.push(VolumePlan { name, size_bytes, cache, tenant });
         }
         let mut plan = Plan {
             seed,
+            pool,
             sched: "noop",
             depth: 8,
             memory_kib: None,
@@ -306,7 +318,7 @@ impl Plan {
 
     /// One line for a report.
     pub fn summary(&self) -> String {
-        let mut s = format!("seed {}: {} depth {}", self.seed, self.sched, self.depth);
+        let mut s = format!("seed {}: pool {}: {} depth {}", self.seed, self.pool, self.sched, self.depth);
         let mut add = |part: String| s += &format!(", {part}");
         if let Some(m) = self.model {
             add(format!("model {m}"));
@@ -341,12 +353,37 @@ impl Plan {
         s
     }
 
-    /// The node's configuration.
+    /// The path of the pool's device, in the node's folder.
+    pub fn device(&self) -> String {
+        format!("{}-main.img", self.pool)
+    }
+
+    /// The configuration of a node with this pool.
     pub fn toml(&self) -> String {
-        let nvme = if self.nvme { "nvme_tcp = \"127.0.0.1:0\"\n" } else { "" };
+        Plan::node_toml(&[self], &[true])
+    }
+
+    /// The configuration of a node with those of these pools that are in use. Tenants are those of the first.
+    pub fn node_toml(plans: &[&Plan], used: &[bool]) -> String {
+        let nvme = if plans.iter().any(|p| p.nvme) { "nvme_tcp = \"127.0.0.1:0\"\n" } else { "" };
         let mut t = format!(
             "[listen]\nunix = \"nbd.sock\"\n{nvme}[control]\nhttp = \"127.0.0.1:0\"\nunix = \"control.sock\"\n"
         );
+        for (name, class) in TENANTS.iter().zip(plans[0].classes) {
+            writeln!(t, "[[tenant]]\nname = \"{name}\"\nclass = \"{class}\"").expect("a string");
+            if class == "latency-critical" {
+                t += "objectives = [{ percentile = 99, within = \"20ms\" }]\n";
+            }
+        }
+        for (plan, _) in plans.iter().zip(used).filter(|(_, used)| **used) {
+            t += &plan.pool_toml();
+        }
+        t + "[[grant]]\npeer = \"local\"\nvolumes = [\"*\"]\ntenants = [\"*\"]\n"
+    }
+
+    /// The sections of the pool, its volumes and their subsystems.
+    fn pool_toml(&self) -> String {
+        let mut t = String::new();
         let mut line = |text: String| writeln!(t, "{text}").expect("a string");
         let lies = Lies { flush: self.lies.flush, fua: self.lies.fua };
         let volatile = |on: bool, seed: u64| match on {
@@ -355,10 +392,11 @@ impl Plan {
             }
             false => String::new(),
         };
-        line(format!("[[pool]]\nname = \"{POOL}\"\ndepth = {}\nsched = \"{}\"", self.depth, self.sched));
+        let pool = self.pool;
+        line(format!("[[pool]]\nname = \"{pool}\"\ndepth = {}\nsched = \"{}\"", self.depth, self.sched));
         let model = self.model.map_or(String::new(), |m| format!(", model = \"{m}\""));
         let v = volatile(self.volatile[0], self.seed);
-        line(format!("device = {{ file = \"main.img\", size = \"{DEVICE}\"{model}{v} }}"));
+        line(format!("device = {{ file = \"{}\", size = \"{DEVICE}\"{model}{v} }}", self.device()));
         if let Some(kib) = self.memory_kib {
             line(format!("memory = \"{kib}KiB\""));
         }
@@ -383,7 +421,7 @@ impl Plan {
             }
         }
         if let Some(c) = &self.cache {
-            line(format!("[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"{FAST}\"\nmode = \"{}\"", c.mode));
+            line(format!("[pool.cache]\nfile = \"{pool}-fast.img\"\ndevice_size = \"{FAST}\"\nmode = \"{}\"", c.mode));
             line(format!(
                 "extent = \"{}KiB\"\nweu = \"{}KiB\"\nsize = \"{}KiB\"",
                 c.extent_kib,
@@ -397,7 +435,7 @@ impl Plan {
             line(format!("trim = {}", c.trim));
             line(format!("prefetch = \"{}KiB\"", c.prefetch_kib));
             if c.nvram {
-                line("nvram = { file = \"nvram.img\", size = \"8MiB\" }".into());
+                line(format!("nvram = {{ file = \"{pool}-nvram.img\", size = \"8MiB\" }}"));
             }
             if let Some(m) = c.model {
                 line(format!("model = \"{m}\""));
@@ -406,14 +444,8 @@ impl Plan {
                 line(volatile(true, self.seed + 1).trim_start_matches(", ").to_string());
             }
         }
-        for (name, class) in TENANTS.iter().zip(self.classes) {
-            line(format!("[[tenant]]\nname = \"{name}\"\nclass = \"{class}\""));
-            if class == "latency-critical" {
-                line("objectives = [{ percentile = 99, within = \"20ms\" }]".into());
-            }
-        }
         for (n, v) in self.volumes.iter().enumerate() {
-            line(format!("[[volume]]\nname = \"{}\"\npool = \"{POOL}\"\nsize = \"{}B\"", v.name, v.size_bytes));
+            line(format!("[[volume]]\nname = \"{}\"\npool = \"{pool}\"\nsize = \"{}B\"", v.name, v.size_bytes));
             line(format!("tenant = \"{}\"", TENANTS[v.tenant]));
             if let Some(mode) = v.cache.filter(|_| self.cache.is_some()) {
                 line(format!("cache = \"{mode}\""));
@@ -431,7 +463,6 @@ impl Plan {
         for n in (0..self.volumes.len()).filter(|_| self.nvme) {
             line(format!("[[subsystem]]\nnqn = \"{}\"\nexport = \"{}\"", self.nqn(n), self.volumes[n].name));
         }
-        line("[[grant]]\npeer = \"local\"\nvolumes = [\"*\"]\ntenants = [\"*\"]".into());
         t
     }
 }

@@ -13,8 +13,8 @@ use crate::format::{
 use crate::layer::{Life, Logs, Pending};
 use crate::log::State;
 use crate::mtl::{Mapped, Unit};
-use crate::recover::LOOK_BYTES;
 use crate::status::Why;
+use crate::walk::LOOK_BYTES;
 use plimsoll_base::{
     Buf, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, OwnKind, Span, Time, VolumeKey,
 };

@@ -18,6 +18,7 @@ pub mod mtl;
 mod recover;
 mod stale;
 pub mod status;
+mod walk;
 mod witness;
 
 pub use config::{Capacitor, CleanConfig, LogsConfig, OffHours, Planted};

@@ -18,9 +18,8 @@
 
 use crate::config::Planted;
 use crate::format::{
-    Entry, EntryKind, Image, ImageHeader, NOTE_BYTES, Note, Place, Record, VERSION, Witness, data_sum, decode_image,
-    decode_image_header, decode_note, decode_record, encode_image, epoch_of, header_length, previous_of, sum_of_units,
-    units,
+    Entry, EntryKind, Image, ImageHeader, NOTE_BYTES, Note, VERSION, Witness, decode_image, decode_image_header,
+    decode_note, encode_image, epoch_of,
 };
 use crate::format_v1;
 use crate::layer::{Life, Logs, Own};
@@ -29,16 +28,11 @@ use crate::layout_pages::{Chosen, LayoutPages};
 use crate::log::{Log, Open, State};
 use crate::mtl::Mapped;
 use crate::status::Why;
+use crate::walk::{Found, Next, READ_BYTES, RECORD_HEADER_MAX, Rules, Sums, Walk};
 use plimsoll_base::{Buf, Completion, Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
 use std::collections::VecDeque;
 
-/// Bytes of a log that are read at first: enough to see that nothing is there, or a few records.
-pub(crate) const LOOK_BYTES: u64 = 64 << 10;
-/// Bytes that are read at a time after that.
-const READ_BYTES: u64 = 1 << 20;
-/// The longest header of a record.
-const RECORD_HEADER_MAX: u64 = 4096;
 /// Attempts to bring home what makes the table too full for an image. One that fails retires a log that can't be read.
 const ROOM_TRIES: u32 = 8;
 
@@ -66,7 +60,7 @@ pub(crate) struct Recovery {
     body: Vec<u8>,
     image: Option<Image>,
     to_scan: VecDeque<u32>,
-    scan: Option<Scan>,
+    walk: Option<Walk>,
     found: Vec<Found>,
     witnesses: Vec<Witness>,
     /// Logs that could not be read to their ends.
@@ -79,64 +73,6 @@ pub(crate) struct Recovery {
     repair: bool,
     /// Both copies of the note are.
     renote: bool,
-}
-
-/// A record that was found.
-struct Found {
-    log: u32,
-    /// Its place in the log, and what the next must name.
-    end: u32,
-    sum: u64,
-    is_whole: bool,
-    entries: Vec<(Entry, u64, Sums)>,
-}
-
-/// The sums of an entry's units, as its data were read.
-enum Sums {
-    /// Kills have none, and format version 1 kept none.
-    None,
-    One(u64),
-    Many(Vec<u64>),
-    /// They are not what the header says.
-    Corrupt,
-}
-
-/// A log that is being looked at.
-struct Scan {
-    log: u32,
-    epoch: u32,
-    /// The place of the next record, and the sum that it would have to name.
-    at: u64,
-    sum: u64,
-    /// Bytes read from `from` on, which are used up to `at`.
-    bytes: Vec<u8>,
-    from: u64,
-    /// Bytes that the next step needs, if the rest can't be read.
-    need: u64,
-    asked: u64,
-    /// The record whose data are read, and one whose data can't be.
-    record: Option<u64>,
-    unreadable: Option<u64>,
-    records: u32,
-    /// The chain has ended at `at` with this sum; a record behind is looked for up to there.
-    ended: Option<(u64, u64, u64)>,
-}
-
-impl Scan {
-    fn have(&self) -> &[u8] {
-        let used = (self.at - self.from) as usize;
-        self.bytes.get(used..).unwrap_or(&[])
-    }
-
-    fn end(&self) -> (u64, u64) {
-        self.ended.map_or((self.at, self.sum), |(at, sum, _)| (at, sum))
-    }
-}
-
-enum Step {
-    /// Bytes that must be read at least, and bytes that should be read.
-    Read(u64, u64),
-    End,
 }
 
 impl Logs {
@@ -153,7 +89,7 @@ impl Logs {
             body: Vec::new(),
             image: None,
             to_scan: VecDeque::new(),
-            scan: None,
+            walk: None,
             found: Vec::new(),
             witnesses: Vec::new(),
             unreadable: Vec::new(),
@@ -406,100 +342,53 @@ impl Logs {
 
     /// A read of a log has ended, or failed.
     fn scanned(&mut self, now: Time, mut r: Box<Recovery>, read: Option<Vec<u8>>, out: &mut Actions) {
-        let scan = r.scan.as_mut().expect("a log is being looked at");
-        match read {
-            Some(bytes) => (scan.bytes, scan.from) = (bytes, scan.at),
-            None if scan.asked > scan.need => {
-                // Perhaps only what isn't needed can't be read.
-                scan.asked = scan.need;
-                let (at, len) = (scan.at, scan.need);
-                self.recovery = Some(r);
-                return self.recovery_ask(now, at, len, out);
-            }
-            // Behind a log's end there may be anything.
-            None if scan.ended.is_some() => {
-                let (at, sum, _) = scan.ended.expect("just seen");
-                (scan.at, scan.sum, scan.ended) = (at, sum, Some((at, sum, 0)));
-                (scan.bytes, scan.from) = (Vec::new(), at);
-            }
-            // The header can be read, the data can't: as if they were corrupt.
-            None if scan.record == Some(scan.at) => {
-                scan.unreadable = Some(scan.at);
-                if !self.has(Planted::UnreadableUnsealed) {
-                    r.sealed.push(scan.log);
-                }
-            }
-            None => {
-                let log = scan.log;
-                self.counters.recovery.logs_unreadable += 1;
-                r.unreadable.push(log);
-                self.log_scanned(&mut r);
-            }
+        let walk = r.walk.as_mut().expect("a log is being looked at");
+        if let Some((at, len)) = walk.read(read, &self.rules(r.version)) {
+            self.recovery = Some(r);
+            return self.recovery_ask(now, at, len, out);
         }
         self.scan(now, r, out);
     }
 
-    /// Follows the chain of the log in hand with what was read of it, then goes on to the next.
+    /// Walks along the log in hand with what was read of it, then goes on to the next.
     fn scan(&mut self, now: Time, mut r: Box<Recovery>, out: &mut Actions) {
         loop {
-            let Some(scan) = &mut r.scan else {
+            let Some(walk) = &mut r.walk else {
                 let Some(log) = r.to_scan.pop_front() else { return self.recovered(now, *r, out) };
                 self.counters.recovery.logs_scanned += 1;
-                let l = &self.logs[log as usize];
-                let at = self.layout.log_start(log) + u64::from(l.tail);
-                r.scan = Some(Scan {
-                    log,
-                    epoch: l.epoch,
-                    at,
-                    sum: l.sum,
-                    bytes: Vec::new(),
-                    from: at,
-                    need: 0,
-                    asked: 0,
-                    record: None,
-                    unreadable: None,
-                    records: 0,
-                    ended: None,
-                });
+                let is_busy = r.image.as_ref().is_some_and(|i| i.logs[log as usize].busy);
+                r.walk = Some(Walk::new(&self.layout, log, &self.logs[log as usize], is_busy));
                 continue;
             };
-            let step = match (scan.ended, r.version) {
-                (Some(_), _) => self.search(scan, &mut r.witnesses),
-                (None, 1) => self.follow_v1(scan, &mut r.found),
-                (None, _) => self.follow(scan, &mut r.found, &mut r.witnesses),
-            };
-            match step {
-                Step::Read(need, wish) => {
-                    (scan.need, scan.asked) = (need, wish);
-                    let at = scan.at;
+            match walk.next(&self.rules(r.version)) {
+                Next::Read(at, len) => {
                     self.recovery = Some(r);
-                    return self.recovery_ask(now, at, wish, out);
+                    return self.recovery_ask(now, at, len, out);
                 }
-                Step::End if scan.ended.is_none() && r.version > 1 && !self.has(Planted::SearchForgotten) => {
-                    if header_length(scan.have()).is_some() && previous_of(scan.have()) == Some(scan.sum) {
-                        r.torn.push(scan.log);
-                    }
-                    let looked = scan.at + scan.have().len() as u64;
-                    let is_busy = |i: &Image| i.logs[scan.log as usize].busy;
-                    // The first one is short unless it was under way when the image was begun.
-                    let may_be_long = scan.records > 0 || r.image.as_ref().is_some_and(is_busy);
-                    let until = if may_be_long { scan.at + self.search_bytes() } else { looked };
-                    scan.ended = Some((scan.at, scan.sum, until));
-                }
-                Step::End => self.log_scanned(&mut r),
+                Next::End => self.log_scanned(&mut r),
             }
         }
     }
 
+    fn rules(&self, version: u32) -> Rules<'_> {
+        Rules { layout: &self.layout, version, search_bytes: self.search_bytes(), planted: self.config.planted }
+    }
+
     /// The log in hand ends where its chain does; what of that is taken is judged when all are known.
     fn log_scanned(&mut self, r: &mut Recovery) {
-        let scan = r.scan.take().expect("a log was looked at");
-        let start = self.layout.log_start(scan.log);
-        let (at, sum) = scan.end();
-        let l = &mut self.logs[scan.log as usize];
-        let (bad, records) = (l.state == State::Bad, scan.records);
-        *l = Log::new((at - start) as u32, sum, scan.epoch, bad);
-        l.has_new = records > 0;
+        let walk = r.walk.take().expect("a log was looked at");
+        let (tail, sum) = walk.tail();
+        let l = &mut self.logs[walk.log as usize];
+        *l = Log::new(tail, sum, walk.epoch, l.state == State::Bad);
+        l.has_new = !walk.found.is_empty();
+        r.sealed.extend(walk.is_sealed.then_some(walk.log));
+        r.torn.extend(walk.is_torn.then_some(walk.log));
+        if walk.is_unreadable {
+            self.counters.recovery.logs_unreadable += 1;
+            r.unreadable.push(walk.log);
+        }
+        r.found.extend(walk.found);
+        r.witnesses.extend(walk.witnesses);
     }
 
     /// Longest distance from a log's end to a record that follows a corrupt one: the length of the longest record.
@@ -507,165 +396,6 @@ impl Logs {
         let one = self.config.record_bytes_max.max(self.config.logged_write_bytes.saturating_add(RECORD_HEADER_MAX));
         // No record is longer than its log, and a setting may be u64::MAX.
         one.saturating_add(RECORD_HEADER_MAX).min(self.layout.shape.log_bytes)
-    }
-
-    fn log_end(&self, log: u32) -> u64 {
-        self.layout.log_start(log) + self.layout.shape.log_bytes
-    }
-
-    /// Takes the records that are in what was read; says how much more to read, or that the chain ends.
-    fn follow(&self, scan: &mut Scan, found: &mut Vec<Found>, witnesses: &mut Vec<Witness>) -> Step {
-        let (end, block) = (self.log_end(scan.log), self.layout.block());
-        loop {
-            let (left, have) = (end - scan.at, scan.have().len() as u64);
-            let wish = if have == 0 && scan.bytes.is_empty() { LOOK_BYTES } else { READ_BYTES };
-            let want = |need: u64| Step::Read(need, need.max(wish).min(left));
-            if left < block {
-                return Step::End;
-            }
-            if have < block {
-                return want(block);
-            }
-            let bytes = scan.have();
-            let Some(header) = header_length(bytes).filter(|h| *h <= left) else { return Step::End };
-            if header > have {
-                return want(header);
-            }
-            let previous = if self.has(Planted::ChainIgnored) { previous_of(bytes) } else { Some(scan.sum) };
-            let place = Place { at: scan.at, log: scan.log, previous: previous.unwrap_or(0), epoch: scan.epoch };
-            let Some(record) = decode_record(&self.layout, place, bytes) else { return Step::End };
-            let total = record.header_bytes.saturating_add(record.data_bytes);
-            if total > left {
-                return Step::End;
-            }
-            if total > have && scan.unreadable != Some(scan.at) {
-                scan.record = Some(scan.at);
-                return want(total);
-            }
-            let data = bytes.get(record.header_bytes as usize..total as usize);
-            let entries = self.check_entries(&record, scan.at + record.header_bytes, data);
-            let is_whole = entries.iter().all(|(_, _, s)| !matches!(s, Sums::Corrupt));
-            witnesses.extend_from_slice(&record.witnesses);
-            self.take(
-                scan,
-                found,
-                Found {
-                    log: scan.log,
-                    end: 0,
-                    sum: record.sum,
-                    is_whole: is_whole || self.has(Planted::DataSumIgnored),
-                    entries,
-                },
-                total,
-            );
-        }
-    }
-
-    fn take(&self, scan: &mut Scan, found: &mut Vec<Found>, record: Found, total: u64) {
-        scan.at += total;
-        scan.sum = record.sum;
-        scan.records += 1;
-        scan.record = None;
-        let end = (scan.at - self.layout.log_start(scan.log)) as u32;
-        found.push(Found { end, ..record });
-    }
-
-    /// Each entry with its place and the sums of its units, if its data are what was written.
-    fn check_entries(&self, record: &Record, mut at: u64, data: Option<&[u8]>) -> Vec<(Entry, u64, Sums)> {
-        let start = at;
-        let check = |e: &Entry| {
-            let here = at;
-            if e.kind == EntryKind::Kill {
-                return (*e, here, Sums::None);
-            }
-            at += u64::from(e.len);
-            let Some(data) = data.map(|d| &d[(here - start) as usize..(at - start) as usize]) else {
-                return (*e, here, Sums::Corrupt);
-            };
-            let of = |(from, len): (u64, u64)| data_sum(&self.layout, &data[from as usize..(from + len) as usize]);
-            let mut sums: Vec<u64> = units(data.len() as u64).map(of).collect();
-            let is_whole = sum_of_units(&self.layout, &sums) == e.sum || self.has(Planted::DataSumIgnored);
-            let sums = match sums.len() {
-                _ if !is_whole => Sums::Corrupt,
-                1 => Sums::One(sums.remove(0)),
-                _ => Sums::Many(sums),
-            };
-            (*e, here, sums)
-        };
-        record.entries.iter().map(check).collect()
-    }
-
-    /// The same for format version 1.
-    fn follow_v1(&self, scan: &mut Scan, found: &mut Vec<Found>) -> Step {
-        let (end, block) = (self.log_end(scan.log), self.layout.block());
-        loop {
-            let (left, have) = (end - scan.at, scan.have().len() as u64);
-            let wish = if have == 0 && scan.bytes.is_empty() { LOOK_BYTES } else { READ_BYTES };
-            let want = |need: u64| Step::Read(need, need.max(wish).min(left));
-            if left < block {
-                return Step::End;
-            }
-            if have < block {
-                return want(block);
-            }
-            let bytes = scan.have();
-            let Some(header) = format_v1::header_length(bytes).filter(|h| *h <= left) else { return Step::End };
-            if header > have {
-                return want(header);
-            }
-            let place = Place { at: scan.at, log: scan.log, previous: scan.sum, epoch: scan.epoch };
-            let Some(record) = format_v1::decode_record(&self.layout, place, bytes) else { return Step::End };
-            let total = record.header_bytes.saturating_add(record.data_bytes);
-            if total > left {
-                return Step::End;
-            }
-            if total > have {
-                return want(total);
-            }
-            if data_sum(&self.layout, &bytes[record.header_bytes as usize..total as usize]) != record.data_sum {
-                return Step::End;
-            }
-            let mut at = scan.at + record.header_bytes;
-            let place = |e: Entry| {
-                let here = at;
-                at += if e.kind == EntryKind::Data { u64::from(e.len) } else { 0 };
-                (e, here, Sums::None)
-            };
-            let entries = record.entries.into_iter().map(place).collect();
-            self.take(scan, found, Found { log: scan.log, end: 0, sum: record.sum, is_whole: true, entries }, total);
-        }
-    }
-
-    /// Looks behind the end of a chain for records that follow on a corrupt one: their witnesses say what was durable.
-    fn search(&self, scan: &mut Scan, witnesses: &mut Vec<Witness>) -> Step {
-        let (end, block) = (self.log_end(scan.log), self.layout.block());
-        let (ended_at, sum, mut until) = scan.ended.expect("its chain has ended");
-        loop {
-            let (left, have) = (end - scan.at, scan.have().len() as u64);
-            if scan.at >= until.min(end) || left < block {
-                return Step::End;
-            }
-            let want = |need: u64| Step::Read(need, need.max(READ_BYTES).min(left));
-            if have < block {
-                return want(block);
-            }
-            let bytes = scan.have();
-            let header = header_length(bytes).filter(|h| *h <= left.min(RECORD_HEADER_MAX.max(block)));
-            if header.is_some_and(|h| h > have) {
-                return want(header.expect("just seen"));
-            }
-            let previous = header.and_then(|_| previous_of(bytes)).unwrap_or(0);
-            let place = Place { at: scan.at, log: scan.log, previous, epoch: scan.epoch };
-            match header.and_then(|_| decode_record(&self.layout, place, bytes)) {
-                Some(record) => {
-                    witnesses.extend_from_slice(&record.witnesses);
-                    scan.at += record.header_bytes.saturating_add(record.data_bytes).min(left);
-                    until = scan.at + self.search_bytes();
-                    scan.ended = Some((ended_at, sum, until));
-                }
-                None => scan.at += block,
-            }
-        }
     }
 
     /// Everything is read: judges the records, and applies them in the order in which they were written.

@@ -344,8 +344,9 @@ impl Stack {
         self.run(now);
     }
 
-    /// Tells the layers above a device that it lost what it had acknowledged, as far up as they say that it matters.
-    fn tell_of_loss(&mut self, now: Time, device: usize) {
+    /// Tells the layers above a device that it lost what it had acknowledged, as far up as they say that it matters. Returns true if it
+    /// matters to all of them: an acknowledged durable write may have been on this device only.
+    pub fn tell_of_loss(&mut self, now: Time, device: usize) -> bool {
         // The ports of each node that lead to it, if what is above must know. A port leads to nodes of greater numbers.
         let mut doubted = [0u32; NODES_MAX];
         for n in (0..self.nodes.len()).rev() {
@@ -362,6 +363,7 @@ impl Stack {
                 }
             }
         }
+        doubted[0] != 0
     }
 
     /// A device has answered a request that [`Stack::next_device_io`] handed out.

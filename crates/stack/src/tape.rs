@@ -500,6 +500,11 @@ impl<R: Recorder> Taped<R> {
         }
     }
 
+    /// As [`Stack::tell_of_loss`], after the end: a tape doesn't hold it.
+    pub fn tell_of_loss(&mut self, now: Time, device: usize) -> bool {
+        self.stack.tell_of_loss(now, device)
+    }
+
     /// The pool ends in order.
     pub fn end(&mut self) {
         if let Some(r) = &mut self.recorder {

@@ -123,17 +123,16 @@ impl Devices {
         self.devices.iter().map(Device::offer).collect()
     }
 
-    /// Makes everything durable, waiting for it: the last thing a pool does.
-    pub fn sync(&mut self) -> io::Result<()> {
-        for d in &mut self.devices {
-            match d {
-                Device::Null { .. } | Device::Absent { .. } => {}
-                Device::File(f) => f.file.sync_data()?,
-                Device::Volatile(v) => v.flush()?,
-                Device::Rbd(d) => d.queue.image().flush().map_err(plimsoll_rbd::Error::io)?,
-            }
-        }
-        Ok(())
+    /// Makes everything durable, waiting for it: the last thing a pool does. Returns the devices that failed.
+    pub fn sync(&mut self) -> Vec<(usize, io::Error)> {
+        let sync = |d: &mut Device| match d {
+            Device::Null { .. } | Device::Absent { .. } => Ok(()),
+            Device::File(f) => f.file.sync_data().map_err(io::Error::from),
+            Device::Volatile(v) => v.flush(),
+            Device::Rbd(d) => d.queue.image().flush().map_err(plimsoll_rbd::Error::io),
+        };
+        let failed = |(n, d): (usize, &mut Device)| Some((n, sync(d).err()?));
+        self.devices.iter_mut().enumerate().filter_map(failed).collect()
     }
 
     /// Waits for what devices announce.

@@ -30,25 +30,39 @@ impl Answer {
 }
 
 fn exchange(mut stream: impl Read + Write, method: &str, path: &str, headers: &str, body: Option<&Value>) -> Answer {
+    sent(&mut stream, method, path, headers, body).unwrap()
+}
+
+fn sent(
+    mut stream: impl Read + Write,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: Option<&Value>,
+) -> std::io::Result<Answer> {
     let body = body.map(Value::to_string).unwrap_or_default();
     let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
     let length = body.len();
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{kind}{headers}\r\n{body}"
-    )
-    .unwrap();
+    )?;
     let mut all = String::new();
-    stream.read_to_string(&mut all).unwrap();
-    let (head, body) = all.split_once("\r\n\r\n").expect("an answer");
+    stream.read_to_string(&mut all)?;
+    let (head, body) = all.split_once("\r\n\r\n").ok_or(std::io::ErrorKind::UnexpectedEof)?;
     let code = head.split(' ').nth(1).unwrap().parse().unwrap();
     assert!(!head.to_ascii_lowercase().contains("transfer-encoding"), "bodies come whole: {head}");
-    Answer { code, body: body.to_string() }
+    Ok(Answer { code, body: body.to_string() })
 }
 
 /// Over the control socket.
 pub fn unix(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> Answer {
-    exchange(UnixStream::connect(socket).unwrap(), method, path, "", body)
+    try_unix(socket, method, path, body).unwrap()
+}
+
+/// The same with a node that may be killed meanwhile.
+pub fn try_unix(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> std::io::Result<Answer> {
+    sent(UnixStream::connect(socket)?, method, path, "", body)
 }
 
 /// Over TCP, with further headers (each with its line's end).

@@ -1,0 +1,75 @@
+//! The node's control API.
+
+use super::HANG;
+use super::common::http::{self, Answer};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The node that serves from this folder.
+#[derive(Clone)]
+pub struct Node {
+    pub dir: PathBuf,
+}
+
+impl Node {
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("nbd.sock")
+    }
+
+    fn control_socket(&self) -> PathBuf {
+        self.dir.join("control.sock")
+    }
+
+    pub fn answer(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        http::unix(&self.control_socket(), method, path, body)
+    }
+
+    /// Orders something in the middle of which the node may be killed: true if the node answered that it is done.
+    pub fn order(&self, method: &str, path: &str) -> impl FnOnce() -> bool + Send + 'static {
+        let (socket, method, path) = (self.control_socket(), method.to_string(), path.to_string());
+        move || http::try_unix(&socket, &method, &path, None).is_ok_and(|answer| answer.code == 200)
+    }
+
+    /// Asks a question.
+    pub fn get(&self, path: &str) -> Result<Value, String> {
+        self.asked("GET", path, None)
+    }
+
+    /// Orders what may be refused; an answer that blames the node is an error. True if it was done.
+    pub fn control(&self, method: &str, path: &str, body: Option<Value>) -> Result<bool, String> {
+        let answer = self.answer(method, path, body.as_ref());
+        match answer.code {
+            200..300 => Ok(true),
+            400..500 => Ok(false),
+            code => Err(format!("{method} {path} {body:?}: {code} {}", answer.body)),
+        }
+    }
+
+    /// Orders what can't be refused.
+    pub fn must(&self, method: &str, path: &str, body: Value) -> Result<Value, String> {
+        self.asked(method, path, Some(&body))
+    }
+
+    fn asked(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
+        let answer = self.answer(method, path, body);
+        match answer.code {
+            200..300 => Ok(serde_json::from_str(&answer.body).unwrap_or(Value::Null)),
+            code => Err(format!("{method} {path} {body:?}: {code} {}", answer.body)),
+        }
+    }
+
+    /// Waits until a pool is ready.
+    pub fn await_ready(&self, pool: &str) -> Result<(), String> {
+        let begun = Instant::now();
+        loop {
+            let status = self.get("/v1/status")?;
+            let pools = status["pools"].as_array().ok_or("a status without pools")?;
+            match pools.iter().find(|p| p["name"] == pool).and_then(|p| p["state"].as_str()) {
+                Some("ready") => return Ok(()),
+                Some("recovering") if begun.elapsed() < HANG => std::thread::sleep(Duration::from_millis(10)),
+                state => return Err(format!("after its start pool {pool} is {state:?}: {status}")),
+            }
+        }
+    }
+}
