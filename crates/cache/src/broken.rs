@@ -44,7 +44,7 @@ impl Cache {
         self.gate.end_all_fills();
         self.ahead = Ahead::default();
         self.recipes.forget(|_| true);
-        self.evicting.clear();
+        self.residency.break_down();
         self.dirty.break_down();
         let waited = self.durability.break_down();
         for op in waited.flushes {

@@ -4,24 +4,14 @@ use crate::format::{
     CHUNK_ENTRY_BYTES, CHUNK_HEAD_BYTES, ChunkEntry, ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, ExtentName,
     FLASH_PAGE_BYTES, Slot, chunk_header_bytes,
 };
-use crate::index::{Key, Loc, UNIT_BYTES};
+use crate::index::{Loc, UNIT_BYTES};
 use crate::layout::Layout;
+use crate::place::Superseded;
 use plimsoll_base::{Buf, Data, Time};
 use std::ops::Range;
 
 /// A write of a chunk's bytes: where in the WEU, how many, and the pieces they are made of.
 pub type ChunkWrite = (u32, u32, Vec<(u64, Data)>);
-
-/// An entry that a newer one supersedes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Superseded {
-    /// The extent.
-    pub key: Key,
-    /// The place of the header's entry that names it.
-    pub place: Loc,
-    /// The WEU that has its bytes, which must stay as long.
-    pub bytes_in: u32,
-}
 
 /// An extent packed into a chunk.
 #[derive(Clone, Debug)]

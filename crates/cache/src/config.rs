@@ -141,6 +141,14 @@ pub enum Planted {
     StatusFromBelow,
     /// A change that finds no room goes through before the journal says that the cached copy is dead.
     DivertAtOnce,
+    /// The WEU that names a dirty duplicate may leave.
+    NameUnpinned,
+    /// The name of a duplicate that is written again stays true.
+    NameKept,
+    /// A WEU is retired although something came into it while its header was read.
+    RetireUnlooked,
+    /// A duplicate is pointed at bytes that are corrupt.
+    CorruptReused,
 }
 
 impl Planted {

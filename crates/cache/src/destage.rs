@@ -54,7 +54,7 @@ impl Cache {
 
     /// True if something of a partition should be written back, which has `dirty` dirty extents; `drains`: some of its volumes drain.
     fn destage_wanted(&mut self, now: Time, part: u16, dirty: u64, drains: bool) -> bool {
-        let space = u64::from(self.index.use_of(part).1) * u64::from(self.layout.shape.weu_bytes);
+        let space = u64::from(self.residency.use_of(part).1) * u64::from(self.layout.shape.weu_bytes);
         let mark = space * u64::from(self.config.watermark_percent) / 100 / self.extent_bytes();
         let w = &mut self.write_backs[usize::from(part)];
         w.on = dirty > mark || (w.on && dirty > mark / 2);
@@ -109,11 +109,6 @@ impl Cache {
         let after = all().flat_map(move |(first, end)| self.dirty.range(first.max(from).min(end), end));
         let before = all().flat_map(move |(first, end)| self.dirty.range(first, end.min(from).max(first)));
         after.chain(before)
-    }
-
-    /// The place of the header's entry that names dirty `key`, which is at `loc`.
-    fn named_at(&self, key: Key, loc: Loc) -> Loc {
-        self.refs.get(&key).copied().unwrap_or(loc)
     }
 
     /// `key` has another content, or none: what is on its way to the slow device isn't its latest any more.
@@ -181,13 +176,13 @@ impl Cache {
             if items.len() >= most {
                 break;
             }
-            let Some(loc) = self.index.look(key) else { continue };
+            let Some(loc) = self.residency.look(key) else { continue };
             let announced = self.volumes[key.volume() as usize].config.is_some();
-            if !announced || self.dirty.is_lost(key) || self.bad.contains(&(loc.weu(), loc.at_bytes())) {
+            if !announced || self.dirty.is_lost(key) || self.residency.is_bad(loc) {
                 held.push(key);
             } else if self.dirty.is_held(key, now) || chosen.contains(&key) {
                 continue;
-            } else if !self.is_durable(self.named_at(key, loc)) {
+            } else if !self.is_durable(self.residency.named_at(key, loc)) {
                 undurable = true;
             } else {
                 chosen.insert(key);
@@ -234,7 +229,7 @@ impl Cache {
             let (tenant, priority) = self.background_of(key);
             let fetch = self.whole_fetch(key, Purpose::Destage { part, at: i }, tenant, priority);
             let Some(loc) = fetch.loc else { continue };
-            if !self.dirty.contains(&key) || !self.is_durable(self.named_at(key, loc)) {
+            if !self.dirty.contains(&key) || !self.is_durable(self.residency.named_at(key, loc)) {
                 continue;
             }
             let b = self.batch(part).expect("just seen");
@@ -386,10 +381,10 @@ impl Cache {
             self.dirty.mark_written_back(&i.key);
             if !i.changed && self.dirty.contains(&i.key) {
                 assert!(
-                    self.is_durable(self.named_at(i.key, i.loc)),
+                    self.is_durable(self.residency.named_at(i.key, i.loc)),
                     "what it supersedes is dead in the journal before"
                 );
-                self.clean(i.key, i.loc);
+                self.clean(i.key);
             }
         }
         self.batch_tallied(now, tallies, bounds.0);
@@ -413,19 +408,11 @@ impl Cache {
     }
 
     /// The slow device has what the cache has of `key`.
-    fn clean(&mut self, key: Key, loc: Loc) {
-        let own = self.refs.get(&key).copied();
-        if self.mark_clean(key)
-            && let Some(r) = own
-        {
-            // As a clean duplicate it stays named.
-            self.unpin(r.weu());
-        }
-        self.index.set(key, loc.dirty(false));
+    fn clean(&mut self, key: Key) {
+        self.mark_clean(key);
         self.counters.written_back += 1;
-        let place = own.unwrap_or(loc);
-        if own.is_some() || !loc.is_dup() {
-            self.durability.cleaned(&mut self.index, place);
+        if let Some(named) = self.residency.clean(key) {
+            self.durability.cleaned(&mut self.residency.bits(), named);
         }
         if !self.planted(Planted::ForgetCleaning) {
             self.dirty.cleaned(key, self.durability.last_record());

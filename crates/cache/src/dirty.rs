@@ -258,24 +258,22 @@ impl Cache {
         self.volumes[key.volume() as usize].dirty += 1;
     }
 
-    /// True if it was dirty.
-    pub(crate) fn mark_clean(&mut self, key: Key) -> bool {
-        let was_dirty = self.dirty.remove(key);
-        if was_dirty {
+    /// `key` isn't dirty any more, if it was.
+    pub(crate) fn mark_clean(&mut self, key: Key) {
+        if self.dirty.remove(key) {
             self.destage_changed(key);
             let v = &mut self.volumes[key.volume() as usize];
             v.dirty -= 1;
             v.draining &= v.dirty > 0;
         }
-        was_dirty
     }
 
     /// Nothing of a volume is dirty any more: it is gone.
     pub(crate) fn forget_dirty(&mut self, slot: u16) {
         for k in self.dirty.of_volume(slot).collect::<Vec<_>>() {
-            let was_dirty = self.mark_clean(k);
-            self.index.remove(k);
-            self.take_reference(k, was_dirty);
+            self.mark_clean(k);
+            // Its volume is gone or given up: no record of the journal is needed for each.
+            let _ = self.residency.remove(k);
         }
         self.dirty.forget(slot);
     }

@@ -6,9 +6,8 @@
 //!  an entry dead, a WEU evicted, an extent clean, a volume gone ──► journal ──► requests that wait for that go on
 //! ```
 //! [`Durability`] owns the journal, the flushes of the fast device, the confirmation of clean WEUs, and the requests that wait for
-//! any of them. It receives events. It returns what to write, which device to flush, and which requests go on. The index, whose
-//! WEUs have the bits that the journal records, is lent to it. It doesn't know what a chunk holds, what a request is, and who sends
-//! I/O.
+//! any of them. It receives events. It returns what to write, which device to flush, and which requests go on. The bits of WEUs that
+//! the journal records are lent to it. It doesn't know what a chunk holds, what a request is, and who sends I/O.
 
 mod confirming;
 mod deaths;
@@ -18,12 +17,13 @@ mod unjournaled;
 pub(crate) use confirming::Confirm;
 pub(crate) use flushes::{OnItsWay, Undurable};
 
-use crate::chunk::Superseded;
+use crate::bits::Bits;
 use crate::config::Planted;
 use crate::format::Record;
-use crate::index::{Index, Key, Loc, WeuState, set_bit};
+use crate::index::{Index, Key, Loc, WeuState};
 use crate::journal::{Journal, JournalWrite};
 use crate::layout::Layout;
+use crate::place::Superseded;
 use confirming::{Confirming, TRIAL_MAX, TRIAL_SHARE, dead_bits};
 use deaths::Deaths;
 use flushes::Flushes;
@@ -153,23 +153,21 @@ impl Durability {
     }
 
     /// A slot's entry, of `key`, is no longer true: the journal says so if a start would trust it, and waits may be for that.
-    pub(crate) fn died(&mut self, index: &mut Index, key: Key, place: Loc) {
+    pub(crate) fn died(&mut self, bits: &mut Bits, key: Key, place: Loc) {
         if Planted::NoDeadRecords.is_in(self.planted) {
             return;
         }
-        let w = index.weu_mut(place.weu());
-        if set_bit(&mut w.dead, place.slot()) && self.confirming.counts(place.weu()) {
-            let sequence = w.sequence;
+        if let Some(sequence) = bits.set_dead(place)
+            && self.confirming.counts(place.weu())
+        {
             let number = self.journal.push(Record::Dead { weu: place.weu(), sequence, slot: place.slot() });
             self.deaths.add(key, number);
         }
     }
 
     /// The slow device has the dirty extent that the header at `place` names, unless the journal says so already.
-    pub(crate) fn cleaned(&mut self, index: &mut Index, place: Loc) {
-        let w = index.weu_mut(place.weu());
-        if set_bit(&mut w.cleaned, place.slot()) {
-            let sequence = w.sequence;
+    pub(crate) fn cleaned(&mut self, bits: &mut Bits, place: Loc) {
+        if let Some(sequence) = bits.set_cleaned(place) {
             self.journal.push(Record::Cleaned { weu: place.weu(), sequence, slot: place.slot() });
         }
     }
@@ -309,18 +307,18 @@ impl Durability {
 
     /// The device was flushed: what the chunks that are durable now supersede is dead. `ends`: the cache stops, and the journal says how
     /// many chunks are durable though there is nothing else to say.
-    pub(crate) fn flushed(&mut self, index: &mut Index, ends: bool) -> Option<Flushed> {
+    pub(crate) fn flushed(&mut self, bits: &mut Bits, ends: bool) -> Option<Flushed> {
         let done = self.flushes.flushed()?;
         for u in &done.durable {
-            self.unjournaled.header_durable(index, u.weu, u.sequence, u.slots.end);
+            self.unjournaled.header_durable(bits, u.weu, u.sequence, u.slots.end);
         }
-        self.unjournaled.say(index, &mut self.journal, self.planted);
+        self.unjournaled.say(bits, &mut self.journal, self.planted);
         if ends && self.journal.said() < self.flushes.durable_chunks() {
             self.journal.want_block();
         }
         let superseded: Vec<Superseded> = done.durable.into_iter().flat_map(|u| u.supersedes).collect();
         for s in &superseded {
-            self.died(index, s.key, s.place);
+            self.died(bits, s.key, s.place);
         }
         let ended = self.unjournaled.wait(done.ops, self.journal.durable());
         Some(Flushed { number: done.number, part: done.part, superseded, ended })
@@ -541,7 +539,7 @@ mod tests {
         d.begin_flush(Some(0), vec![9], 1, &[]);
         d.dirty_written(dirty_chunk(0, 0..4, Vec::new()));
         assert!(d.poll_flush(&[]) && !d.poll_flush(&[]));
-        let flushed = d.flushed(&mut index, false).expect("it was sent");
+        let flushed = d.flushed(&mut Bits::of(&mut index), false).expect("it was sent");
         let later = journal(&mut d, &index).is_some_and(|j| j.flushes == [9]);
         d.check();
         (flushed.ended == [9], later)
@@ -556,8 +554,8 @@ mod tests {
     /// True if a change of [`KEY`] must wait for a record, after a dirty entry of it died at slot 2.
     fn waits_for_a_death(planted: Option<Planted>) -> bool {
         let (mut d, mut index) = part(planted);
-        d.died(&mut index, KEY, Loc::new(0, 0, 1, 2));
-        d.died(&mut index, KEY, Loc::new(0, 0, 1, 2));
+        d.died(&mut Bits::of(&mut index), KEY, Loc::new(0, 0, 1, 2));
+        d.died(&mut Bits::of(&mut index), KEY, Loc::new(0, 0, 1, 2));
         assert!(d.last_record() <= 1, "a death is said once");
         let number = d.precedes(&KEY);
         assert_eq!(d.precedes(&Key::new(0, 8)), 0, "another's isn't held up");
@@ -605,7 +603,7 @@ mod tests {
         let (mut d, mut index) = part(None);
         let weu = index.take_free(0, 41, false).unwrap();
         d.clean_begun(weu, 41);
-        d.died(&mut index, KEY, Loc::new(weu, 0, 1, 2));
+        d.died(&mut Bits::of(&mut index), KEY, Loc::new(weu, 0, 1, 2));
         assert!(d.last_record() == 0 && d.is_on_trial(weu) && !d.may_rely_on(weu));
         assert_eq!(d.retired((weu, 41), [KEY], false), 0);
         assert!(!d.is_on_trial(weu) && d.last_record() == 0);
@@ -620,7 +618,7 @@ mod tests {
         assert!(d.is_superseding(|s| s.place == place) && !d.is_covered(Loc::new(0, 0, 1, 3)) && d.is_covered(place));
         d.begin_flush(None, vec![], 1, &[]);
         assert!(d.poll_flush(&[]) && d.last_record() == 0 && !index.weu(0).is_dead(1));
-        assert_eq!(d.flushed(&mut index, false).unwrap().superseded, [s]);
+        assert_eq!(d.flushed(&mut Bits::of(&mut index), false).unwrap().superseded, [s]);
         assert!(index.weu(0).is_dead(1) && d.last_record() == 2, "its headers are there, and the older one is dead");
     }
 
@@ -637,7 +635,7 @@ mod tests {
     #[test]
     fn when_the_device_fails_each_request_that_waited_is_handed_back_once() {
         let (mut d, mut index) = part(None);
-        d.died(&mut index, KEY, Loc::new(0, 0, 1, 2));
+        d.died(&mut Bits::of(&mut index), KEY, Loc::new(0, 0, 1, 2));
         d.hold(d.precedes(&KEY), 4);
         d.want_flush_for(9);
         let Broken { flushes, changes } = d.break_down();

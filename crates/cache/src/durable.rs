@@ -14,7 +14,7 @@ impl Cache {
         if matches!(self.state, State::Bypassed(_) | State::Failed(_)) {
             return;
         }
-        if let Some(w) = self.durability.next_write(&self.index, force) {
+        if let Some(w) = self.durability.next_write(self.residency.index(), force) {
             let len = w.bytes.len() as u64;
             let data = Data::Bytes(plimsoll_base::Buf::copy_of(&w.bytes));
             for at in w.at {
@@ -73,17 +73,17 @@ impl Cache {
                 first_slot: c.first_slot,
                 number: c.number,
                 dirty: c.dirty,
-                part: self.index.weu(c.weu).partition,
+                part: self.residency.weu(c.weu).partition,
             })
             .collect()
     }
 
     /// All that was on the device is durable: what it supersedes is dead.
     pub(crate) fn fast_flushed(&mut self, now: Time, out: &mut Actions) {
-        let Some(flushed) = self.durability.flushed(&mut self.index, self.stopping) else { return };
+        let Some(flushed) = self.durability.flushed(&mut self.residency.bits(), self.stopping) else { return };
         for s in flushed.superseded {
-            self.unpin(s.place.weu());
-            self.unpin(s.bytes_in);
+            self.residency.unpin(s.place.weu());
+            self.residency.unpin(s.bytes_in);
         }
         for op in flushed.ended {
             self.part_done(now, op, out);
@@ -110,7 +110,7 @@ impl Cache {
                 }
             }
             Confirm::FlushFast => match self.planted(Planted::ConfirmUnflushed) {
-                true => self.durability.confirm_flushed(&self.index),
+                true => self.durability.confirm_flushed(self.residency.index()),
                 false => {
                     self.send_fast(now, (Op::Flush, OwnKind::Metadata), (0, 0), Data::Absent, Pending::Confirm, out)
                 }

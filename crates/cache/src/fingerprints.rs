@@ -56,6 +56,11 @@ impl Fingerprints {
         self.table.len()
     }
 
+    /// All places.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Loc> + '_ {
+        (0..self.table.len() as u32).map(|at| self.table.get(at).loc())
+    }
+
     /// Those dropped because there may be no more.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped

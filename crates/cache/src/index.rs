@@ -457,6 +457,55 @@ impl Index {
         false
     }
 
+    /// Checks what must hold whenever nothing of it is changed: counts, links and states agree with what they are of.
+    ///
+    /// # Errors
+    /// The rule that is broken, and where.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let free: std::collections::BTreeSet<u32> = self.free.iter().copied().collect();
+        let (mut used, mut full) = (vec![0; self.partitions.len()], vec![0; self.partitions.len()]);
+        for (weu, w) in (0..).zip(&self.weus) {
+            if (w.state == WeuState::Free) != free.contains(&weu) {
+                return Err(format!("WEU {weu} is {:?}, and free if listed so: {}", w.state, free.contains(&weu)));
+            }
+            if w.state != WeuState::Free {
+                used[w.partition as usize] += 1;
+                full[w.partition as usize] += u32::from(w.state == WeuState::Full);
+            }
+        }
+        for (partition, p) in self.partitions.iter().enumerate() {
+            let (mut weu, mut newer, mut linked) = (p.newest, NONE, 0);
+            while weu != NONE {
+                let w = &self.weus[weu as usize];
+                if w.state != WeuState::Full
+                    || w.partition as usize != partition
+                    || w.newer != newer
+                    || linked > full[partition]
+                {
+                    return Err(format!("WEU {weu} is in the order of partition {partition}, and is {w:?}"));
+                }
+                (newer, weu, linked) = (weu, w.older, linked + 1);
+            }
+            if (p.used, p.oldest, linked) != (used[partition], newer, full[partition]) || free.len() != self.free.len()
+            {
+                return Err(format!("partition {partition} is {p:?}, with {linked} linked"));
+            }
+        }
+        let mut dirty = vec![0; self.weus.len()];
+        self.entries().filter(|e| e.1.is_dirty()).for_each(|(_, loc)| dirty[loc.weu() as usize] += 1);
+        let holds = |weu: u32| !matches!(self.weus[weu as usize].state, WeuState::Free | WeuState::Retired);
+        if let Some((key, loc)) = self.entries().find(|e| !holds(e.1.weu())) {
+            return Err(format!("{key:?} is at {loc:?}, where nothing is"));
+        }
+        if let Some(weu) = (0..self.weus.len()).find(|weu| self.weus[*weu].dirty != dirty[*weu]) {
+            return Err(format!("WEU {weu} has {} dirty extents, not {}", dirty[weu], self.weus[weu].dirty));
+        }
+        match self.fps.places().find(|loc| !holds(loc.weu())) {
+            Some(loc) => Err(format!("a content is at {loc:?}, where nothing is")),
+            None => Ok(()),
+        }
+    }
+
     /// Every entry that isn't stale.
     pub fn entries(&self) -> impl Iterator<Item = (Key, Loc)> + '_ {
         let all = (0..self.files.len() as u32).map(|at| self.files.get(at));

@@ -4,10 +4,11 @@ use crate::chunk::Chunk;
 use crate::config::{Codec, Planted, Sharing};
 use crate::durability::Undurable;
 use crate::format::{ExtentHead, Packing};
-use crate::index::{Fingerprint, Index, Key, Loc, WeuState};
+use crate::index::{Fingerprint, Key, Loc};
 use crate::layer::{Cache, FAST};
 use crate::recover::LIFE_SHIFT;
 use crate::request::{Pending, WorkFor};
+use crate::residency::Residency;
 use crate::tasks::{MakeFingerprint, Pack};
 use plimsoll_base::{Data, IoError, Op, OwnKind, Priority, Span, TenantId, Time, VolumeKey};
 use plimsoll_stack::{Actions, Answer};
@@ -26,12 +27,6 @@ const CLEAN_PAUSE_MAX: Span = Span::from_millis(250);
 
 /// A clean extent isn't cached either if this number of inserts wait for room.
 const STARVED_CLEAN_MAX: usize = 512;
-
-/// One of this number of a part's WEUs may be mostly for names of clean duplicates.
-pub(crate) const NAMES_SHARE: u32 = 8;
-
-/// Entries of the index that are looked at for one to give way to a duplicate.
-const LOOKED_AT: usize = 64;
 
 /// An extent on its way into the cache.
 pub(crate) struct Insert {
@@ -140,7 +135,8 @@ impl Cache {
         if answer.words[2] == 1 {
             let fp = [answer.words[0], answer.words[1]];
             self.inserts[insert].fp = Some(fp);
-            let found = self.index.find_content(fp);
+            let part = self.volumes[self.inserts[insert].key.volume() as usize].partition;
+            let found = self.residency.find_content(fp, part);
             match found.map_or(Duplicate::None, |loc| self.duplicate(now, insert, loc, out)) {
                 Duplicate::None => {}
                 Duplicate::Taken => {
@@ -160,19 +156,13 @@ impl Cache {
     /// Points the extent at equal content, if that may be relied on.
     fn duplicate(&mut self, now: Time, insert: usize, loc: Loc, out: &mut Actions) -> Duplicate {
         let (key, dirty) = (self.inserts[insert].key, self.inserts[insert].op.is_some());
-        let weu = self.index.weu(loc.weu());
-        let sequence = weu.sequence;
-        let whose = self.volumes[key.volume() as usize].partition;
-        let usable = matches!(weu.state, WeuState::Open | WeuState::Full) && weu.partition == whose;
-        if !usable || self.bad.contains(&(loc.weu(), loc.at_bytes())) {
-            return Duplicate::None;
-        }
+        let sequence = self.residency.weu(loc.weu()).sequence;
         if !dirty {
-            self.index.touch(loc.weu());
+            self.residency.touch(loc.weu());
             // It may be the very extent: it stays the base entry then.
-            if self.index.look(key).is_none_or(|l| !l.same_place(loc)) {
+            if self.residency.look(key).is_none_or(|l| !l.same_place(loc)) {
                 // However many there are of few contents, the index doesn't grow with them.
-                if self.index.files() as u64 >= self.slots() && !self.index.drop_duplicate(LOOKED_AT) {
+                if !self.residency.make_room(self.slots()) {
                     self.drop_clean(key);
                     return Duplicate::Dropped;
                 }
@@ -191,7 +181,7 @@ impl Cache {
             return Duplicate::Taken;
         }
         let Some(own) = self.name_duplicate(now, key, loc, sequence, out) else { return Duplicate::None };
-        self.index.touch(loc.weu());
+        self.residency.touch(loc.weu());
         self.point(key, loc, Some(own));
         Duplicate::Taken
     }
@@ -217,7 +207,7 @@ impl Cache {
             false => self.room_for_name(now, part, out)?,
         };
         let name = self.name_of(key);
-        let sum = self.index.weu(loc.weu()).sum(loc.slot());
+        let sum = self.residency.weu(loc.weu()).sum(loc.slot());
         let slot = self.chunks[c].add_reference(name, loc, sequence, sum);
         Some(Loc::new(self.chunks[c].weu, 0, 0, slot))
     }
@@ -258,7 +248,7 @@ impl Cache {
         let (key, dirty, head) = (i.key, i.op.is_some(), i.head.expect("it is packed"));
         let partition = self.volumes[key.volume() as usize].partition;
         let Some(c) = self.room(now, partition, dirty, head.payload_bytes, out) else {
-            if dirty || (self.starved.len() < STARVED_CLEAN_MAX && self.index.use_of(partition).1 > 0) {
+            if dirty || (self.starved.len() < STARVED_CLEAN_MAX && self.residency.use_of(partition).1 > 0) {
                 return self.starved.push_back(insert);
             }
             self.counters.dropped += 1;
@@ -268,14 +258,14 @@ impl Cache {
         let loc = self.chunks[c].add(head, payload, fp);
         if loc.is_bare(self.extent_bytes()) {
             let extents = self.layout.shape.weu_bytes / self.layout.shape.extent_bytes;
-            self.index.weu_mut(loc.weu()).set_sum(loc.slot(), head.sum as u32, extents);
+            self.residency.set_sum(loc, head.sum as u32, extents);
         }
         self.counters.inserted += 1;
         self.counters.packed_bytes += self.extent_bytes();
         self.counters.payload_bytes += u64::from(head.payload_bytes);
         self.point(key, loc, Some(loc));
         if let Some(fp) = fp {
-            self.index.set_content(fp, loc);
+            self.residency.set_content(fp, loc);
         }
         self.end_insert(now, insert, out);
     }
@@ -319,19 +309,14 @@ impl Cache {
             return chunk.has_room(0, slots_max).then_some(c);
         }
         let weu = chunk.weu;
-        let most = (self.index.use_of(partition).1 / NAMES_SHARE).max(1) as usize;
-        let of_names = self.name_weus.entry(partition).or_default();
-        if !of_names.contains(&weu) {
-            if of_names.len() >= most {
-                return None;
-            }
-            of_names.insert(weu);
+        if !self.residency.may_be_of_names(partition, weu) {
+            return None;
         }
         self.room(now, partition, false, 0, out)
     }
 
     fn open_chunk(&self, partition: u16, dirty: bool) -> Option<usize> {
-        let open = |c: &Chunk| !c.closed && c.dirty == dirty && self.index.weu(c.weu).partition == partition;
+        let open = |c: &Chunk| !c.closed && c.dirty == dirty && self.residency.weu(c.weu).partition == partition;
         self.chunks.iter().position(open)
     }
 
@@ -349,7 +334,7 @@ impl Cache {
         if self.planted(Planted::ReuseSequence) {
             sequence &= 7;
         }
-        let weu = self.index.take_free(partition, sequence, dirty)?;
+        let weu = self.residency.open(partition, sequence, dirty)?;
         self.next_sequence += 1;
         assert_eq!(self.next_sequence >> LIFE_SHIFT, life, "a life has 2^40 WEUs");
         if !dirty {
@@ -371,12 +356,8 @@ impl Cache {
         let least = if self.config.codec == Codec::None { 1 } else { 2 };
         let next =
             if full { None } else { chunk.next(self.layout.shape.extent_bytes / least, self.layout.slots_max()) };
-        let w = self.index.weu_mut(weu);
-        (w.header_bytes, w.slots) = (header_end, slots);
-        match next {
-            Some(next) => self.chunks.push(next),
-            None => self.index.filled(weu),
-        }
+        self.residency.closed(weu, header_end, slots, next.is_none());
+        self.chunks.extend(next);
         self.chunks[c].held = writes;
         if !self.chunks[c].dirty {
             let needs = self.unflushed(c);
@@ -435,22 +416,22 @@ impl Cache {
 
     /// Closes the open dirty chunks of some partitions, or all open chunks, that have something.
     pub(crate) fn close_open(&mut self, now: Time, of: Option<&BTreeSet<u16>>, out: &mut Actions) {
-        let wanted = |c: &Chunk, index: &Index| match of {
+        let wanted = |c: &Chunk, r: &Residency| match of {
             None => true,
-            Some(parts) => c.dirty && parts.contains(&index.weu(c.weu).partition),
+            Some(parts) => c.dirty && parts.contains(&r.weu(c.weu).partition),
         };
-        let open = |c: &Chunk, index: &Index| !c.closed && !c.entries.is_empty() && wanted(c, index);
-        while let Some(c) = self.chunks.iter().position(|c| open(c, &self.index)) {
+        let open = |c: &Chunk, r: &Residency| !c.closed && !c.entries.is_empty() && wanted(c, r);
+        while let Some(c) = self.chunks.iter().position(|c| open(c, &self.residency)) {
             // Where there is no part nothing stays open.
-            let part = self.index.weu(self.chunks[c].weu).partition;
-            self.close(now, c, self.index.use_of(part).1 == 0, out);
+            let part = self.residency.weu(self.chunks[c].weu).partition;
+            self.close(now, c, self.residency.use_of(part).1 == 0, out);
         }
     }
 
     /// Closes a partition's open chunks permanently: its volume was deleted.
     pub(crate) fn close_part(&mut self, now: Time, part: u16, out: &mut Actions) {
-        let open = |c: &Chunk, index: &Index| !c.closed && index.weu(c.weu).partition == part;
-        while let Some(c) = self.chunks.iter().position(|c| open(c, &self.index)) {
+        let open = |c: &Chunk, r: &Residency| !c.closed && r.weu(c.weu).partition == part;
+        while let Some(c) = self.chunks.iter().position(|c| open(c, &self.residency)) {
             self.close(now, c, true, out);
         }
     }
@@ -474,7 +455,7 @@ impl Cache {
         if c.dirty {
             let slots = c.first_slot..c.first_slot + c.entries.len() as u32;
             let (weu, sequence, number, supersedes) = (c.weu, c.sequence, c.number, c.supersedes);
-            let part = self.index.weu(weu).partition;
+            let part = self.residency.weu(weu).partition;
             self.durability.dirty_written(Undurable { weu, sequence, part, number, slots, supersedes });
         }
     }

@@ -6,7 +6,7 @@
 //!  write back ──► fingerprint, pack (workers) ──► open WEU ──► done;  flush: chunk, journal, flush of both devices
 //!  fill ──► fingerprint ──► duplicate │ pack ──► open WEU ──► full: written whole
 //! ```
-//! Recovery, the gate and durability own their state. The rest is kept here, and is changed by `read`, `write`, `insert`, `evict` and
+//! Recovery, the gate, durability and residency own their state. The rest is kept here, and is changed by `read`, `write`, `insert` and
 //! `destage`. After each event [`Cache::progress`] continues the work that the event allows.
 
 use crate::batch::{DirtyPart, WriteBack};
@@ -15,9 +15,8 @@ use crate::config::{CacheConfig, CacheVolume, Mode, Planted, Sharing};
 use crate::control::{CacheControl, CacheTerms};
 use crate::dirty::Dirty;
 use crate::durability::Durability;
-use crate::evict::Evict;
 use crate::gate::Gate;
-use crate::index::{Index, Key, Loc};
+use crate::index::Key;
 use crate::insert::Insert;
 use crate::layout::Layout;
 use crate::parts::WEUS_MIN;
@@ -27,6 +26,7 @@ use crate::recover::Recovery;
 use crate::refused::{Diverted, Refusal};
 use crate::relearn::Relearn;
 use crate::request::{ClientOp, Pending, WorkFor};
+use crate::residency::Residency;
 use crate::state::State;
 use crate::status::{Counters, LostRange, StartReport};
 use crate::streams::Streams;
@@ -47,7 +47,7 @@ pub struct Cache {
     pub(crate) state: State,
     /// The reason for which the fast device isn't there at all, until the start.
     absent: Option<String>,
-    pub(crate) index: Index,
+    pub(crate) residency: Residency,
     pub(crate) durability: Durability,
     /// Packed and not yet on the device, oldest first.
     pub(crate) chunks: Vec<Chunk>,
@@ -67,15 +67,6 @@ pub struct Cache {
     pub(crate) dirty: Dirty,
     /// All that was dirty is to be written back.
     pub(crate) flush_asked: bool,
-    /// Duplicates: where a header says so. Dirty ones' WEUs are pinned; of a clean one nothing more than this may be known.
-    pub(crate) refs: BTreeMap<Key, Loc>,
-    /// By part, WEUs whose slots are for more than a half names of clean duplicates.
-    pub(crate) name_weus: BTreeMap<u16, BTreeSet<u32>>,
-    /// WEUs that must stay: being read, with references, or with superseded extents whose successors aren't durable.
-    pub(crate) pins: BTreeMap<u32, u32>,
-    /// Places whose bytes are not what they should be.
-    pub(crate) bad: BTreeSet<(u32, u32)>,
-    pub(crate) evicting: BTreeMap<u32, Evict>,
     /// Inserts without room.
     pub(crate) starved: VecDeque<usize>,
     /// By slot, volumes with extents that couldn't be written back.
@@ -109,16 +100,16 @@ impl Cache {
     pub fn new(layout: Layout, config: CacheConfig) -> Cache {
         let extents = layout.extents();
         let fps_max = (extents * u64::from(config.fingerprints_percent) / 100) as usize;
-        let mut index = Index::new(layout.weus, fps_max, extents as usize);
+        let mut residency = Residency::new(layout.weus, fps_max, extents as usize, config.planted);
         if config.sharing == Sharing::Shared {
-            index.add_partition(config.weus_max.max(WEUS_MIN).min(layout.weus));
+            residency.add_partition(config.weus_max.max(WEUS_MIN).min(layout.weus));
         }
         Cache {
             config,
             layout,
             state: State::Recovering(Box::new(Recovery::new(layout, config.planted))),
             absent: None,
-            index,
+            residency,
             durability: Durability::new(layout, config.generation, config.planted),
             chunks: Vec::new(),
             next_sequence: 1,
@@ -134,11 +125,6 @@ impl Cache {
             early: Vec::new(),
             dirty: Dirty::default(),
             flush_asked: false,
-            refs: BTreeMap::new(),
-            name_weus: BTreeMap::new(),
-            pins: BTreeMap::new(),
-            bad: BTreeSet::new(),
-            evicting: BTreeMap::new(),
             starved: VecDeque::new(),
             refusals: BTreeMap::new(),
             diverted: Vec::new(),
@@ -220,6 +206,7 @@ impl Cache {
         self.write_journal(now, false, out);
         self.durability.check();
         self.gate.check_waiting();
+        debug_assert_eq!(self.check_truth(), Ok(()));
     }
 }
 
@@ -361,7 +348,7 @@ impl Layer for Cache {
             }
             Pending::Confirm => {
                 if !self.own_failed(now, &c, out) {
-                    self.durability.confirm_flushed(&self.index);
+                    self.durability.confirm_flushed(self.residency.index());
                 }
             }
             Pending::EvictHeader(weu) => {

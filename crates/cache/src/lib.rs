@@ -3,6 +3,7 @@
 
 mod allocation;
 mod batch;
+mod bits;
 mod broken;
 pub mod chunk;
 pub mod config;
@@ -33,6 +34,7 @@ mod recover;
 mod refused;
 mod relearn;
 mod request;
+mod residency;
 mod start;
 mod state;
 pub mod status;

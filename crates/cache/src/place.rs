@@ -103,6 +103,17 @@ impl Loc {
     }
 }
 
+/// A header's entry that is no longer true: its extent has another content, or is no longer cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Superseded {
+    /// The extent.
+    pub key: Key,
+    /// The place of the header's entry that names it.
+    pub place: Loc,
+    /// The WEU that has its bytes, which must stay until the entry is dead.
+    pub bytes_in: u32,
+}
+
 /// A fingerprint's first 128 bits.
 pub type Fingerprint = [u64; 2];
 

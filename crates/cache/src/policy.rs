@@ -4,8 +4,8 @@
 use crate::config::Shape;
 use crate::format::EXTENT_HEAD_BYTES;
 use crate::index::{Fingerprint, Index, Key, Loc, UNIT_BYTES, WEUS_MAX};
-use crate::insert::NAMES_SHARE;
 use crate::layout::slots_max;
+use crate::residency::NAMES_SHARE;
 use crate::tasks::modelled_payload_bytes;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -141,7 +141,7 @@ impl Cache {
         for key in keys(head.offset, head.end()) {
             let (from, to) = (head.offset.max(key.extent() * e), head.end().min((key.extent() + 1) * e));
             self.counters.extents_read += 1;
-            let mut found = self.index.find(key).filter(|loc| mode != Mode::Off || loc.is_dirty());
+            let mut found = self.residency.find(key).filter(|loc| mode != Mode::Off || loc.is_dirty());
             if found.is_none() && mode != Mode::Off && !self.ahead.has(key) {
                 found = self.find_by_recipe(now, key, size, out);
             }
@@ -149,7 +149,7 @@ impl Cache {
             if let Some(loc) = found {
                 hits.push((pieces.len(), key, loc, from % e, to - from));
                 pieces.push((to - from, Data::Absent));
-                self.index.touch(loc.weu());
+                self.residency.touch(loc.weu());
                 self.counters.extents_hit += 1;
             } else if let Some((data, wanted_before)) = self.ahead.take(key) {
                 pieces.push((to - from, extract(&data, e, from % e, to - from)));
@@ -294,7 +294,7 @@ impl Cache {
         let (first, end) = (from.div_ceil(e), to / e);
         let here = |c: &Cache, n: u64| {
             let key = Key::new(slot, n);
-            c.gate.is_busy(&key) || c.gate.is_filling(&key) || c.ahead.has(key) || c.index.look(key).is_some()
+            c.gate.is_busy(&key) || c.gate.is_filling(&key) || c.ahead.has(key) || c.residency.look(key).is_some()
         };
         let mut n = first;
         while n < end {
@@ -351,7 +351,7 @@ impl Cache {
     pub(crate) fn whole_fetch(&self, key: Key, purpose: Purpose, tenant: TenantId, priority: Priority) -> Fetch {
         Fetch {
             key,
-            loc: self.index.look(key),
+            loc: self.residency.look(key),
             wanted: (0, self.extent_bytes()),
             purpose,
             tenant,
@@ -371,9 +371,9 @@ impl Cache {
         let in_memory = self.chunks.iter().filter(|c| c.weu == loc.weu()).find_map(|c| c.packed_in(loc.slot()));
         if let Some(p) = in_memory {
             self.counters.extents_hit_memory += u64::from(matches!(f.purpose, Purpose::Piece { .. }));
-            let (parts, total) = p.stored(self.index.weu(loc.weu()).sequence);
+            let (parts, total) = p.stored(self.residency.weu(loc.weu()).sequence);
             let fetch = self.fetches.insert(f);
-            self.pin(loc.weu());
+            self.residency.pin(loc.weu());
             return self.unpack(fetch, Data::Parts(parts.into()), total, out);
         }
         let block = u64::from(self.layout.block_bytes);
@@ -384,10 +384,10 @@ impl Cache {
             self.reading.get(&loc.place()).copied().filter(|first| self.may_join(&self.fetches[*first], &f))
         {
             let fetch = self.fetches.insert(f);
-            self.pin(loc.weu());
+            self.residency.pin(loc.weu());
             return self.fetches[first].joined.push(fetch);
         }
-        self.pin(loc.weu());
+        self.residency.pin(loc.weu());
         let mut head = self.fetch_head(now, &f, (from, to - from), out);
         let fetch = self.fetches.insert(f);
         self.reading.entry(loc.place()).or_insert(fetch);
@@ -452,7 +452,7 @@ impl Cache {
     fn unpack(&mut self, fetch: usize, data: Data, total: u64, out: &mut Actions) {
         let f = &self.fetches[fetch];
         let loc = f.loc.expect("from the cache");
-        let weu = self.index.weu(loc.weu());
+        let weu = self.residency.weu(loc.weu());
         let expected = match loc.is_bare(self.extent_bytes()) {
             true => Expected::Sum(weu.sum(loc.slot())),
             false => {
@@ -479,7 +479,7 @@ impl Cache {
     pub(crate) fn fetched(&mut self, now: Time, fetch: usize, data: Option<Data>, out: &mut Actions) {
         let mut f = self.fetches.remove(fetch);
         if let Some(loc) = f.loc {
-            self.unpin(loc.weu());
+            self.residency.unpin(loc.weu());
         }
         if data.is_none()
             && let Some(loc) = f.loc.take()
@@ -488,7 +488,7 @@ impl Cache {
             // Whoever asked is served from where it is now (another part of it was written meanwhile), or from the slow device;
             // only the write-back, and what is lost, can't be.
             if !lost && !matches!(f.purpose, Purpose::Destage { .. }) {
-                let elsewhere = self.index.look(f.key).filter(|l| self.is_ready() && !l.same_place(loc));
+                let elsewhere = self.residency.look(f.key).filter(|l| self.is_ready() && !l.same_place(loc));
                 (f.loc, f.at) = (elsewhere, 0);
                 if let Purpose::Piece { op, .. } = f.purpose {
                     self.ops[op].hit = false;
@@ -520,9 +520,9 @@ impl Cache {
             return self.dirty.contains(&key);
         }
         self.counters.corrupt += 1;
-        let first_time = self.bad.insert((loc.weu(), loc.at_bytes()));
-        self.durability.suspect(loc.weu(), self.index.weu(loc.weu()).sequence);
-        let now_at = self.index.look(key);
+        let first_time = self.residency.set_bad(loc);
+        self.durability.suspect(loc.weu(), self.residency.weu(loc.weu()).sequence);
+        let now_at = self.residency.look(key);
         if now_at.is_none_or(|l| !l.same_place(loc)) {
             return false;
         }
@@ -553,7 +553,7 @@ impl Cache {
         for n in (head.offset / e..head.end().div_ceil(e)).take(LOOKED_AT_MAX as usize) {
             let key = Key::new(slot, n);
             let (from, to) = (head.offset.max(n * e), head.end().min((n + 1) * e));
-            let f = match self.index.look(key) {
+            let f = match self.residency.look(key) {
                 Some(loc) if self.chunk_of(loc.weu(), loc.slot()).is_some() => Forecast::NONE,
                 Some(loc) => {
                     let mut part = *head;

@@ -1,7 +1,7 @@
 //! The recipe cache (NI-M12, NI-M13): over a store that has file recipes, the fingerprints of what isn't in the file index. An
 //! extent whose content is cached under another name is found without a read of the store.
 
-use crate::index::{Fingerprint, Key, Loc, WeuState};
+use crate::index::{Fingerprint, Key, Loc};
 use crate::layer::{Cache, SLOW};
 use crate::request::Pending;
 use crate::tasks::MakeFingerprint;
@@ -93,13 +93,8 @@ impl Cache {
         if self.gate.is_busy(&key) {
             return None;
         }
-        let loc = self.recipes.fingerprint(key).and_then(|fp| self.index.find_content(fp))?;
-        let weu = self.index.weu(loc.weu());
         let whose = self.volumes[key.volume() as usize].partition;
-        let usable = matches!(weu.state, WeuState::Open | WeuState::Full) && weu.partition == whose;
-        if !usable || self.bad.contains(&(loc.weu(), loc.at_bytes())) {
-            return None;
-        }
+        let loc = self.recipes.fingerprint(key).and_then(|fp| self.residency.find_content(fp, whose))?;
         self.counters.recipe_hits += 1;
         self.gate.drop_fill(&key);
         self.point(key, loc.dup(true), None);

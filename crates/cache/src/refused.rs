@@ -11,10 +11,10 @@
 //! those of other volumes are written back meanwhile.
 
 use crate::config::Planted;
-use crate::evict::Evict;
 use crate::index::Key;
 use crate::layer::Cache;
 use crate::request::RETRY;
+use crate::residency::Evict;
 use plimsoll_base::{IoError, Time, VolumeKey};
 use plimsoll_stack::Actions;
 use std::collections::BTreeMap;
@@ -169,12 +169,13 @@ impl Cache {
         if self.is_known_full(part) {
             return true;
         }
-        let (used, quota) = self.index.use_of(part);
+        let (used, quota) = self.residency.use_of(part);
         // Who has less than its part, or no part, takes what becomes free anywhere.
         let anywhere = used < quota || quota == 0;
-        let comes = |weu: &u32| (anywhere || self.index.weu(*weu).partition == part) && !self.is_stuck(*weu);
-        let has_free = anywhere && self.index.free_weus() > 0;
-        let full = !(has_free || self.evicting.keys().any(comes));
+        let comes =
+            |(weu, _): &(u32, Evict)| (anywhere || self.residency.weu(*weu).partition == part) && !self.is_stuck(*weu);
+        let has_free = anywhere && self.residency.index().free_weus() > 0;
+        let full = !(has_free || self.residency.leaving().any(|l| comes(&l)));
         if full {
             self.write_back_of(part).full = true;
         }
@@ -183,7 +184,7 @@ impl Cache {
 
     /// True if a leaving WEU waits for an extent that can't be written back for now.
     pub(crate) fn is_stuck(&self, weu: u32) -> bool {
-        self.evicting.get(&weu) == Some(&Evict::Waiting) && (self.dirty.is_stuck(weu) || self.is_halted_in(weu))
+        self.residency.stage(weu) == Some(Evict::Waiting) && (self.dirty.is_stuck(weu) || self.is_halted_in(weu))
     }
 
     /// Inserts that found no room, and won't find any because the slow device refuses what is to be written back: they go through, fail, or

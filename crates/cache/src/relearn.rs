@@ -43,7 +43,7 @@ impl Cache {
         {
             if self.still_holds(weu, sequence) {
                 self.relearn.reading += 1;
-                let range = (self.layout.weu_at(weu), u64::from(self.index.weu(weu).header_bytes));
+                let range = (self.layout.weu_at(weu), u64::from(self.residency.weu(weu).header_bytes));
                 let (pending, whose) = (Pending::Relearn { weu, sequence }, self.owner_of_weu(weu));
                 self.send_own(now, FAST, (Op::Read, OwnKind::Recovery), whose, range, Data::Absent, pending, out);
             }
@@ -51,7 +51,7 @@ impl Cache {
     }
 
     fn still_holds(&self, weu: u32, sequence: u64) -> bool {
-        let w = self.index.weu(weu);
+        let w = self.residency.weu(weu);
         w.state == WeuState::Full && w.sequence == sequence
     }
 
@@ -64,12 +64,12 @@ impl Cache {
         c.io.data.copy_to(&mut bytes);
         let torn_is_dead = self.durability.is_suspect(weu);
         for h in headers(&bytes, self.layout.salt, self.layout.block_bytes, weu, Some(sequence), false) {
-            for (slot, e) in (h.first_slot..self.index.weu(weu).slots).zip(&h.entries) {
+            for (slot, e) in (h.first_slot..self.residency.weu(weu).slots).zip(&h.entries) {
                 if let Slot::Base(Some(fp)) = e.what
-                    && !(torn_is_dead && self.index.weu(weu).is_dead(slot))
+                    && !(torn_is_dead && self.residency.weu(weu).is_dead(slot))
                     && let Some(loc) = Loc::checked(weu, e.at_unit, e.len_units, slot)
                 {
-                    self.index.learn_content(fp, loc);
+                    self.residency.learn_content(fp, loc);
                 }
             }
         }

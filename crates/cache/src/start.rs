@@ -12,6 +12,7 @@ use crate::layout::{Layout, PAGE_BYTES};
 use crate::recover::{Failure, Order, Recovered, Recovery, Step, World};
 use crate::relearn::Relearn;
 use crate::request::Pending;
+use crate::residency::FoundDirty;
 use crate::state::{Bypassed, Starting, State};
 use crate::status::StartReport;
 use crate::tasks::bytes_of;
@@ -26,7 +27,8 @@ impl Cache {
     /// Runs a step of the recovery, carries out its orders, and continues with its result.
     fn recover(&mut self, now: Time, step: impl FnOnce(&mut Recovery, &mut World) -> Step, out: &mut Actions) {
         let State::Recovering(recovery) = &mut self.state else { return };
-        let mut world = World { config: &self.config, index: &mut self.index, volumes: &mut self.volumes };
+        let mut world =
+            World { config: &self.config, index: self.residency.index_to_fill(), volumes: &mut self.volumes };
         let ended = step(recovery, &mut world);
         for order in recovery.take_orders() {
             match order {
@@ -73,7 +75,7 @@ impl Cache {
             if self.config.weus_max >= had {
                 self.config.weus_max = u32::MAX;
             }
-            self.index.set_weus(found.weus);
+            self.residency.set_weus(found.weus);
             self.share_out();
         }
         for v in 0..self.volumes.len() {
@@ -88,24 +90,16 @@ impl Cache {
 
     /// Takes over what was found, and makes it durable.
     fn take_recovered(&mut self, now: Time, found: Recovered, out: &mut Actions) {
-        self.refs = found.refs;
-        for weu in found.of_names {
-            self.name_weus.entry(self.index.weu(weu).partition).or_default().insert(weu);
-        }
-        for key in found.maybe_dirty {
-            if let Some(loc) = self.index.look(key).filter(|l| l.is_dirty() && !self.dirty.contains(&key)) {
-                let own = self.refs.get(&key).copied();
-                self.mark_dirty(key, loc, own);
-                own.into_iter().for_each(|own| self.pin(own.weu()));
-                if self.volumes[key.volume() as usize].config.is_none() {
-                    self.dirty.hold(key, Time::NEVER);
-                }
+        for FoundDirty { key, loc, own } in self.residency.restore(found.refs, found.of_names, found.maybe_dirty) {
+            self.mark_dirty(key, loc, own);
+            if self.volumes[key.volume() as usize].config.is_none() {
+                self.dirty.hold(key, Time::NEVER);
             }
         }
         for v in self.volumes.iter_mut() {
             v.draining = v.config.is_some_and(|c| c.mode != Mode::Back) && v.dirty > 0;
         }
-        let max = self.index.fingerprints_max();
+        let max = self.residency.index().fingerprints_max();
         self.relearn = Relearn::of(if max > 0 { found.fingerprints } else { Vec::new() }, max);
         (self.next_sequence, self.next_chunk) = found.first;
         let Recovered { durable_chunks, next_epoch, suspect, gone, missed, .. } = found;

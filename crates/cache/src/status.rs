@@ -231,7 +231,7 @@ impl Cache {
         let weus = match &self.state {
             State::Bypassed(_) => (0, 0, 0),
             _ => {
-                let used = self.layout.weus - self.index.free_weus();
+                let used = self.layout.weus - self.residency.index().free_weus();
                 (self.layout.weus, self.config.weus_max.min(self.layout.weus), used)
             }
         };
@@ -258,16 +258,15 @@ impl Cache {
             dedup: self.config.fingerprints_percent > 0,
             sharing: self.config.sharing,
             weus,
-            entries: (self.index.files() as u64, self.index.fingerprints() as u64),
+            entries: (self.residency.index().files() as u64, self.residency.index().fingerprints() as u64),
             dirty: self.dirty.len() as u64,
             flush_left: self.dirty.wanted() as u64,
-            memory_bytes: self.index.memory_bytes()
+            memory_bytes: self.residency.memory_bytes()
                 + self.recipes.memory_bytes()
                 + self.dirty.memory_bytes()
-                + self.durability.memory_bytes()
-                + self.refs.len() as u64 * 32,
+                + self.durability.memory_bytes(),
             counters,
-            index: self.index.counters(),
+            index: self.residency.counters(),
             start: self.start_report,
             volumes: self.volumes.iter().filter(|v| self.volumes.slot(&v.key).is_some()).filter_map(volume).collect(),
             write_back_fails: self.write_back_fails(),
@@ -299,7 +298,7 @@ impl Cache {
             flushing: self.durability.is_flushing(),
             confirming: self.durability.is_confirming(),
             destaging: self.write_backs.iter().any(WriteBack::is_busy),
-            evicting: !self.evicting.is_empty(),
+            evicting: self.residency.leaving_len() > 0,
             dirty: self.dirty.len(),
         }
     }

@@ -1,35 +1,18 @@
-//! The entries that are true: the place of each extent, and the headers' entries that are no longer valid.
+//! Changes of an extent's place, across the parts: the headers' entries that are no longer true by that die in a chunk or in the journal.
 
-use crate::chunk::{Chunk, Superseded};
+use crate::chunk::Chunk;
 use crate::config::Planted;
 use crate::format::ExtentName;
 use crate::index::{Key, Loc};
 use crate::layer::Cache;
+use crate::place::Superseded;
+
+/// Entries of the index up to which all of them are checked after each event.
+const CHECKED_MAX: usize = 256;
 
 impl Cache {
     pub(crate) fn name_of(&self, key: Key) -> ExtentName {
         ExtentName { volume: self.volumes[key.volume() as usize].key, extent: key.extent() }
-    }
-
-    pub(crate) fn pin(&mut self, weu: u32) {
-        *self.pins.entry(weu).or_default() += 1;
-    }
-
-    pub(crate) fn unpin(&mut self, weu: u32) {
-        let n = self.pins.get_mut(&weu).expect("pinned before");
-        *n -= 1;
-        if *n == 0 {
-            self.pins.remove(&weu);
-        }
-    }
-
-    /// Removes the reference of `key` as a duplicate, and returns the place of the header's entry; unpinned if it was dirty.
-    pub(crate) fn take_reference(&mut self, key: Key, was_dirty: bool) -> Option<Loc> {
-        let own = self.refs.remove(&key)?;
-        if was_dirty {
-            self.unpin(own.weu());
-        }
-        Some(own)
     }
 
     /// The chunk in memory that has this slot of this WEU, if there is one.
@@ -40,55 +23,58 @@ impl Cache {
 
     /// Points `key` at `loc`; `own` is where a header says so. The extent that `key` pointed at before is superseded.
     pub(crate) fn point(&mut self, key: Key, loc: Loc, own: Option<Loc>) {
-        let was_dirty = self.mark_clean(key);
-        let old_ref = self.take_reference(key, was_dirty);
-        let old = self.index.set(key, loc);
-        let by = own.filter(|_| loc.is_dirty()).and_then(|o| self.chunk_of(o.weu(), o.slot()));
-        self.supersede(key, old, old_ref, by);
+        self.mark_clean(key);
+        if let Some(old) = self.residency.point(key, loc, own) {
+            let by = own.filter(|_| loc.is_dirty()).and_then(|o| self.chunk_of(o.weu(), o.slot()));
+            self.supersede(old, by);
+        }
         if loc.is_dirty() {
             self.mark_dirty(key, loc, own);
         }
-        if let Some(own) = own.filter(|_| loc.is_dup()) {
-            self.refs.insert(key, own);
-            if loc.is_dirty() {
-                self.pin(own.weu());
-            }
+    }
+
+    /// Checks what must hold after each event, across the parts that know of an extent. Everything that is cached is looked at, so only in
+    /// tests of small caches.
+    pub(crate) fn check_truth(&self) -> Result<(), String> {
+        if self.config.planted.is_some() || self.residency.index().files() > CHECKED_MAX {
+            return Ok(());
         }
+        self.residency.check()?;
+        let dirty: u64 = self.residency.index().weus().iter().map(|w| u64::from(w.dirty)).sum();
+        let of_volumes: u64 = self.volumes.iter().map(|v| v.dirty).sum();
+        let known = self.dirty.len() as u64;
+        if (known, known) != (dirty, of_volumes) {
+            return Err(format!("{known} extents are dirty, {dirty} in WEUs and {of_volumes} of volumes"));
+        }
+        Ok(())
     }
 
     /// Forgets a clean extent.
     pub(crate) fn drop_clean(&mut self, key: Key) -> bool {
         debug_assert!(!self.dirty.contains(&key));
-        let old_ref = self.take_reference(key, false);
-        let old = self.index.remove(key);
-        self.supersede(key, old, old_ref, None);
-        old.is_some()
+        let (was_cached, old) = self.residency.remove(key);
+        if let Some(old) = old {
+            self.supersede(old, None);
+        }
+        was_cached
     }
 
     /// A header's entry is no longer true: it never becomes so; or the journal says it, at once, when the dirty chunk `by` that has the
     /// newer content is durable, or when its WEU is confirmed.
-    pub(crate) fn supersede(&mut self, key: Key, old: Option<Loc>, old_ref: Option<Loc>, by: Option<usize>) {
-        // A clean duplicate's bytes may be gone: then only its name is superseded.
-        let bytes_in = old.map(Loc::weu);
-        let Some(old) = old.filter(|o| !o.is_dup()).or(old_ref) else { return };
-        let bytes_in = bytes_in.unwrap_or(old.weu());
-        if let Some(c) = self.chunk_of(old.weu(), old.slot())
-            && self.chunks[c].kill(old.slot())
+    fn supersede(&mut self, old: Superseded, by: Option<usize>) {
+        let Superseded { key, place, bytes_in } = old;
+        if let Some(c) = self.chunk_of(place.weu(), place.slot())
+            && self.chunks[c].kill(place.slot())
         {
             return;
         }
         match by {
             Some(c) if !self.planted(Planted::DeadBeforeDurable) => {
-                self.chunks[c].supersedes.push(Superseded { key, place: old, bytes_in });
-                self.pin(old.weu());
-                self.pin(bytes_in);
+                self.chunks[c].supersedes.push(old);
+                self.residency.pin(place.weu());
+                self.residency.pin(bytes_in);
             }
-            _ => self.kill(key, old),
+            _ => self.durability.died(&mut self.residency.bits(), key, place),
         }
-    }
-
-    /// A slot's entry, of `key`, is no longer true.
-    pub(crate) fn kill(&mut self, key: Key, place: Loc) {
-        self.durability.died(&mut self.index, key, place);
     }
 }

@@ -152,8 +152,14 @@ impl Volumes {
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// The volume's slot, a new one if it has none; nothing if all are given out.
-    pub(crate) fn slot_of(&mut self, key: VolumeKey, sharing: Sharing, index: &mut crate::index::Index) -> Option<u16> {
+    /// The volume's slot, a new one if it has none; nothing if all are given out. `add_partition` adds a partition without a WEU: until
+    /// the volume is announced it may keep what it has, and take no more.
+    pub(crate) fn slot_of(
+        &mut self,
+        key: VolumeKey,
+        sharing: Sharing,
+        add_partition: impl FnOnce() -> u16,
+    ) -> Option<u16> {
         if let Some(&slot) = self.by_key.get(&key) {
             return Some(slot);
         }
@@ -168,8 +174,7 @@ impl Volumes {
         let slot = self.slots.len() as u16;
         let partition = match sharing {
             Sharing::Shared => 0,
-            // Until it's announced it may keep what it has, and take no more.
-            Sharing::PerVolume => index.add_partition(0),
+            Sharing::PerVolume => add_partition(),
         };
         self.slots.push(Volume::new(key, partition));
         self.by_key.insert(key, slot);
@@ -223,14 +228,14 @@ impl Cache {
         if is_new && self.volumes.is_full() && self.volumes.free.is_empty() && !self.state.is_starting() {
             self.find_free_slots();
         }
-        self.volumes.slot_of(key, self.config.sharing, &mut self.index)
+        self.volumes.slot_of(key, self.config.sharing, || self.residency.add_partition(0))
     }
 
     /// Frees the slots of deleted volumes: one walk over the whole index for all volumes deleted since the last one.
     fn find_free_slots(&mut self) {
         let needed: BTreeSet<u16> = self.durability.unconfirmed_slots().collect();
         let busy: BTreeSet<u16> = self.inserts.iter().map(|(_, i)| i.key.volume()).collect();
-        let empty = |v: &Volume| self.config.sharing == Sharing::Shared || self.index.use_of(v.partition).0 == 0;
+        let empty = |v: &Volume| self.config.sharing == Sharing::Shared || self.residency.use_of(v.partition).0 == 0;
         let free = |(slot, v): &(u16, &Volume)| {
             !self.volumes.is_there(*slot)
                 && empty(v)
@@ -243,13 +248,9 @@ impl Cache {
         if free.is_empty() {
             return;
         }
-        self.index.sweep_gone();
         // Those that are gone and not free stay so.
-        for slot in 0..self.volumes.len() as u16 {
-            if !self.volumes.is_there(slot) && free.binary_search(&slot).is_err() {
-                self.index.forget_volume(slot);
-            }
-        }
+        let stays = |slot: &u16| !self.volumes.is_there(*slot) && free.binary_search(slot).is_err();
+        self.residency.sweep_gone((0..self.volumes.len() as u16).filter(stays));
         self.streams = Streams::default();
         self.volumes.free = free;
     }
@@ -278,14 +279,10 @@ impl Cache {
         let Some(slot) = self.volumes.remove(&key) else { return };
         let mine = |k: &Key| k.volume() == slot;
         self.forget_dirty(slot);
-        let named: Vec<Key> = self.refs.range(Key::new(slot, 0)..Key::new(slot + 1, 0)).map(|r| *r.0).collect();
-        for key in named {
-            self.refs.remove(&key);
-        }
         self.gate.forget(slot);
         self.ahead.forget(mine);
         self.recipes.forget(mine);
-        self.index.forget_volume(slot);
+        self.residency.forget_volume(slot);
         self.durability.forget_slot(slot);
         self.share_out();
         if !self.chunks.is_empty() && self.config.sharing == Sharing::PerVolume {
@@ -304,7 +301,7 @@ impl Cache {
     pub(crate) fn set_fingerprints(&mut self, percent: u32) {
         if self.config.fingerprints_percent > 0 && percent > 0 {
             self.config.fingerprints_percent = percent;
-            self.index.set_fingerprints_max((self.layout.extents() * u64::from(percent) / 100).max(1) as usize);
+            self.residency.set_fingerprints_max((self.layout.extents() * u64::from(percent) / 100).max(1) as usize);
         }
     }
 

@@ -40,7 +40,7 @@ impl Cache {
         }
         // Where there are more volumes than parts, some have none: theirs go through. So do all while write-back makes no room.
         let part = self.volumes[slot as usize].partition;
-        let has_part = self.index.use_of(part).1 > 0 && !self.is_known_full(part);
+        let has_part = self.residency.use_of(part).1 > 0 && !self.is_known_full(part);
         let cached = |c: &Cache, k: Key| {
             let whole = (k.extent() + 1) * e <= size;
             let only_here = c.dirty.contains(&k) || c.destaging.contains(&k) || c.gate.is_closed(&k);

@@ -5,8 +5,8 @@
 //! [`Flushes`] decides when the device is flushed, which chunks that covers, and which requests waited for it. It receives events of
 //! chunks and of the device, and doesn't know what a chunk holds.
 
-use crate::chunk::Superseded;
 use crate::config::Planted;
+use crate::place::Superseded;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

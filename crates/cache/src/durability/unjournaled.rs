@@ -2,9 +2,10 @@
 //! take it for such a chunk, and flushed extents would be missing without notice. So the journal has a record of each durable chunk
 //! (`Held`). No flush or FUA write ends before that record is durable, too.
 
+use crate::bits::Bits;
 use crate::config::Planted;
 use crate::format::Record;
-use crate::index::{Index, Weu, WeuState};
+use crate::index::{Weu, WeuState};
 use crate::journal::Journal;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -21,18 +22,16 @@ pub(super) struct Unjournaled {
 
 impl Unjournaled {
     /// Headers of dirty extents are durable, of this many slots of a WEU under a number.
-    pub(super) fn header_durable(&mut self, index: &mut Index, weu: u32, sequence: u64, slots: u32) {
-        let w = index.weu_mut(weu);
-        if w.sequence == sequence && slots > w.durable_slots {
-            w.durable_slots = slots;
+    pub(super) fn header_durable(&mut self, bits: &mut Bits, weu: u32, sequence: u64, slots: u32) {
+        if bits.set_durable(weu, sequence, slots) {
             self.weus.insert(weu);
         }
     }
 
     /// Adds to the journal a record of each WEU whose headers became durable.
-    pub(super) fn say(&mut self, index: &Index, journal: &mut Journal, planted: Option<Planted>) {
+    pub(super) fn say(&mut self, bits: &Bits, journal: &mut Journal, planted: Option<Planted>) {
         for weu in std::mem::take(&mut self.weus) {
-            if let Some(record) = index.weu(weu).held(weu) {
+            if let Some(record) = bits.weu(weu).held(weu) {
                 let number = journal.push(record);
                 if !Planted::FlushUnsaid.is_in(planted) {
                     self.last = number;

@@ -95,7 +95,11 @@ impl Recovery {
     /// The slot of a volume that a header names, unless it is gone.
     fn found_volume(&self, key: VolumeKey, world: &mut World) -> Option<u16> {
         let sharing = world.config.sharing;
-        (!self.is_gone(&key, world)).then(|| world.volumes.slot_of(key, sharing, world.index)).flatten()
+        let World { volumes, index, .. } = world;
+        if self.gone.contains(&key) || volumes.is_unknown(&key) {
+            return None;
+        }
+        volumes.slot_of(key, sharing, || index.add_partition(0))
     }
 
     /// True if the volume was deleted.
