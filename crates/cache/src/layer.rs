@@ -226,14 +226,19 @@ impl Layer for Cache {
         }
     }
 
-    /// False only if the slow device has all of the data: the fast device lost acknowledged writes while every volume is write-through without
-    /// dirty extents, or after its failure was recorded and no dirty extents are left on it.
+    /// False only if the slow device has all of the data that weren't given up: the fast device lost acknowledged writes while every volume is
+    /// write-through without dirty extents, or after its failure was recorded and no dirty extents are left on it.
     fn durability_lost(&mut self, now: Time, port: Port) -> bool {
         if port == SLOW {
             self.slow_lost(now);
         }
-        if let Some(bypassed) = self.state.bypassed().filter(|_| port == FAST) {
-            return !bypassed.is_recorded() || self.dirty.is_any_at_risk() || self.gate.is_any_closed();
+        match &self.state {
+            State::Bypassed(b) if port == FAST => {
+                return !b.is_recorded() || self.dirty.is_any_at_risk() || self.gate.is_any_closed();
+            }
+            // It may have what nobody else has, and nobody knows which.
+            State::Failed(_) => return true,
+            _ => {}
         }
         let written_through = |v: &Volume| v.config.is_none_or(|c| c.mode != Mode::Back) && v.dirty == 0;
         port == SLOW

@@ -201,7 +201,8 @@ fn a_volume_that_may_miss_something_is_not_served_without_its_device() {
             life.ask_flush(v).unwrap();
         }
         life.settle().unwrap();
-        let setup = Setup { absent: true, ..setup };
+        // Write-through now, which changes nothing about what it may have.
+        let setup = Setup { absent: true, modes: [Mode::Through; 2], ..setup };
         let mut p = pool(life.cut(), &setup, &life.oracle);
         assert_eq!(p.start(), LayerState::Failed, "{known:?}");
         let status = p.stack().layer::<Cache>().unwrap().status();
@@ -211,6 +212,8 @@ fn a_volume_that_may_miss_something_is_not_served_without_its_device() {
         let head = IoHead::new(Op::Read, life.oracle.key(0), TenantId(1), 0, EXTENT, now);
         p.offer(now, Io::new(head, Data::Absent));
         assert_eq!(p.next_done().map(|c| c.outcome), Some(Outcome::Failed(IoError::Unavailable)));
+        let now = p.now();
+        assert!(p.stack().tell_of_loss(now, 1), "what it lost may be nowhere else");
         // With the device again, all of it is there.
         Life::again(p.lose_power(), Setup { absent: false, ..setup }, life.oracle.clone()).unwrap();
     }

@@ -127,7 +127,7 @@ impl Devices {
     pub fn sync(&mut self) -> Vec<(usize, io::Error)> {
         let sync = |d: &mut Device| match d {
             Device::Null { .. } | Device::Absent { .. } => Ok(()),
-            Device::File(f) => f.file.sync_data().map_err(io::Error::from),
+            Device::File(f) => f.file.sync_data(),
             Device::Volatile(v) => v.flush(),
             Device::Rbd(d) => d.queue.image().flush().map_err(plimsoll_rbd::Error::io),
         };

@@ -181,7 +181,7 @@ impl Pool {
             if self.stack.tell_of_loss(self.now, device) {
                 return Err(e);
             }
-            tracing::warn!(device, error = %e, "a pool's device can't be flushed at its end; nothing is lost: others have all of the data");
+            tracing::warn!(device, error = %e, "a pool's device can't be flushed at its end; the others have all of the data that weren't given up or lost before");
         }
         Ok(())
     }
