@@ -414,9 +414,7 @@ impl Cache {
         if let Some(named) = self.residency.clean(key) {
             self.durability.cleaned(&mut self.residency.bits(), named);
         }
-        if !self.planted(Planted::ForgetCleaning) {
-            self.dirty.cleaned(key, self.durability.last_record());
-        }
+        self.dirty.cleaned(key, self.durability.last_record());
     }
 
     /// True if all requests of this volume find the right content on the slow device, also if the cache is never seen again, and if a

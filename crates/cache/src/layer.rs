@@ -114,7 +114,7 @@ impl Cache {
             works: Slab::new(),
             gate: Gate::new(config.planted),
             early: Vec::new(),
-            dirty: Dirty::default(),
+            dirty: Dirty::new(config.planted),
             flush_asked: false,
             refusals: BTreeMap::new(),
             diverted: Vec::new(),

@@ -24,6 +24,32 @@ impl Cache {
         }
     }
 
+    /// Only the cache has `key` now, at `loc`; a header says so at `own`, if not there.
+    pub(crate) fn mark_dirty(&mut self, key: Key, loc: Loc, own: Option<Loc>) {
+        self.dirty.insert(key, [loc.weu(), own.unwrap_or(loc).weu()]);
+        self.volumes[key.volume() as usize].dirty += 1;
+    }
+
+    /// `key` isn't dirty any more, if it was.
+    pub(crate) fn mark_clean(&mut self, key: Key) {
+        if self.dirty.remove(key) {
+            self.destage_changed(key);
+            let v = &mut self.volumes[key.volume() as usize];
+            v.dirty -= 1;
+            v.draining &= v.dirty > 0;
+        }
+    }
+
+    /// Nothing of a volume is dirty any more: it is gone.
+    pub(crate) fn forget_dirty(&mut self, slot: u16) {
+        for k in self.dirty.of_volume(slot).collect::<Vec<_>>() {
+            self.mark_clean(k);
+            // Its volume is gone or given up: no record of the journal is needed for each.
+            let _ = self.residency.remove(k);
+        }
+        self.dirty.forget(slot);
+    }
+
     /// Checks what must hold after each event, across the parts that know of an extent. Everything that is cached is looked at, so only in
     /// tests of small caches.
     pub(crate) fn check_truth(&self) -> Result<(), String> {
@@ -40,11 +66,18 @@ impl Cache {
                 return Err(format!("WEU {} is {w:?}, and a chunk in memory is of {}", c.weu, c.sequence));
             }
         }
+        self.dirty.check()?;
         let dirty: u64 = self.residency.index().weus().iter().map(|w| u64::from(w.dirty)).sum();
         let of_volumes: u64 = self.volumes.iter().map(|v| v.dirty).sum();
         let known = self.dirty.len() as u64;
         if (known, known) != (dirty, of_volumes) {
             return Err(format!("{known} extents are dirty, {dirty} in WEUs and {of_volumes} of volumes"));
+        }
+        for (key, loc) in self.residency.index().entries().filter(|e| e.1.is_dirty()) {
+            let weus = [loc.weu(), self.residency.named_at(key, loc).weu()];
+            if self.dirty.weus_of(&key) != Some(weus) {
+                return Err(format!("{key:?} is dirty in WEUs {weus:?}, not {:?}", self.dirty.weus_of(&key)));
+            }
         }
         Ok(())
     }
