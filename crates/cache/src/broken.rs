@@ -51,7 +51,7 @@ impl Cache {
             self.ops[op].failed = Some(IoError::Device);
             self.part_done(now, op, out);
         }
-        for insert in std::mem::take(&mut self.starved) {
+        for insert in self.inserts.take_starved() {
             self.insert_failed(now, insert, out);
         }
         self.break_diverted(now, out);

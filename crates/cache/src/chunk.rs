@@ -54,6 +54,8 @@ struct Place {
 pub struct Chunk {
     /// The WEU it is a part of.
     pub weu: u32,
+    /// The WEU's partition.
+    pub part: u16,
     /// The WEU's number.
     pub sequence: u64,
     /// Its own number once it's being written.
@@ -92,10 +94,11 @@ pub struct Chunk {
 
 impl Chunk {
     /// The first chunk of an empty WEU.
-    pub fn first(weu: u32, sequence: u64, dirty: bool, layout: &Layout) -> Chunk {
+    pub fn first(weu: u32, part: u16, sequence: u64, dirty: bool, layout: &Layout) -> Chunk {
         let top = layout.shape.weu_bytes;
         Chunk {
             weu,
+            part,
             sequence,
             number: 0,
             dirty,
@@ -124,6 +127,7 @@ impl Chunk {
         let top = self.low / self.block_bytes * self.block_bytes - self.copy_bytes();
         let next = Chunk {
             weu: self.weu,
+            part: self.part,
             sequence: self.sequence,
             number: 0,
             dirty: self.dirty,
@@ -312,7 +316,7 @@ mod tests {
     #[test]
     fn chunks_of_one_weu_never_touch_each_other() {
         let mut weu = vec![0xee; 64 << 10];
-        let mut c = Chunk::first(3, 9, true, &layout());
+        let mut c = Chunk::first(3, 0, 9, true, &layout());
         let mut all = Vec::new();
         let mut ends = Vec::new();
         for n in 0.. {
@@ -356,7 +360,7 @@ mod tests {
     /// Space that bare extents leave free between them is filled.
     #[test]
     fn bare_extents_waste_little() {
-        let mut c = Chunk::first(0, 1, false, &layout());
+        let mut c = Chunk::first(0, 0, 1, false, &layout());
         let (mut payload, mut n) = (0, 0);
         while c.has_room([4096, 700][n as usize % 2], 100) {
             add(&mut c, n, [4096, 700][n as usize % 2]);
@@ -372,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_weu_that_fills_up_is_one_write() {
-        let mut c = Chunk::first(0, 1, false, &layout());
+        let mut c = Chunk::first(0, 0, 1, false, &layout());
         let mut n = 0;
         while c.has_room(4096, 100) {
             add(&mut c, n, 4096);

@@ -60,7 +60,7 @@ impl Cache {
         w.on = dirty > mark || (w.on && dirty > mark / 2);
         let on = w.on;
         let leisure = !self.stopping && (on || drains || self.has_probes(part));
-        leisure || ((!self.stopping || !self.starved.is_empty()) && self.is_urgent(now, part))
+        leisure || ((!self.stopping || self.inserts.has_starved()) && self.is_urgent(now, part))
     }
 
     pub(crate) fn progress_destage(&mut self, now: Time, out: &mut Actions) {
@@ -122,7 +122,7 @@ impl Cache {
 
     /// True if the header that names this place is durable.
     fn is_durable(&self, place: Loc) -> bool {
-        self.chunk_of(place.weu(), place.slot()).is_none() && self.durability.is_covered(place)
+        !self.packing.has(place) && self.durability.is_covered(place)
     }
 
     /// The fast device was flushed for the `flush`th time, for a partition or for all: batches that waited for it begin.
@@ -401,7 +401,7 @@ impl Cache {
     /// The slow device takes nothing: while the pool ends, who waits for room waits no longer.
     fn give_up_waiting(&mut self, now: Time, out: &mut Actions) {
         if self.stopping {
-            for insert in std::mem::take(&mut self.starved) {
+            for insert in self.inserts.take_starved() {
                 self.insert_failed(now, insert, out);
             }
         }
@@ -414,9 +414,7 @@ impl Cache {
         if let Some(named) = self.residency.clean(key) {
             self.durability.cleaned(&mut self.residency.bits(), named);
         }
-        if !self.planted(Planted::ForgetCleaning) {
-            self.dirty.cleaned(key, self.durability.last_record());
-        }
+        self.dirty.cleaned(key, self.durability.last_record());
     }
 
     /// True if all requests of this volume find the right content on the slow device, also if the cache is never seen again, and if a

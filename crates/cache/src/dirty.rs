@@ -1,14 +1,17 @@
 //! Dirty extents and their WEUs. Some of them can't be written back now. Others are on the slow device already, and the journal's record of
 //! that isn't durable yet.
+//!
+//! [`Dirty`] doesn't know what else is cached, and how an extent is written back.
 
-use crate::index::{Key, Loc};
-use crate::layer::Cache;
+use crate::config::Planted;
+use crate::index::Key;
 use plimsoll_base::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Dirty {
+    planted: Option<Planted>,
     /// The WEU that has its bytes, and the one whose header names it.
     keys: BTreeMap<Key, [u32; 2]>,
     /// The same, by WEU.
@@ -33,6 +36,11 @@ pub(crate) struct Dirty {
 }
 
 impl Dirty {
+    /// None are dirty.
+    pub(crate) fn new(planted: Option<Planted>) -> Dirty {
+        Dirty { planted, ..Dirty::default() }
+    }
+
     pub(crate) fn contains(&self, key: &Key) -> bool {
         self.keys.contains_key(key)
     }
@@ -72,13 +80,21 @@ impl Dirty {
         self.places.range((weu, Key::new(0, 0))..(weu + 1, Key::new(0, 0))).map(|p| p.1)
     }
 
-    fn insert(&mut self, key: Key, weus: [u32; 2]) {
+    /// The WEU that has the bytes of a dirty extent, and the one whose header names it.
+    pub(crate) fn weus_of(&self, key: &Key) -> Option<[u32; 2]> {
+        self.keys.get(key).copied()
+    }
+
+    /// An extent is dirty that wasn't: the WEU that has its bytes, and the one whose header names it.
+    pub(crate) fn insert(&mut self, key: Key, weus: [u32; 2]) {
+        debug_assert!(!self.contains(&key));
         self.keys.insert(key, weus);
         self.places.extend(weus.map(|w| (w, key)));
         self.volumes.insert(key.volume());
     }
 
-    fn remove(&mut self, key: Key) -> bool {
+    /// An extent isn't dirty any more. Returns whether it was.
+    pub(crate) fn remove(&mut self, key: Key) -> bool {
         self.release(key);
         self.alone.remove(&key);
         self.lost.remove(&key);
@@ -177,6 +193,9 @@ impl Dirty {
 
     /// The slow device has it; the journal's record `number` says so.
     pub(crate) fn cleaned(&mut self, key: Key, number: u64) {
+        if Planted::ForgetCleaning.is_in(self.planted) {
+            return;
+        }
         self.cleaned.push_back((number, key));
     }
 
@@ -236,11 +255,33 @@ impl Dirty {
     }
 
     /// Of a volume that is gone, nothing matters.
-    fn forget(&mut self, slot: u16) {
+    pub(crate) fn forget(&mut self, slot: u16) {
         let mine = |k: &Key| k.volume() == slot;
         self.wanted.retain(|k| !mine(k));
         self.uncertain.retain(|k| !mine(k));
         self.cleaned.retain(|c| !mine(&c.1));
+    }
+
+    /// Checks what must hold after each event. It looks at all dirty extents.
+    ///
+    /// # Errors
+    /// The rule that is broken.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let rule = |holds: bool, why: &str| if holds { Ok(()) } else { Err(why.to_string()) };
+        let known = |key: &Key| self.keys.contains_key(key);
+        let places: BTreeSet<(u32, Key)> =
+            self.keys.iter().flat_map(|(key, weus)| places_of(*weus).map(|weu| (weu, *key))).collect();
+        rule(self.places == places, "dirty extents aren't in the WEUs that have them")?;
+        let volumes: BTreeSet<u16> = self.keys.keys().map(|key| key.volume()).collect();
+        rule(self.volumes == volumes, "dirty extents aren't of the volumes that have any")?;
+        let mut held_in: BTreeMap<u32, u32> = BTreeMap::new();
+        for key in self.held.keys() {
+            let weus = self.keys.get(key).ok_or_else(|| format!("{key:?} is held, and isn't dirty"))?;
+            places_of(*weus).for_each(|weu| *held_in.entry(weu).or_default() += 1);
+        }
+        rule(self.held_in == held_in, "held extents are counted wrong in their WEUs")?;
+        rule(self.alone.iter().all(known) && self.lost.iter().all(known), "what isn't dirty is tried alone, or lost")?;
+        rule(self.cleaned.iter().is_sorted_by_key(|c| c.0), "records of what is clean are out of order")
     }
 }
 
@@ -248,35 +289,6 @@ impl Dirty {
 fn places_of(weus: [u32; 2]) -> impl Iterator<Item = u32> {
     let second = (weus[1] != weus[0]).then_some(weus[1]);
     std::iter::once(weus[0]).chain(second)
-}
-
-impl Cache {
-    /// Only the cache has `key` now, at `loc`; a header says so at `own`, if not there.
-    pub(crate) fn mark_dirty(&mut self, key: Key, loc: Loc, own: Option<Loc>) {
-        debug_assert!(!self.dirty.contains(&key));
-        self.dirty.insert(key, [loc.weu(), own.unwrap_or(loc).weu()]);
-        self.volumes[key.volume() as usize].dirty += 1;
-    }
-
-    /// `key` isn't dirty any more, if it was.
-    pub(crate) fn mark_clean(&mut self, key: Key) {
-        if self.dirty.remove(key) {
-            self.destage_changed(key);
-            let v = &mut self.volumes[key.volume() as usize];
-            v.dirty -= 1;
-            v.draining &= v.dirty > 0;
-        }
-    }
-
-    /// Nothing of a volume is dirty any more: it is gone.
-    pub(crate) fn forget_dirty(&mut self, slot: u16) {
-        for k in self.dirty.of_volume(slot).collect::<Vec<_>>() {
-            self.mark_clean(k);
-            // Its volume is gone or given up: no record of the journal is needed for each.
-            let _ = self.residency.remove(k);
-        }
-        self.dirty.forget(slot);
-    }
 }
 
 #[cfg(test)]
@@ -323,6 +335,48 @@ mod tests {
             }
             let volumes: BTreeSet<u16> = model.keys().map(|k| k.volume()).collect();
             assert!(d.volumes().eq(volumes) && d.len() == model.len());
+            d.check().unwrap();
         }
+    }
+
+    /// True if the next start is known to trust the cache's copy of an extent that was written back, and whose record isn't durable
+    /// when the device fails.
+    fn is_at_risk_without_its_record(planted: Option<Planted>) -> bool {
+        let (key, other) = (Key::new(1, 7), Key::new(1, 8));
+        let mut d = Dirty::new(planted);
+        for (key, record) in [(other, 4), (key, 5)] {
+            d.insert(key, [2, 3]);
+            assert!(d.remove(key) && !d.is_at_risk(&key));
+            d.cleaned(key, record);
+        }
+        d.journaled(4);
+        let is_cleaning = d.is_cleaning(1);
+        d.break_down();
+        d.check().unwrap();
+        assert!(!d.is_at_risk(&other) && d.is_at_risk(&key) == is_cleaning && d.has_risk(1) == is_cleaning);
+        is_cleaning
+    }
+
+    #[test]
+    fn what_is_written_back_is_at_risk_until_the_journal_says_so_and_the_mistake_is_found() {
+        assert!(is_at_risk_without_its_record(None));
+        assert!(!is_at_risk_without_its_record(Some(Planted::ForgetCleaning)), "it is found");
+    }
+
+    /// All that is dirty when it is asked for, but what can't be read, and no more than that.
+    #[test]
+    fn what_is_wanted_is_what_was_dirty_then() {
+        let mut d = Dirty::new(None);
+        (0..4).for_each(|n| d.insert(Key::new(0, n), [1, 1]));
+        d.set_lost(Key::new(0, 3));
+        d.want_all();
+        d.insert(Key::new(0, 9), [1, 1]);
+        assert_eq!(d.wanted(), 3);
+        d.hold(Key::new(0, 2), Time::NEVER);
+        d.mark_written_back(&Key::new(0, 0));
+        d.mark_written_back(&Key::new(0, 9));
+        assert_eq!(d.wanted(), 1);
+        d.forget(0);
+        assert_eq!(d.wanted(), 0);
     }
 }

@@ -44,12 +44,10 @@ impl Cache {
         let (volumes, ops) = (&self.volumes, &self.ops);
         let part_of = |op: usize| volumes.slot(&ops[op].head.volume).map(|s| volumes[s as usize].partition);
         for (part, ops) in self.durability.due_flushes(part_of) {
-            if !self.planted(Planted::FlushWithoutChunk) {
-                // Only for whom it is: others' chunks would be cut short by it.
-                self.close_open(now, Some(&part.into_iter().collect()), out);
-            }
+            // Only for whom it is: others' chunks would be cut short by it.
+            self.close_open(now, Some(&part.into_iter().collect()), out);
             let on_their_way = self.on_their_way();
-            self.durability.begin_flush(part, ops, self.next_chunk, &on_their_way);
+            self.durability.begin_flush(part, ops, self.packing.next_chunk(), &on_their_way);
         }
         if !self.durability.has_unsent_flush() {
             return;
@@ -66,14 +64,14 @@ impl Cache {
 
     /// Closed chunks that are being written.
     fn on_their_way(&self) -> Vec<OnItsWay> {
-        let closed = self.chunks.iter().filter(|c| c.closed);
+        let closed = self.packing.closed();
         closed
             .map(|c| OnItsWay {
                 sequence: c.sequence,
                 first_slot: c.first_slot,
                 number: c.number,
                 dirty: c.dirty,
-                part: self.residency.weu(c.weu).partition,
+                part: c.part,
             })
             .collect()
     }

@@ -22,7 +22,6 @@ use crate::request::Pending;
 use crate::residency::{Entry, Evict, Retired};
 use plimsoll_base::{Completion, Data, Op, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
-use std::collections::BTreeSet;
 
 /// WEUs that are kept free, or on their way there, per partition: for writes while others are evicted. `RESERVE` at least, one of
 /// `RESERVE_SHARE`, and at most `RESERVE_MAX`: the dirty extents in them are written back together.
@@ -68,7 +67,7 @@ impl Cache {
     fn progress_eviction(&mut self, now: Time, weu: u32, stage: Evict, out: &mut Actions) {
         match stage {
             Evict::Waiting => {
-                let in_memory = self.chunks.iter().any(|c| c.weu == weu);
+                let in_memory = self.packing.has_weu(weu);
                 if self.residency.must_stay(weu) || in_memory {
                     return self.want_durable_successors(weu);
                 }
@@ -105,9 +104,8 @@ impl Cache {
             return;
         }
         let of_it = |s: &Superseded| s.place.weu() == weu || s.bytes_in == weu;
-        let packing = self.chunks.iter().filter(|c| c.supersedes.iter().any(of_it));
         // They may be in another part's WEUs: space was shared before.
-        let parts: BTreeSet<u16> = packing.map(|c| self.residency.weu(c.weu).partition).collect();
+        let parts = self.packing.superseding(of_it);
         if !parts.is_empty() || self.durability.is_superseding(of_it) {
             self.durability.want_flush(parts);
         }

@@ -6,19 +6,19 @@
 //!  write back ──► fingerprint, pack (workers) ──► open WEU ──► done;  flush: chunk, journal, flush of both devices
 //!  fill ──► fingerprint ──► duplicate │ pack ──► open WEU ──► full: written whole
 //! ```
-//! Recovery, the gate, durability and residency own their state. The rest is kept here, and is changed by `read`, `write`, `insert` and
+//! Recovery, the gate, durability, residency, packing and inserts own their state. The rest is kept here, and is changed by `read`, `write`, `insert` and
 //! `destage`. After each event [`Cache::progress`] continues the work that the event allows.
 
 use crate::batch::{DirtyPart, WriteBack};
-use crate::chunk::Chunk;
 use crate::config::{CacheConfig, CacheVolume, Mode, Planted, Sharing};
 use crate::control::{CacheControl, CacheTerms};
 use crate::dirty::Dirty;
 use crate::durability::Durability;
 use crate::gate::Gate;
 use crate::index::Key;
-use crate::insert::Insert;
+use crate::inserts::Inserts;
 use crate::layout::Layout;
+use crate::packing::Packing;
 use crate::parts::WEUS_MIN;
 use crate::read::{Ahead, Fetch};
 use crate::recipes::Recipes;
@@ -34,7 +34,7 @@ use crate::volumes::{Volume, Volumes};
 use plimsoll_base::{Completion, Io, IoHead, IoId, Outcome, TenantId, Time, VolumeKey};
 use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Message, Offer, Port, Ports, VolumeTerms, Worked};
 use slab::Slab;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The port to the slow device, whose addresses are the volumes'.
 pub const SLOW: Port = 0;
@@ -49,17 +49,14 @@ pub struct Cache {
     absent: Option<String>,
     pub(crate) residency: Residency,
     pub(crate) durability: Durability,
-    /// Packed and not yet on the device, oldest first.
-    pub(crate) chunks: Vec<Chunk>,
-    pub(crate) next_sequence: u64,
-    pub(crate) next_chunk: u64,
+    pub(crate) packing: Packing,
     pub(crate) volumes: Volumes,
     pub(crate) pending: Slab<Pending>,
     pub(crate) ops: Slab<ClientOp>,
     pub(crate) fetches: Slab<Fetch>,
     /// Places of the fast device that are being read, and the fetch that others of the same may join.
     pub(crate) reading: BTreeMap<u64, usize>,
-    pub(crate) inserts: Slab<Insert>,
+    pub(crate) inserts: Inserts,
     pub(crate) works: Slab<WorkFor>,
     pub(crate) gate: Gate,
     /// Requests that came while recovering.
@@ -67,8 +64,6 @@ pub struct Cache {
     pub(crate) dirty: Dirty,
     /// All that was dirty is to be written back.
     pub(crate) flush_asked: bool,
-    /// Inserts without room.
-    pub(crate) starved: VecDeque<usize>,
     /// By slot, volumes with extents that couldn't be written back.
     pub(crate) refusals: BTreeMap<u16, Refusal>,
     pub(crate) diverted: Vec<Diverted>,
@@ -81,8 +76,6 @@ pub struct Cache {
     /// The slow device has lost what it had acknowledged, and tells only once: what was changed and not flushed before that may be gone,
     /// whatever a later flush says.
     pub(crate) slow_lost: bool,
-    /// Clean chunks aren't written before this.
-    pub(crate) clean_after: Time,
     pub(crate) streams: Streams,
     pub(crate) ahead: Ahead,
     pub(crate) recipes: Recipes,
@@ -111,28 +104,24 @@ impl Cache {
             absent: None,
             residency,
             durability: Durability::new(layout, config.generation, config.planted),
-            chunks: Vec::new(),
-            next_sequence: 1,
-            next_chunk: 1,
+            packing: Packing::new(layout, config.codec, config.planted),
             volumes: Volumes::default(),
             pending: Slab::new(),
             ops: Slab::new(),
             fetches: Slab::new(),
             reading: BTreeMap::new(),
-            inserts: Slab::new(),
+            inserts: Inserts::default(),
             works: Slab::new(),
             gate: Gate::new(config.planted),
             early: Vec::new(),
-            dirty: Dirty::default(),
+            dirty: Dirty::new(config.planted),
             flush_asked: false,
-            starved: VecDeque::new(),
             refusals: BTreeMap::new(),
             diverted: Vec::new(),
             write_backs: Vec::new(),
             dirty_parts: Vec::new(),
             destaging: BTreeSet::new(),
             slow_lost: false,
-            clean_after: Time::ZERO,
             streams: Streams::default(),
             ahead: Ahead::default(),
             recipes: Recipes::default(),
@@ -197,7 +186,7 @@ impl Cache {
             self.progress_flush(now, out);
             self.progress_confirming(now, out);
             // A WEU that isn't trimmed is free without an event of its own: who waits for it must not wait for one.
-            if !freed || self.starved.is_empty() {
+            if !freed || !self.inserts.has_starved() {
                 break;
             }
         }
@@ -206,6 +195,7 @@ impl Cache {
         self.write_journal(now, false, out);
         self.durability.check();
         self.gate.check_waiting();
+        self.inserts.check();
         debug_assert_eq!(self.check_truth(), Ok(()));
     }
 }
@@ -444,7 +434,7 @@ impl Layer for Cache {
             // Asked for again and again until nothing is under way: what the first time began must not begin anew each time.
             if !std::mem::replace(&mut self.draining, true) {
                 self.close_open(now, None, out);
-                if self.chunks.iter().any(|c| c.dirty) || self.durability.has_undurable() {
+                if self.packing.has_dirty() || self.durability.has_undurable() {
                     self.durability.want_flush([]);
                 }
             }

@@ -368,8 +368,7 @@ impl Cache {
             // What the slow device has is older.
             return self.deliver(now, f, None, out);
         }
-        let in_memory = self.chunks.iter().filter(|c| c.weu == loc.weu()).find_map(|c| c.packed_in(loc.slot()));
-        if let Some(p) = in_memory {
+        if let Some(p) = self.packing.packed(loc) {
             self.counters.extents_hit_memory += u64::from(matches!(f.purpose, Purpose::Piece { .. }));
             let (parts, total) = p.stored(self.residency.weu(loc.weu()).sequence);
             let fetch = self.fetches.insert(f);
@@ -554,7 +553,7 @@ impl Cache {
             let key = Key::new(slot, n);
             let (from, to) = (head.offset.max(n * e), head.end().min((n + 1) * e));
             let f = match self.residency.look(key) {
-                Some(loc) if self.chunk_of(loc.weu(), loc.slot()).is_some() => Forecast::NONE,
+                Some(loc) if self.packing.has(loc) => Forecast::NONE,
                 Some(loc) => {
                     let mut part = *head;
                     part.offset = self.layout.weu_at(loc.weu()) + u64::from(loc.at_bytes());

@@ -144,7 +144,7 @@ impl Cache {
 
     /// Dirty extents of a part's volumes whose changes wait for room, and that haven't been tried since they were written.
     pub(crate) fn asked(&self, part: u16) -> impl Iterator<Item = Key> {
-        let inserts = self.starved.iter().filter(|_| self.is_anything_refused()).map(|i| &self.inserts[*i]);
+        let inserts = self.inserts.starved().filter(|_| self.is_anything_refused());
         let keys = inserts.filter(|i| i.is_dirty()).map(|i| i.key);
         keys.filter(move |k| {
             self.volumes[usize::from(k.volume())].partition == part
@@ -190,14 +190,14 @@ impl Cache {
     /// Inserts that found no room, and won't find any because the slow device refuses what is to be written back: they go through, fail, or
     /// have their extents written back; see the module's documentation.
     pub(crate) fn resolve_starved(&mut self, now: Time, out: &mut Actions) {
-        if self.starved.is_empty() || !self.is_anything_refused() {
+        if !self.inserts.has_starved() || !self.is_anything_refused() {
             return;
         }
-        for insert in std::mem::take(&mut self.starved) {
-            let (key, op) = (self.inserts[insert].key, self.inserts[insert].op());
+        for insert in self.inserts.take_starved() {
+            let (key, op) = (self.inserts.get(insert).key, self.inserts.get(insert).op);
             let part = self.volumes[usize::from(key.volume())].partition;
             if !self.is_full(part) {
-                self.starved.push_back(insert);
+                self.inserts.starve(insert);
                 continue;
             }
             match op {
@@ -205,21 +205,21 @@ impl Cache {
                     self.counters.dropped += 1;
                     self.end_insert(now, insert, out);
                 }
-                Some(_) if self.destaging.contains(&key) => self.starved.push_back(insert),
+                Some(_) if self.destaging.contains(&key) => self.inserts.starve(insert),
                 Some(op) if !self.dirty.contains(&key) => self.divert(insert, op, key, out),
                 Some(op) if self.dirty.is_refused(&key) => {
                     let error = self.refusals.get(&key.volume()).map_or(IoError::Device, |r| r.error);
                     self.ops[op].failed = Some(error);
                     self.end_insert(now, insert, out);
                 }
-                Some(_) => self.starved.push_back(insert),
+                Some(_) => self.inserts.starve(insert),
             }
         }
     }
 
     /// A part of a change that should have been changed in the cache goes through to the slow device.
     fn divert(&mut self, insert: usize, op: usize, key: Key, out: &mut Actions) {
-        self.inserts.remove(insert);
+        self.inserts.end(insert);
         self.counters.diverted += 1;
         self.gate.divert(key);
         let was_cached = self.drop_clean(key);

@@ -163,7 +163,7 @@ impl Cache {
             head.flags = IoFlags::FUA;
         }
         // Background work, unless somebody waits for the room that it makes.
-        if op == Op::Write && kind == OwnKind::WriteBack && self.starved.is_empty() {
+        if op == Op::Write && kind == OwnKind::WriteBack && !self.inserts.has_starved() {
             head.priority = Priority { class: PriorityClass::Idle, level: 0 };
         }
         out.submit(port, Io::new(head, data));

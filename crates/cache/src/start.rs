@@ -101,7 +101,7 @@ impl Cache {
         }
         let max = self.residency.index().fingerprints_max();
         self.relearn = Relearn::of(if max > 0 { found.fingerprints } else { Vec::new() }, max);
-        (self.next_sequence, self.next_chunk) = found.first;
+        self.packing.restore(self.layout, found.first);
         let Recovered { durable_chunks, next_epoch, suspect, gone, missed, .. } = found;
         let restored = Restored { durable_chunks, next_epoch, suspect, gone, missed };
         self.durability.restore(self.layout, self.config.generation, restored);

@@ -294,7 +294,7 @@ impl Cache {
             recovering: self.state.is_starting(),
             snapshot: self.durability.in_snapshot(),
             journal: self.durability.is_journaling(),
-            chunks: self.chunks.iter().filter(|c| c.closed).count(),
+            chunks: self.packing.closed().count(),
             flushing: self.durability.is_flushing(),
             confirming: self.durability.is_confirming(),
             destaging: self.write_backs.iter().any(WriteBack::is_busy),

@@ -234,7 +234,7 @@ impl Cache {
     /// Frees the slots of deleted volumes: one walk over the whole index for all volumes deleted since the last one.
     fn find_free_slots(&mut self) {
         let needed: BTreeSet<u16> = self.durability.unconfirmed_slots().collect();
-        let busy: BTreeSet<u16> = self.inserts.iter().map(|(_, i)| i.key.volume()).collect();
+        let busy = self.inserts.volumes();
         let empty = |v: &Volume| self.config.sharing == Sharing::Shared || self.residency.use_of(v.partition).0 == 0;
         let free = |(slot, v): &(u16, &Volume)| {
             !self.volumes.is_there(*slot)
@@ -285,14 +285,14 @@ impl Cache {
         self.residency.forget_volume(slot);
         self.durability.forget_slot(slot);
         self.share_out();
-        if !self.chunks.is_empty() && self.config.sharing == Sharing::PerVolume {
+        if self.packing.len() > 0 && self.config.sharing == Sharing::PerVolume {
             // Its part ends: what is open in it goes the way of the rest.
             let part = self.volumes[slot as usize].partition;
             self.close_part(now, part, out);
         }
         // What is found already was taken over: its snapshot may be on its way without this.
         if !Planted::ForgetDeletions.is_in(self.config.planted) && !matches!(self.state, State::Recovering(_)) {
-            self.durability.volume_deleted(key, self.next_sequence);
+            self.durability.volume_deleted(key, self.packing.unused_sequence());
         }
         self.progress(now, out);
     }

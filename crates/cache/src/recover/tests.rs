@@ -66,7 +66,7 @@ impl Device {
 
     /// The only chunk of a WEU, with these extents or, if a target is given, dirty duplicates of what is there under that number.
     fn chunk(&mut self, weu: u32, number: u64, dirty: bool, extents: &[u64], target: Option<(Loc, u64)>) -> Vec<Loc> {
-        let mut chunk = Chunk::first(weu, LIFE + number, dirty, &self.layout);
+        let mut chunk = Chunk::first(weu, 0, LIFE + number, dirty, &self.layout);
         let mut at = Vec::new();
         for &extent in extents {
             let name = ExtentName { volume: VOLUME, extent };
@@ -319,7 +319,7 @@ fn a_start_gives_numbers_above_all_that_were_ever_given() {
         s.found.as_ref().is_ok_and(|f| f.first == (2 << LIFE_SHIFT, 2 << LIFE_SHIFT))
     });
     // One of a start that the journal doesn't know: it lost that.
-    let mut chunk = Chunk::first(5, 7 << LIFE_SHIFT, true, &d.layout);
+    let mut chunk = Chunk::first(5, 0, 7 << LIFE_SHIFT, true, &d.layout);
     let name = ExtentName { volume: VOLUME, extent: 1 };
     chunk.add_reference(name, Loc::new(3, 64, 64, 0), LIFE + 9, 0);
     for (from, len, parts) in chunk.close(d.layout.salt, 7 << LIFE_SHIFT, true) {
