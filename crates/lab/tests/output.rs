@@ -16,5 +16,8 @@ fn a_reader_that_has_gone_is_no_fault_and_a_full_device_is_one() {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let ended = list_to(full.into());
     let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.code() == Some(1) && said.starts_with("plimsoll-lab: cannot write to standard output: "), "{said}");
+    assert!(
+        ended.status.code() == Some(1) && said.starts_with("plimsoll-lab: cannot write to standard output: "),
+        "{said}"
+    );
 }
