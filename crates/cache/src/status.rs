@@ -134,6 +134,9 @@ pub struct VolumeStatus {
     pub read_hits: u64,
 }
 
+/// Ranges at risk that are listed of a volume.
+const RANGES_MAX: u64 = 1000;
+
 /// A range of a volume that was lost: only the cache had it, and can't read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LostRange {
@@ -143,6 +146,19 @@ pub struct LostRange {
     pub offset: u64,
     /// Its length in bytes.
     pub len: u64,
+}
+
+/// Data of a volume that only a failed fast device has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AtRisk {
+    /// The volume.
+    pub volume: VolumeKey,
+    /// Their bytes, all of them.
+    pub bytes: u64,
+    /// Offset and length in bytes of each run, ascending: the first thousand.
+    pub ranges: Vec<(u64, u64)>,
+    /// Number of runs.
+    pub runs: u64,
 }
 
 /// Status of a cache.
@@ -186,6 +202,8 @@ pub struct CacheStatus {
     pub write_back_fails: Vec<WriteBackFails>,
     /// Lost ranges, the first thousand.
     pub lost: Vec<LostRange>,
+    /// Data that only the fast device has, which failed: by volume.
+    pub at_risk: Vec<AtRisk>,
     /// Volumes to which what was written last may be missing: headers were corrupt at this start or an earlier one.
     /// [`VolumeKey::POOL`] if it isn't known which.
     pub missed: Vec<VolumeKey>,
@@ -271,8 +289,35 @@ impl Cache {
             volumes: self.volumes.iter().filter(|v| self.volumes.slot(&v.key).is_some()).filter_map(volume).collect(),
             write_back_fails: self.write_back_fails(),
             lost: self.lost.clone(),
+            at_risk: if self.state.bypassed().is_some() { self.risks() } else { Vec::new() },
             missed: self.durability.missed().iter().copied().collect(),
         }
+    }
+
+    /// The dirty extents of each volume, in runs.
+    fn risks(&self) -> Vec<AtRisk> {
+        let extent_bytes = self.extent_bytes();
+        let of = |slot: u16| {
+            let volume = self.volumes[usize::from(slot)].key;
+            let mut all = AtRisk { volume, bytes: 0, ranges: Vec::new(), runs: 0 };
+            let mut end = None;
+            for key in self.dirty.risks_of(slot) {
+                let offset = key.extent() * extent_bytes;
+                all.bytes += extent_bytes;
+                if end != Some(offset) {
+                    all.runs += 1;
+                    if all.runs <= RANGES_MAX {
+                        all.ranges.push((offset, 0));
+                    }
+                }
+                if all.runs <= RANGES_MAX {
+                    all.ranges.last_mut().expect("it was just put there").1 += extent_bytes;
+                }
+                end = Some(offset + extent_bytes);
+            }
+            (all.bytes > 0).then_some(all)
+        };
+        (0..self.volumes.len() as u16).filter_map(of).collect()
     }
 
     /// Describes the data that is lost if the fast device doesn't come back.

@@ -2,7 +2,9 @@
 //! `plimsoll check` share the decision.
 
 use crate::config::{CacheConfig, DeviceConfig, PoolConfig};
-use plimsoll_store::{DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, ROLE_MAIN, Uuid};
+use plimsoll_store::{
+    DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, MetaView, ROLE_MAIN, RegionKind, Superblock, Uuid,
+};
 use std::path::{Path, PathBuf};
 
 /// A device as configured.
@@ -102,9 +104,12 @@ impl<'a> Wanted<'a> {
                 if let Some(pid) = look.used_by {
                     warnings.push(format!("{path}: process {pid} has it open now: a second node would be refused"));
                 }
+                if key == "size" {
+                    return self.judge_growth(&look, made, seen);
+                }
                 if self.size.is_some_and(|size| size >> 20 != made >> 20) {
                     warnings.push(format!(
-                        "{path}: `{key}` is ignored: the device was made with {made} bytes, and devices don't grow"
+                        "{path}: `{key}` is ignored: the device was made with {made} bytes, and a cache's device doesn't grow"
                     ));
                 } else if look.size_bytes >> 20 > made >> 20 {
                     let unused = look.size_bytes - made;
@@ -117,6 +122,102 @@ impl<'a> Wanted<'a> {
             }
         }
     }
+}
+
+impl Wanted<'_> {
+    /// Decides whether a pool's own device, which is there, grows when it is opened: up to `size`, or without one to all that is there. A
+    /// file may become longer, a block device can't.
+    pub fn growth(&self, look: &Look, superblock: &Superblock) -> Growth {
+        let (path, made, there) = (self.path.display(), superblock.end(), look.size_bytes);
+        let none = |warning| Growth { to: None, warning };
+        let wanted = match self.size {
+            Some(size) if look.is_block_device => size.min(there),
+            Some(size) => size,
+            None => there,
+        };
+        if self.size.is_some_and(|size| size >> 20 < made >> 20) {
+            return none(Some(format!("{path}: `size` is ignored: the pool has {made} bytes, and pools don't shrink")));
+        }
+        if wanted >> 20 <= made >> 20 {
+            let missing = self.size.filter(|size| size >> 20 > there >> 20 && look.is_block_device);
+            let unused = there.saturating_sub(made);
+            return none(match (missing, unused >> 20) {
+                (Some(size), _) => Some(format!("{path}: `size` is {size} bytes, and the device has {there}")),
+                (None, 0) => None,
+                (None, _) => Some(format!("{path}: its last {unused} bytes aren't used: `size` leaves them out")),
+            });
+        }
+        let kept = |why: String| none(Some(format!("{path}: its last {} bytes aren't used: {why}", wanted - made)));
+        if superblock.region(RegionKind::Logs).is_some() {
+            return kept("a pool with logs doesn't grow: make a new pool, and move its volumes there".into());
+        }
+        let end_max = superblock.end_max();
+        if end_max <= made {
+            return kept(beyond_metadata(superblock));
+        }
+        if look.is_used_beyond {
+            return kept(format!(
+                "they hold data: if nobody needs it, zero the device's first MiB from byte {made} on and its last MiB, and start again"
+            ));
+        }
+        let to = wanted.min(end_max) >> 20 << 20;
+        let warning = (wanted > end_max)
+            .then(|| format!("{path}: its last {} bytes aren't used: {}", wanted - to, beyond_metadata(superblock)));
+        Growth { to: Some(to), warning }
+    }
+
+    /// Judges a pool's own device that is there: its size after the next start.
+    fn judge_growth(&self, look: &Look, made: u64, seen: &mut Seen) -> Option<u64> {
+        let superblock = look.found.as_ref().ok()?;
+        let Growth { to, warning } = self.growth(look, superblock);
+        seen.warnings.extend(warning);
+        let bytes = to.unwrap_or(made);
+        if !look.is_block_device {
+            seen.sparse.push((self.path.to_path_buf(), bytes));
+        }
+        seen.layered_bytes = Some(bytes - layers_at(superblock));
+        seen.grows = to.map(|to| (made, to));
+        Some(bytes)
+    }
+}
+
+fn beyond_metadata(superblock: &Superblock) -> String {
+    let metadata = superblock.region(RegionKind::Metadata).map_or(0, |region| region.len);
+    format!(
+        "the pool's metadata region of {metadata} bytes describes a device of {} at most: make a new pool, and move volumes there",
+        superblock.end_max()
+    )
+}
+
+/// Beginning of what a pool's layers get of its device: the logs' tables if it has any, and home.
+pub(crate) fn layers_at(superblock: &Superblock) -> u64 {
+    let logs = superblock.region(RegionKind::Logs);
+    logs.or(superblock.region(RegionKind::Home)).map_or(0, |region| region.offset)
+}
+
+/// Decides whether a pool's own device grows when it is opened, and whether the pool could be served then.
+pub(crate) fn growth(config: &PoolConfig, path: &Path, look: &Look) -> Growth {
+    let Ok(superblock) = &look.found else { return Growth::default() };
+    let growth = Wanted::main(&config.device, path).growth(look, superblock);
+    let Some(to) = growth.to else { return growth };
+    // A profile is of one device.
+    match crate::open::rehearse_layers(config, to - layers_at(superblock)) {
+        Ok(_) => growth,
+        Err(why) => {
+            let unused = to - superblock.end();
+            let what = format!("{}: its last {unused} bytes aren't used: with them, {why}", path.display());
+            Growth { to: None, warning: Some(what) }
+        }
+    }
+}
+
+/// A decision about the space that a device has beyond its superblock's regions.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Growth {
+    /// Bytes that the device's regions get; `None` if they stay.
+    pub to: Option<u64>,
+    /// Space that isn't used, why, and what to do; or a `size` that has no effect.
+    pub warning: Option<String>,
 }
 
 /// A start's first step with a device.
@@ -137,12 +238,19 @@ pub struct Seen {
     pub warnings: Vec<String>,
     /// Size of the pool's own device, where it is known.
     pub bytes: Option<u64>,
+    /// Bytes of it that the pool's layers have, where it is made already.
+    pub layered_bytes: Option<u64>,
+    /// Size of it now and after the next start, where it grows then.
+    pub grows: Option<(u64, u64)>,
     /// Files that take space in their file system as they fill up, with the bytes that they may have.
     pub sparse: Vec<(PathBuf, u64)>,
+    /// The pool's metadata, if they could be read.
+    pub meta: Option<MetaView>,
+    /// Parts that weren't looked at, with the reason.
+    pub unseen: Vec<String>,
 }
 
-/// Looks at a pool's own device and at its cache's. Parts that only an open device shows, such as its metadata and its logs, aren't
-/// examined.
+/// Looks at a pool's own device, its metadata, and its cache's device. Logs and the content of a cache aren't examined: only a start reads them.
 pub fn look(config: &PoolConfig) -> Seen {
     let mut seen = Seen::default();
     let (d, expect) = (&config.device, expect(config));
@@ -155,6 +263,21 @@ pub fn look(config: &PoolConfig) -> Seen {
         None => None,
         Some(path) => Some((path.as_path(), DeviceFile::look(path, &expect).map_err(|e| e.to_string()))),
     };
+    if let (Some(path), Some((_, Ok(Some(main))))) = (&d.file, &main) {
+        read_meta(path, main, &expect, &mut seen);
+    } else if d.rbd.is_some() {
+        seen.unseen.push("its metadata weren't read, as they are on an RBD image: only a start reads them".into());
+    }
+    if let Some(view) = &seen.meta {
+        let behind = crate::open::behind(view);
+        if config.cache.is_none() && !behind.is_empty() {
+            seen.errors.push(crate::open::needs_cache(&behind));
+        }
+        let faults = crate::parts::settings::keep(&mut config.clone(), &view.settings());
+        let warning =
+            |what| format!("settings that were changed live don't fit any more: the configured ones hold: {what}");
+        seen.warnings.extend(faults.into_iter().map(warning));
+    }
     // Nothing is said of a cache whose pool's own device can't be looked at.
     if let (Some(c), Some((_, Ok(main)))) = (&config.cache, &main) {
         look_at_cache(config, c, main.as_ref(), &mut seen);
@@ -169,6 +292,26 @@ pub fn look(config: &PoolConfig) -> Seen {
     seen
 }
 
+/// Reads the metadata of a pool's own device, unless a node has it open: it may be changing them.
+fn read_meta(path: &Path, main: &Look, expect: &Expect, seen: &mut Seen) {
+    if main.found.is_err() {
+        return; // that is said already
+    }
+    let used =
+        |by: u32| format!("its metadata weren't read: process {by} serves it, and `plimsoll status` shows its volumes");
+    if let Some(by) = main.used_by {
+        return seen.unseen.push(used(by));
+    }
+    let read = DeviceFile::look_meta(path, expect, u64::MAX);
+    match DeviceFile::look(path, expect).map(|again| again.and_then(|again| again.used_by)) {
+        Ok(Some(by)) => seen.unseen.push(used(by)), // since a moment ago
+        _ => match read {
+            Ok(view) => seen.meta = Some(view),
+            Err(e) => seen.errors.push(e.to_string()),
+        },
+    }
+}
+
 /// Looks at the device of a cache beside what was found of the pool's own.
 fn look_at_cache(config: &PoolConfig, c: &CacheConfig, main: Option<&Look>, seen: &mut Seen) {
     if let Err(what) = check_cache(config, main) {
@@ -177,9 +320,15 @@ fn look_at_cache(config: &PoolConfig, c: &CacheConfig, main: Option<&Look>, seen
     let fast = Wanted::fast(c);
     let looked = DeviceFile::look(&c.file, &crate::parts::cache::expect(pool_uuid(config))).map_err(|e| e.to_string());
     match (&looked, main.is_some_and(|m| m.found.is_ok())) {
-        (Ok(None), true) if let Err(what) = fast.step(None) => seen.warnings.push(format!(
-            "cache: {what}. A start refuses the pool if only the cache may have some of its data, and serves it without its cache otherwise"
-        )),
+        (Ok(None), true) if let Err(what) = fast.step(None) => match seen.meta.as_ref().map(crate::open::behind) {
+            None => seen.warnings.push(format!(
+                "cache: {what}. A start refuses the pool if only the cache may have some of its data, and serves it without its cache otherwise"
+            )),
+            Some(behind) if behind.is_empty() => {
+                seen.warnings.push(format!("cache: {what}. No volume needs it: a start serves the pool without its cache"));
+            }
+            Some(behind) => seen.errors.push(format!("cache: {what}; only the cache may have what was written to {}", behind.join(", "))),
+        },
         _ => drop(fast.judge(looked, seen)),
     }
 }
@@ -209,4 +358,71 @@ fn pool_uuid(config: &PoolConfig) -> Uuid {
 /// The device that a pool's own must be.
 pub(crate) fn expect(config: &PoolConfig) -> Expect {
     Expect { pool_uuid: Some(pool_uuid(config)), device_uuid: config.device.uuid, role: ROLE_MAIN.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    const MIB: u64 = 1 << 20;
+
+    fn superblock(size_bytes: u64, logs_bytes: u64) -> Superblock {
+        Superblock {
+            device_uuid: Uuid::from_u128(1),
+            pool_uuid: Uuid::from_u128(2),
+            role: ROLE_MAIN.into(),
+            sequence: 1,
+            created_unix_s: 0,
+            block_bytes: 512,
+            formatted: false,
+            main_uuid: None,
+            regions: Superblock::region_map(size_bytes, logs_bytes),
+        }
+    }
+
+    #[test]
+    fn a_device_grows_up_to_its_size_and_to_all_of_it_without_one() {
+        const FILE: bool = false;
+        const BLOCK: bool = true;
+        let decide = |is_block_device, there: u64, size: Option<u64>, is_used_beyond, logs| {
+            let superblock = superblock(64 * MIB, logs);
+            let look = Look {
+                size_bytes: there,
+                is_block_device,
+                used_by: None,
+                found: Ok(superblock.clone()),
+                is_used_beyond,
+                is_converted: false,
+            };
+            let wanted = Wanted { path: Path::new("p"), words: ("the file", "size"), size, uuid: None, format: false };
+            let Growth { to, warning } = wanted.growth(&look, &superblock);
+            (to.map(|to| to / MIB), warning.unwrap_or_default())
+        };
+        let quiet = |to: Option<u64>| (to, String::new());
+        assert_eq!(decide(FILE, 64 * MIB, None, false, 0), quiet(None));
+        assert_eq!(decide(FILE, 65 * MIB - 1, None, false, 0), quiet(None));
+        assert_eq!(decide(FILE, 70 * MIB, None, false, 0), quiet(Some(70)));
+        assert_eq!(decide(FILE, 64 * MIB, Some(80 * MIB + 5), false, 0), quiet(Some(80)));
+        assert_eq!(decide(FILE, 90 * MIB, Some(80 * MIB), false, 0), quiet(Some(80)));
+        assert_eq!(decide(BLOCK, 90 * MIB, None, false, 0), quiet(Some(90)));
+        assert_eq!(decide(BLOCK, 90 * MIB, Some(80 * MIB), false, 0), quiet(Some(80)));
+        assert_eq!(decide(BLOCK, 90 * MIB, Some(100 * MIB), false, 0), quiet(Some(90)));
+        let warned = |(to, warning): (Option<u64>, String), wanted: Option<u64>, part: &str| {
+            assert!(to == wanted && warning.contains(part), "{to:?} {warning}");
+        };
+        warned(
+            decide(BLOCK, 64 * MIB, Some(100 * MIB), false, 0),
+            None,
+            "`size` is 104857600 bytes, and the device has 67108864",
+        );
+        warned(decide(FILE, 64 * MIB, Some(32 * MIB), false, 0), None, "pools don't shrink");
+        warned(
+            decide(FILE, 90 * MIB, Some(64 * MIB), false, 0),
+            None,
+            "its last 27262976 bytes aren't used: `size` leaves them out",
+        );
+        warned(decide(BLOCK, 90 * MIB, None, true, 0), None, "they hold data");
+        warned(decide(FILE, 90 * MIB, None, false, MIB), None, "a pool with logs doesn't grow");
+        let most = (64 << 10) + 5;
+        warned(decide(FILE, 1 << 40, None, false, 0), Some(most), "describes a device of 68724719616 at most");
+    }
 }

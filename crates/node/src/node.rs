@@ -1,6 +1,7 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
 mod backup;
+mod beneath;
 mod caching;
 mod effective;
 mod ending;
@@ -17,6 +18,7 @@ mod tenants;
 mod volumes;
 mod watch;
 
+pub use beneath::Beneath;
 pub use effective::{Drift, Effective};
 pub use ending::{Ending, unclean_note};
 pub use error::NodeError;
@@ -170,7 +172,8 @@ impl Node {
             }
         }
         node.some_pool_serves()?;
-        for (pool, _) in node.pools.all() {
+        for (pool, p) in node.pools.all() {
+            node.tell_growth(&p);
             node.bring_back(pool).await?;
         }
         for v in &config.volume {
@@ -618,6 +621,11 @@ impl Node {
     /// Free space of a pool in bytes, where it has any to give.
     pub fn free_bytes(&self, pool: usize) -> Option<u64> {
         self.pools.get(pool).store.as_ref().map(|s| s.view().free_bytes())
+    }
+
+    /// A pool's space for volumes, free or not; a null device has none that lasts.
+    pub fn home_bytes(&self, pool: usize) -> Option<u64> {
+        self.pools.get(pool).store.as_ref().map(|s| s.view().home_bytes())
     }
 
     /// Ends every pool: finishes requests in flight and flushes data. Blocks until done.

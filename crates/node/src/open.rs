@@ -47,6 +47,8 @@ pub(crate) struct Opened {
     pub options: PoolOptions,
     pub device: String,
     pub lock: Option<Held>,
+    /// Bytes of the device before and now, if it was taken on at more than it had.
+    pub grown: Option<(u64, u64)>,
 }
 
 /// Keeps a pool's device from other nodes as long as it is there.
@@ -87,6 +89,8 @@ struct Main {
     description: String,
     /// Handles of the same bytes that read from one host each.
     replicas: Vec<Device>,
+    /// As of [`Opened`].
+    grown: Option<(u64, u64)>,
 }
 
 /// Number of workers: one per CPU, but no more than one pool's thread can feed.
@@ -134,12 +138,14 @@ pub(crate) fn open_pool(
             options,
             device,
             lock: None,
+            grown: None,
         });
     }
-    let Main { held, mut store, device, home_start, block_bytes, rotational, description, replicas } = match &d.rbd {
-        Some(_) => open_main_image(config)?,
-        None => open_main_file(config)?,
-    };
+    let Main { held, mut store, device, home_start, block_bytes, rotational, description, replicas, grown } =
+        match &d.rbd {
+            Some(_) => open_main_image(config)?,
+            None => open_main_file(config)?,
+        };
     let mut configured = config.clone();
     let mut config = config.clone();
     for what in settings::keep(&mut config, &store.settings()) {
@@ -176,6 +182,7 @@ pub(crate) fn open_pool(
         options,
         device: description,
         lock: Some(held),
+        grown,
     })
 }
 
@@ -183,7 +190,11 @@ pub(crate) fn open_pool(
 fn open_main_file(config: &PoolConfig) -> std::result::Result<Main, String> {
     let d = &config.device;
     let path = d.file.as_deref().expect("checked with the configuration");
-    let (device_file, store) = open_device(config, path, |main| crate::look::check_cache(config, main))?;
+    let (device_file, store) = open_device(config, path, |main| {
+        crate::look::check_cache(config, main)?;
+        check_converted(config, main, || DeviceFile::look_meta(path, &crate::look::expect(config), u64::MAX))
+    })?;
+    let (device_file, store, grown) = grow_file(config, path, device_file, store)?;
     if !device_file.is_direct() {
         tracing::warn!(path = %path.display(), "the file system refuses direct I/O: the page cache lies between");
     }
@@ -214,12 +225,71 @@ fn open_main_file(config: &PoolConfig) -> std::result::Result<Main, String> {
         rotational,
         description,
         replicas: Vec::new(),
+        grown,
     })
+}
+
+/// Takes on what the device has beyond its regions, or may have by the configuration. Its metadata were opened before: they tell if an older
+/// superblock came back, beyond which somebody's data would be zeroed.
+fn grow_file(
+    config: &PoolConfig,
+    path: &Path,
+    mut device: DeviceFile,
+    store: MetaStore,
+) -> std::result::Result<(DeviceFile, MetaStore, Option<(u64, u64)>), String> {
+    let look = DeviceFile::look(path, &crate::look::expect(config)).map_err(|e| e.to_string())?;
+    let Some(to) = growth(config, path, look.as_ref()) else { return Ok((device, store, None)) };
+    let from = device.superblock().end();
+    drop(store);
+    device.grow(to).map_err(|e| not_grown(path, from, to, &e))?;
+    let store = device.open_meta(home_bytes(config, &device)?).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok((device, store, Some((from, to))))
+}
+
+/// The same for an RBD image.
+fn grow_image(
+    config: &PoolConfig,
+    path: &Path,
+    device: &mut RemoteDevice,
+    store: MetaStore,
+    medium: Arc<dyn plimsoll_store::Remote>,
+) -> std::result::Result<(MetaStore, Option<(u64, u64)>), String> {
+    let look = RemoteDevice::look(path, medium, &crate::look::expect(config)).map_err(|e| e.to_string())?;
+    let Some(to) = growth(config, path, Some(&look)) else { return Ok((store, None)) };
+    let from = device.superblock().end();
+    drop(store);
+    device.grow(to).map_err(|e| not_grown(path, from, to, &e))?;
+    let store = device.open_meta().map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok((store, Some((from, to))))
+}
+
+fn growth(config: &PoolConfig, path: &Path, look: Option<&Look>) -> Option<u64> {
+    let growth = crate::look::growth(config, path, look?);
+    if let Some(what) = growth.warning {
+        tracing::warn!(pool = config.name.get_ref(), what, "the pool doesn't have all of its device");
+    }
+    growth.to
+}
+
+fn not_grown(path: &Path, from: u64, to: u64, error: &std::io::Error) -> String {
+    format!(
+        "{}: cannot grow from {from} to {to} bytes: {error}: nothing that it has is touched; make room, or set `size` to what it has",
+        path.display()
+    )
+}
+
+/// Bytes of a device's home that volumes can have, without logs: a modelled disk may be smaller than the file behind it.
+fn home_bytes(config: &PoolConfig, device: &DeviceFile) -> std::result::Result<u64, String> {
+    let model = model_of(config, device.home().len)?;
+    Ok(model.map_or(u64::MAX, |m| m.offer(&[]).size_bytes / MIB * MIB))
 }
 
 /// Opens a pool's own RBD image, and takes its exclusive lock.
 fn open_main_image(config: &PoolConfig) -> std::result::Result<Main, String> {
-    let (held, store, mut image) = open_image(config, |main| crate::look::check_cache(config, main))?;
+    let (mut held, store, mut image) = open_image(config, |main| crate::look::check_cache(config, main))?;
+    let label = config.device.label();
+    let medium = crate::rbd::medium(&image.image);
+    let (store, grown) = grow_image(config, Path::new(&label), &mut held, store, medium)?;
     let home = held.home();
     let device = |queue| Device::Rbd(RbdDevice { queue, start: home.offset, len: home.len });
     let main = device(plimsoll_rbd::Queue::new(image.image.clone()).map_err(|e| e.to_string())?);
@@ -240,8 +310,9 @@ fn open_main_image(config: &PoolConfig) -> std::result::Result<Main, String> {
         home_start: home.offset,
         block_bytes,
         rotational: false,
-        description: config.device.label(),
+        description: label,
         replicas,
+        grown,
     })
 }
 
@@ -294,11 +365,8 @@ const NVRAM_BYTES_ASSUMED: u64 = 64 << 20;
 /// # Errors
 /// Why the pool couldn't be served.
 pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<(u64, PoolPlan), String> {
-    let facts = Facts::of_files(config)?;
-    let offer =
-        |size_bytes| Offer { size_bytes, block_bytes: 512, io_bytes_max: 32 << 20, atomic_bytes: 512, queue_max: 64 };
     if config.device.null {
-        let (plan, _) = build_stack(config, &facts, vec![offer(device_bytes)])?;
+        let (plan, _) = build_stack(config, &Facts::of_files(config)?, vec![rehearsed(device_bytes)])?;
         return Ok((device_bytes, plan));
     }
     if device_bytes < plimsoll_store::DEVICE_BYTES_MIN {
@@ -306,7 +374,20 @@ pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<(
     }
     let tables = config.logs.as_ref().map_or(Ok(0), |logs| crate::parts::logs::table_bytes(logs, device_bytes))?;
     let home = *Superblock::region_map(device_bytes, tables).last().expect("home is the last");
-    let len = home.len + tables;
+    rehearse_layers(config, home.len + tables)
+}
+
+/// The offer of a device that is rehearsed with.
+fn rehearsed(size_bytes: u64) -> Offer {
+    Offer { size_bytes, block_bytes: 512, io_bytes_max: 32 << 20, atomic_bytes: 512, queue_max: 64 }
+}
+
+/// The same for a pool whose layers have `len` bytes of its device: the logs' tables and home.
+///
+/// # Errors
+/// Why the pool couldn't be served.
+pub fn rehearse_layers(config: &PoolConfig, len: u64) -> std::result::Result<(u64, PoolPlan), String> {
+    let (facts, offer) = (Facts::of_files(config)?, rehearsed);
     let seen = model_of(config, len)?.map_or(len, |m| m.offer(&[offer(len)]).size_bytes.min(len));
     let fast = |c: &crate::config::CacheConfig| offer(c.device_size.map_or(FAST_BYTES_ASSUMED, |s| s.0));
     let nvram =
@@ -357,11 +438,7 @@ fn open_device(
     };
     // A device has logs if its pool has: that was checked, and a new one is made so.
     let home_bytes = match config.logs.as_ref().zip(device.logs()) {
-        // A modelled disk may be smaller than the file behind it.
-        None => {
-            let model = model_of(config, device.home().len)?;
-            model.map_or(u64::MAX, |m| m.offer(&[]).size_bytes / MIB * MIB)
-        }
+        None => home_bytes(config, &device)?,
         Some((logs, tables)) => {
             let mut region = crate::parts::logs::device_of(tables, device.home());
             // A modelled disk may be smaller than the file behind it.
@@ -416,15 +493,10 @@ fn open_cache(
     main: &Superblock,
     store: &mut MetaStore,
 ) -> std::result::Result<Option<OpenCache>, String> {
-    let behind: Vec<String> = store.volumes().filter(|v| store.may_be_behind(v)).map(|v| v.name.clone()).collect();
+    let behind = behind(store);
     let Some(c) = &config.cache else {
         if !behind.is_empty() {
-            return Err(format!(
-                "volumes {} have or had cache mode `back`: starting without [pool.cache] would lose their dirty data, so the pool \
-                 isn't served. Start with the cache, change their mode (`plimsoll volume cache`), and wait until they are written \
-                 back; if the cache device is lost, see `plimsoll cache give-up`",
-                behind.join(", ")
-            ));
+            return Err(needs_cache(&behind));
         }
         // What is written from now on passes the cache by: what it has is out of date should it come back.
         if store.cache_generation() > 0 {
@@ -443,6 +515,40 @@ fn open_cache(
             )),
             None => serve_without(config, c, facts, what, store).map(Some),
         },
+    }
+}
+
+/// Refuses a start without a cache that volumes need.
+pub(crate) fn needs_cache(volumes: &[String]) -> String {
+    format!(
+        "volumes {} have or had cache mode `back`: starting without [pool.cache] would lose their dirty data, so the pool \
+         isn't served. Start with the cache, change their mode (`plimsoll volume cache`), and wait until they are written \
+         back; if the cache device is lost, see `plimsoll cache give-up`",
+        volumes.join(", ")
+    )
+}
+
+/// The volumes of which only the pool's cache may have something.
+pub fn behind(view: &plimsoll_store::MetaView) -> Vec<String> {
+    view.volumes().filter(|v| view.may_be_behind(v)).map(|v| v.name.clone()).collect()
+}
+
+/// Refuses a pool without a cache that volumes need, by its metadata, before its device is converted to a newer version.
+fn check_converted(
+    config: &PoolConfig,
+    look: Option<&Look>,
+    meta: impl FnOnce() -> std::result::Result<plimsoll_store::MetaView, plimsoll_store::DeviceError>,
+) -> std::result::Result<(), String> {
+    if config.cache.is_some() || !look.is_some_and(|look| look.found.is_ok() && look.is_converted) {
+        return Ok(());
+    }
+    match meta() {
+        Ok(view) => match behind(&view) {
+            none if none.is_empty() => Ok(()),
+            behind => Err(needs_cache(&behind)),
+        },
+        // The opening has the same error, before it changes anything but the superblocks.
+        Err(_) => Ok(()),
     }
 }
 

@@ -126,7 +126,7 @@ pub(crate) fn watch(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Res
                     image = name,
                     was = size_bytes,
                     is = now_bytes,
-                    "the RBD image was made larger: what was added isn't used"
+                    "the RBD image was made larger: the pool grows at the next start"
                 );
                 size_bytes = now_bytes;
             }

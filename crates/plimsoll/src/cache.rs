@@ -45,7 +45,7 @@ enum Command {
     /// Discard a volume's dirty cache data after the cache device was lost (DATA LOSS)
     #[command(
         after_help = "The volume continues with the older data on the pool's own device. If the cache broke while it served, `plimsoll cache \
-        status` lists the lost ranges. If the pool isn't served without the cache device, use --config, then restart the node; it may \
+        status --json` lists the ranges before (at_risk) and after (lost_ranges). If the pool isn't served without the cache device, use --config, then restart the node; it may \
         serve other pools meanwhile. The lost ranges aren't known then. If a flush had failed, `plimsoll pool recover` has flushes served again.\n\nExamples:\n  plimsoll cache give-up vol --lose-data\n  \
         plimsoll cache give-up vol --lose-data --config node.toml"
     )]

@@ -5,9 +5,9 @@ use clap::Args;
 use plimsoll_base::OnBusy;
 use plimsoll_node::config::{Config, ConfigError, ConfigErrors, Grant, PoolConfig, VolumeConfig};
 use plimsoll_node::look::look;
-use plimsoll_node::open::rehearse;
+use plimsoll_node::open::{rehearse, rehearse_layers};
 use plimsoll_pool::PoolPlan;
-use plimsoll_store::GRANULE_BYTES;
+use plimsoll_store::{GRANULE_BYTES, MetaView};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 /// Check a configuration and the devices that it names; nothing is changed, locked or made.
 #[derive(Args)]
 #[command(
-    after_help = "Reports what `plimsoll serve` would refuse; the exit status is 1 then. Only a start reads metadata, logs and caches on a device.\n\nExamples:\n  plimsoll check /etc/plimsoll/plimsoll.toml\n  plimsoll check /etc/plimsoll/plimsoll.toml --json"
+    after_help = "Reports what `plimsoll serve` would refuse; the exit status is 1 then. The metadata of a pool are read unless a node serves it. Only a start \
+        reads logs and the content of caches.\n\nExamples:\n  plimsoll check /etc/plimsoll/plimsoll.toml\n  plimsoll check /etc/plimsoll/plimsoll.toml --json"
 )]
 pub struct Check {
     /// Configuration file.
@@ -58,16 +59,21 @@ pub struct Report {
     errors: Vec<Finding>,
     /// Lawful, and yet probably not meant.
     warnings: Vec<Finding>,
+    /// Effects of the next start that can't be taken back, and parts that weren't looked at.
+    notes: Vec<Finding>,
 }
 
 #[derive(Default)]
 struct Findings {
     errors: Vec<ConfigError>,
     warnings: Vec<ConfigError>,
+    notes: Vec<ConfigError>,
     /// By pool.
     plans: BTreeMap<String, PoolPlan>,
     /// Files that take space as they fill up, with the bytes that they may have.
     sparse: Vec<(PathBuf, u64)>,
+    /// Metadata that could be read, by pool.
+    stored: Vec<(String, MetaView)>,
 }
 
 impl Check {
@@ -90,7 +96,7 @@ impl Check {
 }
 
 fn report(config: &Config, file: &Path) -> (Report, BTreeMap<String, PoolPlan>) {
-    let Findings { errors, warnings, plans, .. } = findings(config);
+    let Findings { errors, warnings, notes, plans, .. } = findings(config);
     let report = Report {
         file: file.to_path_buf(),
         pools: config.pool.len(),
@@ -99,6 +105,7 @@ fn report(config: &Config, file: &Path) -> (Report, BTreeMap<String, PoolPlan>) 
         grants: config.grant.len(),
         errors: errors.iter().map(Finding::of).collect(),
         warnings: warnings.iter().map(Finding::of).collect(),
+        notes: notes.iter().map(Finding::of).collect(),
     };
     (report, plans)
 }
@@ -129,7 +136,7 @@ impl Report {
 
     /// The findings, for people.
     pub fn text(&self) -> String {
-        let Report { pools, tenants, volumes, grants, errors, warnings, .. } = self;
+        let Report { pools, tenants, volumes, grants, errors, warnings, notes, .. } = self;
         let file = self.file.display();
         let verdict = match (errors.len(), warnings.len()) {
             (0, 0) => "all well".to_string(),
@@ -141,7 +148,7 @@ impl Report {
         // Where the text couldn't be read, nothing is known of its sections.
         let has = if *pools == 0 { String::new() } else { format!("{}: ", has.join(", ")) };
         let mut text = format!("{file}: {has}{verdict}\n");
-        for (kind, found) in [("error", errors), ("warning", warnings)] {
+        for (kind, found) in [("error", errors), ("warning", warnings), ("note", notes)] {
             for Finding { line, what } in found {
                 let line = line.map_or(String::new(), |n| format!(":{n}"));
                 text += &format!("{file}{line}: {kind}: {what}\n");
@@ -161,7 +168,7 @@ fn findings(config: &Config) -> Findings {
     config.pool.iter().for_each(|p| pool(p, config, &mut all));
     overcommitted(config, &mut all);
     errors_for_being_late(config, &mut all.warnings);
-    grants(config, &mut all.warnings);
+    grants(config, &all.stored, &mut all.warnings);
     all
 }
 
@@ -275,19 +282,87 @@ fn pool(p: &PoolConfig, config: &Config, all: &mut Findings) {
     all.errors.extend(seen.errors.into_iter().map(at));
     all.warnings.extend(seen.warnings.into_iter().map(at));
     all.sparse.extend(seen.sparse);
-    let space = |v: &&VolumeConfig| v.pool.get_ref() == name;
-    let wanted: u64 = config.volume.iter().filter(space).map(|v| v.size.0.next_multiple_of(GRANULE_BYTES)).sum();
-    match seen.bytes.map(|bytes| rehearse(p, bytes)) {
+    if let Some((from, to)) = seen.grows {
+        all.notes.push(at(format!(
+            "the next start grows it with its device, from {from} to {to} bytes; it can't shrink again"
+        )));
+    }
+    all.notes.extend(seen.unseen.into_iter().map(at));
+    let of_pool = || config.volume.iter().filter(|v| v.pool.get_ref() == name);
+    let granules = |bytes: u64| bytes.next_multiple_of(GRANULE_BYTES);
+    let stored = |v: &VolumeConfig| seen.meta.as_ref()?.volume(v.name.get_ref()).map(|r| r.size_bytes);
+    // Where nothing is known of the pool's volumes, those of the configuration are all.
+    let wanted: u64 = of_pool().map(|v| granules(v.size.0).saturating_sub(stored(v).map_or(0, granules))).sum();
+    let used = seen.meta.as_ref().map_or(0, |view| view.home_bytes() - view.free_bytes());
+    if let Some(view) = seen.meta {
+        metadata(p, &view, config, all);
+        all.stored.push((name.clone(), view));
+    }
+    let rehearsed = match seen.layered_bytes {
+        Some(len) => Some(rehearse_layers(p, len)),
+        None => seen.bytes.map(|bytes| rehearse(p, bytes)),
+    };
+    match rehearsed {
         None => {} // the fault of the device is among the errors
         Some(Err(what)) => all.errors.push(at(what)),
-        Some(Ok((has, _))) if has < wanted => {
+        Some(Ok((has, _))) if has < wanted && used == 0 => {
             all.errors.push(at(format!("its volumes want {wanted} bytes, but its device has {has} for them")));
+        }
+        Some(Ok((has, _))) if has < used + wanted => {
+            let left = has.saturating_sub(used);
+            all.errors
+                .push(at(format!("its volumes want {wanted} bytes more, but its device has {left} left for them")));
         }
         Some(Ok((_, plan))) => drop(all.plans.insert(name.clone(), plan)),
     }
 }
 
-fn grants(config: &Config, all: &mut Vec<ConfigError>) {
+/// Compares a pool's stored volumes with the configured ones.
+fn metadata(p: &PoolConfig, view: &MetaView, config: &Config, all: &mut Findings) {
+    let pool = p.name.get_ref();
+    for v in &config.volume {
+        let name = v.name.get_ref();
+        let at = |what: String| config.source.error(Some(v.name.span().start), what);
+        match view.volume(name) {
+            Some(_) if v.pool.get_ref() != pool => {
+                let configured = v.pool.get_ref();
+                all.errors
+                    .push(at(format!("volume `{name}` is in pool `{pool}`, and is configured in `{configured}`")));
+            }
+            Some(there) if there.size_bytes > v.size.0 => all.warnings.push(at(format!(
+                "volume `{name}`: `size` is ignored: it has {} bytes, and volumes never shrink",
+                there.size_bytes
+            ))),
+            _ => {}
+        }
+    }
+    let whole = |what: String| config.source.error(Some(p.name.span().start), format!("pool `{pool}`: {what}"));
+    for (other, stored) in &all.stored {
+        for twice in view.volumes().filter(|v| stored.volume(&v.name).is_some()) {
+            let what = format!(
+                "volume `{}` is in pool `{other}`, too: a start refuses both; serve one of the pools alone, and rename the volume",
+                twice.name
+            );
+            all.errors.push(whole(what));
+        }
+    }
+    let declared = |name: &String| {
+        config.tenant.iter().any(|t| t.name.get_ref() == name) || view.tenants().any(|t| t.name == *name)
+    };
+    let owners: BTreeSet<&String> = view.volumes().map(|v| &v.tenant).filter(|name| !declared(name)).collect();
+    for owner in owners {
+        let what = format!(
+            "its volumes have the tenant `{owner}`, which isn't declared: it is taken as best-effort with weight 100"
+        );
+        all.warnings.push(whole(what));
+    }
+    let deleting: Vec<&str> = view.deleting().map(|v| v.name.as_str()).collect();
+    if !deleting.is_empty() {
+        all.notes.push(whole(format!("the next start goes on with the deletion of {}", deleting.join(", "))));
+    }
+}
+
+fn grants(config: &Config, stored: &[(String, MetaView)], all: &mut Vec<ConfigError>) {
     if config.grant.is_empty() {
         all.push(config.source.error(None, "no [[grant]]: nobody may use anything".into()));
     }
@@ -298,10 +373,12 @@ fn grants(config: &Config, all: &mut Vec<ConfigError>) {
             config.source.error(Some(g.peer.span().start), format!("grant for `{}`: {what}", g.peer.get_ref()))
         };
         // Volumes and tenants may also be made while the node runs: naming one that isn't here is no error.
-        for v in g.volumes.iter().filter(|v| *v != "*" && !volumes.contains(v.as_str())) {
+        let is_stored = |name: &String| stored.iter().any(|(_, view)| view.volume(name).is_some());
+        for v in g.volumes.iter().filter(|v| *v != "*" && !volumes.contains(v.as_str()) && !is_stored(v)) {
             all.push(at(format!("there is no volume `{v}` here")));
         }
-        for t in g.tenants.iter().filter(|t| *t != "*" && !tenants.contains(t.as_str())) {
+        let is_known = |name: &String| stored.iter().any(|(_, view)| view.tenants().any(|t| t.name == *name));
+        for t in g.tenants.iter().filter(|t| *t != "*" && !tenants.contains(t.as_str()) && !is_known(t)) {
             all.push(at(format!("there is no tenant `{t}` here")));
         }
         if g.peer.get_ref().starts_with("cert:") && config.listen.tls.is_none() {

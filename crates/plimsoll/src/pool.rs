@@ -218,10 +218,19 @@ fn list(control: &Control) -> Result<()> {
         return print_json(&status.pools);
     }
     let row = |p: &PoolStatus| {
-        let free = p.free_bytes.map_or("-".into(), bytes);
-        vec![p.name.clone(), p.state.clone(), free, p.connections.to_string(), p.inside.to_string(), p.device.clone()]
+        let space = |n: Option<u64>| n.map_or("-".into(), bytes);
+        let (size, free) = (space(p.size_bytes), space(p.free_bytes));
+        vec![
+            p.name.clone(),
+            p.state.clone(),
+            size,
+            free,
+            p.connections.to_string(),
+            p.inside.to_string(),
+            p.device.clone(),
+        ]
     };
-    let head = ["POOL", "STATE", "FREE", "CLIENTS", "INFLIGHT", "DEVICE"];
+    let head = ["POOL", "STATE", "SIZE", "FREE", "CLIENTS", "INFLIGHT", "DEVICE"];
     print!("{}", table(&head, &status.pools.iter().map(row).collect::<Vec<_>>()));
     Ok(())
 }

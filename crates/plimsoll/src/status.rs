@@ -38,20 +38,21 @@ fn print(s: &api::Status) {
     s.node.problems.iter().for_each(|p| println!("  ! {p}"));
     s.node.notes.iter().for_each(|note| println!("  note: {note}"));
     let pool = |p: &api::PoolStatus| {
-        let free = p.free_bytes.map_or("-".to_string(), bytes);
+        let space = |n: Option<u64>| n.map_or("-".to_string(), bytes);
         let oldest =
             p.oldest.as_ref().map_or("-".to_string(), |o| format!("{} at {}", crate::table::micros(o.age_us), o.at));
         vec![
             p.name.clone(),
             p.state.clone(),
-            free,
+            space(p.size_bytes),
+            space(p.free_bytes),
             p.connections.to_string(),
             p.inside.to_string(),
             oldest,
             p.device_uuid.as_ref().map_or(p.device.clone(), |uuid| format!("{} ({uuid})", p.device)),
         ]
     };
-    let head = ["POOL", "STATE", "FREE", "CLIENTS", "INFLIGHT", "OLDEST", "DEVICE"];
+    let head = ["POOL", "STATE", "SIZE", "FREE", "CLIENTS", "INFLIGHT", "OLDEST", "DEVICE"];
     print!("\n{}", table(&head, &s.pools.iter().map(pool).collect::<Vec<_>>()));
     for p in &s.pools {
         println!("\n{}", p.name);

@@ -2,7 +2,7 @@
 
 mod common;
 use common::client::Client;
-use common::mount::{Failing, may_mount};
+use common::mount::{Failing, Tmpfs, may_mount};
 use common::prometheus::Prometheus;
 use common::shaped::{free_port, until};
 use common::{Server, config};
@@ -24,6 +24,11 @@ impl Node {
 
     fn start_as(dir: &Path, config: &str) -> Node {
         std::fs::create_dir(dir).unwrap();
+        Node::start_in(dir, config)
+    }
+
+    /// The same in a folder that is there.
+    fn start_in(dir: &Path, config: &str) -> Node {
         let port = free_port();
         let text = config.replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
         Node { server: Server::start(dir, &text), address: format!("127.0.0.1:{port}") }
@@ -43,7 +48,7 @@ impl Node {
     }
 }
 
-/// The package's rules, where nothing needs to hold for longer than a second.
+/// The package's rules, where nothing needs to hold for longer than a second, and a quarter of an hour is a quarter of a minute.
 fn impatient_rules(dir: &Path) -> std::path::PathBuf {
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/plimsoll.rules.yml");
     let text = std::fs::read_to_string(rules).unwrap();
@@ -52,7 +57,8 @@ fn impatient_rules(dir: &Path) -> std::path::PathBuf {
         None => line.to_string(),
     };
     let file = dir.join("rules.yml");
-    std::fs::write(&file, text.lines().map(soon).collect::<Vec<_>>().join("\n")).unwrap();
+    let text = text.lines().map(soon).collect::<Vec<_>>().join("\n");
+    std::fs::write(&file, text.replace("[15m]", "[15s]")).unwrap();
     file
 }
 
@@ -219,4 +225,93 @@ fn alerts_of_promises_fire_with_their_places() {
     assert!(node.server.cli_fails(&["reload"]).contains("1 changes could not be carried out"));
     prometheus.await_alert("PlimsollPoolState", &[instance, ("pool", "q"), ("state", "failed")]);
     assert!(node.server.stop());
+}
+
+/// A pool whose file is on a small file system of its own, with a cache that writes back.
+const SMALL: &str = "{ file = \"small/p.img\", size = \"256MiB\" }\n[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"back\"";
+
+/// A MiB that is no other one, and that doesn't compress.
+fn noise(n: u64) -> Vec<u8> {
+    let mut rng = plimsoll_base::Rng::new(n, "noise");
+    (0..(1 << 17)).flat_map(|_| rng.below(u64::MAX).to_le_bytes()).collect()
+}
+
+/// The same of a cache whose device hangs, fails and is given up; of a file system that is full below a pool; and of a device whose times
+/// nobody can forecast.
+#[test]
+fn alerts_of_caches_and_devices_fire() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    // Devices first: they are dropped last, and no process ends while the kernel waits for them.
+    for name in ["fast", "uneven", "full"] {
+        std::fs::create_dir(at(name)).unwrap();
+    }
+    let (fast, uneven_device) = (Failing::new(&at("fast")), Failing::new(&at("uneven")));
+    let _small = Tmpfs::at(at("full").join("small"), "48m");
+    let on = |device: &Failing| device.device.path.display().to_string();
+    let cached_config = config(&format!("{DEVICE}\n[pool.cache]\nfile = \"{}\"\nmode = \"back\"", on(&fast)), "16MiB");
+    let cached = Node::start_in(&at("fast"), &cached_config);
+    let uneven_config = config(&format!("{{ file = \"{}\", format = true }}", on(&uneven_device)), "16MiB");
+    let uneven = Node::start_in(&at("uneven"), &uneven_config);
+    let full = Node::start_in(&at("full"), &config(SMALL, "160MiB"));
+    let addresses = [&cached, &uneven, &full].map(|n| n.address.clone());
+    let addresses = addresses.each_ref().map(String::as_str);
+    let prometheus = Prometheus::start(dir.path(), &addresses, &impatient_rules(dir.path()));
+    await_scrapes(&prometheus, &addresses);
+
+    // Every second request takes five times as long as the others.
+    uneven_device.fail("evenly", true);
+    let mut client = uneven.client("vol");
+    let mut n = 0;
+    until("forecasts are unsure", || {
+        for _ in 0..10 {
+            client.read(n * 4096 % (16 << 20), 4096).unwrap().unwrap();
+            n += 1;
+        }
+        let instance = ("instance", uneven.address.as_str());
+        n > 100 && prometheus.has_alert("PlimsollUnsureForecasts", &[instance, ("pool", "p")])
+    });
+
+    // The file system is full before the pool is.
+    let mut client = full.client("vol");
+    let instance = ("instance", full.address.as_str());
+    let mut written = 0;
+    while client.write(written << 20, &noise(written)).unwrap().is_ok() {
+        written += 1;
+    }
+    prometheus.await_alert("PlimsollFileSystemFull", &[instance, ("pool", "p")]);
+    prometheus.await_alert("PlimsollWriteBackFailing", &[instance, ("pool", "p")]);
+
+    // Dirty extents on a device that fails.
+    let mut client = cached.client("vol");
+    let instance = ("instance", cached.address.as_str());
+    for n in 0..64 {
+        client.write(n * 65_536, &[1; 65_536]).unwrap().unwrap();
+    }
+    client.flush().unwrap().unwrap();
+    for what in ["read", "write"] {
+        fast.fail(what, true);
+    }
+    until("the cache fails", || {
+        let _ = client.write(0, &[2; 65_536]).unwrap(); // refused from some time on
+        cached.server.cache_status()["state"] == "broken"
+    });
+    prometheus.await_alert("PlimsollCacheDown", &[instance, ("pool", "p")]);
+    cached.server.cli(&["cache", "give-up", "vol", "--lose-data"]);
+    prometheus.await_alert("PlimsollCacheLost", &[instance, ("pool", "p")]);
+    drop(client);
+    for what in ["read", "write"] {
+        fast.fail(what, false);
+    }
+    // A start that the device keeps waiting.
+    let cached = cached.killed(|| fast.hold_flushes());
+    let instance = ("instance", cached.address.as_str());
+    prometheus.await_alert("PlimsollRecovering", &[instance, ("pool", "p")]);
+    fast.let_go();
+    until("it recovers", || cached.server.control("GET", "/v1/status").json()["pools"][0]["state"] == "ready");
+    assert!(cached.server.stop() && uneven.server.stop());
+    full.server.kill();
 }

@@ -353,12 +353,20 @@ fn what_a_failed_device_had_can_be_given_up() {
     broken(&server);
     let said = server.cli_fails(&["cache", "give-up", "vol"]);
     assert!(said.contains("--lose-data"), "{said}");
+    // Its extent is known before: as many bytes as are lost then.
+    let v = server.cache_status();
+    let risk = &v["at_risk"][0];
+    let ranges = risk["ranges"].as_array().unwrap();
+    let sum: u64 = ranges.iter().map(|r| r[1].as_u64().unwrap()).sum();
+    assert!(risk["volume"] == "vol" && risk["runs"] == ranges.len() && risk["bytes"] == sum, "{v}");
+    assert!(sum >= count(&v, "dirty_extents") * EXTENT as u64 && sum > 0, "{v}");
+    assert!(server.cli(&["cache", "status", "p"]).contains(&format!("at risk      vol: {sum} bytes in ")));
     let shown = server.cli(&["cache", "give-up", "vol", "--lose-data"]);
     assert!(shown.contains("nothing is lost: volumes go on") && shown.contains("lost         vol: "), "{shown}");
     assert_lacks_changes(&server);
     let v = server.cache_status();
     assert_eq!((count(&v, "dirty_extents"), &v["volumes"][0]["behind"]), (0, &false.into()), "{v}");
-    assert!(count(&v, "lost") > 0, "{v}");
+    assert_eq!((count(&v, "lost") * EXTENT as u64, &v["at_risk"]), (sum, &serde_json::json!([])), "{v}");
     for n in 0..EXTENTS {
         let read = c.read((n * EXTENT) as u64, EXTENT as u32).unwrap().unwrap();
         assert!((1..=3).any(|version| read == extent(n, version)), "extent {n}: what the slow device has");

@@ -234,23 +234,19 @@ fn the_served_configuration_is_exported_and_its_drift_is_shown() {
     ]);
     server.cli(&["pool", "set", "p", "idle=16ms"]);
     let live = [
-        "pool p|idle_time|-|\"16000us\"|live",
+        "pool p|idle_time|-|\"16ms\"|live",
         "tenant gold||-|declared|live",
         "tenant t|weight|-|7|live",
         "volume live||-|declared|live",
         "volume vol|busy|-|\"error\"|live",
-        "volume vol|deadline|-|\"30000us\"|live",
-        "volume vol|size|4194304|8388608|live",
+        "volume vol|deadline|-|\"30ms\"|live",
+        "volume vol|size|\"4MiB\"|\"8MiB\"|live",
     ];
     assert_eq!(diff(&server), live);
     // A file that was changed and isn't read yet.
     let file = dir.path().join("node.toml");
     std::fs::write(&file, text.replace("[control]", "[control]\ndrain = \"5s\"")).unwrap();
-    assert!(
-        diff(&server).contains(&"control|drain|\"5000000us\"|\"60000000us\"|unread".to_string()),
-        "{:?}",
-        diff(&server)
-    );
+    assert!(diff(&server).contains(&"control|drain|\"5s\"|\"60s\"|unread".to_string()), "{:?}", diff(&server));
     let out = dir.path().join("served.toml");
     server.cli(&["config", "export", "--out", out.to_str().unwrap()]);
     let why = server.cli_fails(&["config", "export", "--out", out.to_str().unwrap()]);
@@ -331,4 +327,148 @@ fn metadata_that_are_lost_come_back_with_all_data() {
         assert_eq!(client.read(0, 8192).unwrap().unwrap(), [0; 8192]);
     }
     assert!(server.stop());
+}
+
+/// A pool takes on what its device has more, when it is opened: at a start, and at a reload that adds it again.
+#[test]
+fn a_pool_grows_with_its_device() {
+    const MIB: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("p.img");
+    let server = Server::start(dir.path(), &config(FILE, "4MiB"));
+    let pool = |server: &Server| server.control("GET", "/v1/status").expect(200)["pools"][0].clone();
+    let size = |server: &Server| pool(server)["size_bytes"].as_u64().unwrap();
+    let metric = |server: &Server| {
+        let page = server.control("GET", "/metrics").body;
+        page.lines().find_map(|l| l.strip_prefix("plimsoll_pool_size_bytes{pool=\"p\"} ")?.parse::<u64>().ok()).unwrap()
+    };
+    let was = size(&server);
+    assert_eq!((was, metric(&server)), (59 * MIB, 59 * MIB));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    client.write(0, &[7; 4096]).unwrap().unwrap();
+    client.flush().unwrap().unwrap();
+    drop(client);
+    assert!(server.stop());
+
+    // `size` says how much of the file is the pool's: a longer file alone changes nothing, and `check` says why.
+    let check = |text: &str| {
+        let file = dir.path().join("checked.toml");
+        std::fs::write(&file, text).unwrap();
+        let checked =
+            Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("check").arg(&file).arg("--json").output().unwrap();
+        serde_json::from_slice::<Value>(&checked.stdout).unwrap().to_string()
+    };
+    std::fs::File::options().write(true).open(&image).unwrap().set_len(96 * MIB).unwrap();
+    let checked = check(&config(FILE, "4MiB"));
+    assert!(checked.contains("its last 33554432 bytes aren't used: `size` leaves them out"), "{checked}");
+    let server = Server::start(dir.path(), &config(FILE, "4MiB"));
+    assert_eq!(size(&server), was);
+    assert!(server.stop());
+
+    // A larger `size` makes the file longer.
+    let larger = config(&FILE.replace("64MiB", "1GiB"), "4MiB");
+    let checked = check(&larger);
+    assert!(
+        checked.contains("the next start grows it with its device, from 67108864 to 1073741824 bytes"),
+        "{checked}"
+    );
+    let server = Server::start(dir.path(), &larger);
+    assert_eq!(size(&server), was + 960 * MIB);
+    assert_eq!((metric(&server), pool(&server)["free_bytes"].as_u64().unwrap()), (was + 960 * MIB, was + 956 * MIB));
+    let events = server.cli(&["events", "--kind=node"]);
+    assert!(events.contains("pool `p` has grown with its device, from 67108864 to 1073741824 bytes"), "{events}");
+    server.cli(&["volume", "create", "new", "--pool", "p", "--size", "900MiB", "--tenant", "t"]);
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    let mut new = Client::connect(&server.socket(), "new").unwrap();
+    for at in [0, 70 * MIB, 900 * MIB - 4096] {
+        assert_eq!(new.read(at, 4096).unwrap().unwrap(), [0; 4096]);
+        new.write(at, &[9; 4096]).unwrap().unwrap();
+    }
+    new.flush().unwrap().unwrap();
+    drop((client, new));
+    // Without `size` it is all of the file. A pool that is added again is opened again.
+    let without_pool = r#"
+        [listen]
+        unix = "nbd.sock"
+        [control]
+        unix = "control.sock"
+        [[pool]]
+        name = "other"
+        device = { null = true, size = "1MiB" }
+    "#;
+    std::fs::write(dir.path().join("node.toml"), without_pool).unwrap();
+    server.cli(&["reload"]);
+    server.cli(&["pool", "remove", "p", "--disconnect"]);
+    std::fs::File::options().write(true).open(&image).unwrap().set_len(1025 * MIB + 5).unwrap();
+    std::fs::write(dir.path().join("node.toml"), config(r#"{ file = "p.img" }"#, "4MiB")).unwrap();
+    server.cli(&["reload"]);
+    assert_eq!(size(&server), was + 961 * MIB);
+    let events = server.cli(&["events", "--kind=node"]);
+    assert!(events.contains("from 1073741824 to 1074790400 bytes"), "{events}");
+    let mut new = Client::once_served(&server.socket(), "new");
+    assert_eq!(new.read(70 * MIB, 4096).unwrap().unwrap(), [9; 4096]);
+    drop(new);
+    assert!(server.stop());
+
+    // It never shrinks: a smaller `size` is ignored, and a shorter file is refused.
+    let server = Server::start(dir.path(), &config(FILE, "4MiB"));
+    assert_eq!(size(&server), was + 961 * MIB);
+    assert!(server.stop());
+    std::fs::File::options().write(true).open(&image).unwrap().set_len(1024 * MIB).unwrap();
+    let why = Server::try_start(dir.path(), &config(FILE, "4MiB")).map(drop).unwrap_err();
+    assert!(why.contains("p.img: has 1073741824 bytes, 1074790400 are needed"), "{why}");
+}
+
+/// `check` reads a pool's metadata where nobody serves it, and changes nothing.
+#[test]
+fn a_check_reads_the_metadata_of_a_pool_that_nobody_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = "\n[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"back\"";
+    let cached = config(&format!("{FILE}{cache}"), "4MiB");
+    let server = Server::start(dir.path(), &cached);
+    create(&server, "extra");
+    server.cli(&["tenant", "set", "gold", "--class", "best-effort", "--weight", "7"]);
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    client.write(0, &[7; 4096]).unwrap().unwrap();
+    client.flush().unwrap().unwrap();
+    let check = |text: &str| {
+        let file = dir.path().join("checked.toml");
+        std::fs::write(&file, text).unwrap();
+        let checked =
+            Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("check").arg(&file).arg("--json").output().unwrap();
+        let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
+        ["errors", "warnings", "notes"].map(|kind| checked[kind].to_string())
+    };
+    let [errors, _, notes] = check(&cached);
+    assert!(errors == "[]" && notes.contains("its metadata weren't read: process "), "{errors} {notes}");
+    drop(client);
+    server.kill();
+
+    let images = || ["p.img", "fast.img"].map(|name| std::fs::read(dir.path().join(name)).unwrap());
+    let before = images();
+    let granted =
+        cached.clone() + "[[grant]]\npeer = \"uid:7\"\nvolumes = [\"extra\", \"none\"]\ntenants = [\"gold\"]\n";
+    let [errors, warnings, notes] = check(&granted);
+    assert!(errors == "[]" && notes == "[]", "{errors} {notes}");
+    assert!(
+        warnings.contains("no volume `none`") && !warnings.contains("`extra`") && !warnings.contains("`gold`"),
+        "{warnings}"
+    );
+    let [errors, ..] = check(&config(FILE, "4MiB"));
+    assert!(
+        errors.contains("volumes vol, extra have or had cache mode `back`: starting without [pool.cache]"),
+        "{errors}"
+    );
+    let [errors, ..] = check(&cached.replace("size = \"4MiB\"", "size = \"60MiB\""));
+    assert!(errors.contains("its volumes want 58720256 bytes more, but its device has 53477376 left"), "{errors}");
+    let [errors, warnings, _] = check(&cached.replace("size = \"4MiB\"", "size = \"2MiB\""));
+    assert!(errors == "[]" && warnings.contains("`size` is ignored: it has 4194304 bytes"), "{errors} {warnings}");
+    let other = "[[pool]]\nname = \"q\"\ndevice = { null = true, size = \"64MiB\" }\n[[volume]]\nname = \"extra\"\npool = \"q\"\nsize = \"1MiB\"\ntenant = \"t\"\n";
+    let [errors, ..] = check(&(cached.clone() + other));
+    assert!(errors.contains("volume `extra` is in pool `p`, and is configured in `q`"), "{errors}");
+    assert!(images() == before, "something was changed");
+    std::fs::rename(dir.path().join("fast.img"), dir.path().join("away.img")).unwrap();
+    let [errors, ..] = check(&cached.replace("device_size = \"64MiB\"\n", ""));
+    assert!(errors.contains("only the cache may have what was written to vol, extra"), "{errors}");
 }

@@ -4,6 +4,7 @@ mod common;
 
 use common::shaped::{Ended, PLIMSOLL, Shaped, free_port, ping, refused, until};
 use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, Read};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,12 @@ fn a_killed_controller_leaves_the_server_open_and_another_takes_over() {
     until("open again", || ping(port, 1).is_ok() && s.top()["state"].as_str().unwrap().starts_with("FAILED OPEN"));
     let mut third = attach();
     until("shaped again, with what was set", || s.top()["state"] == "shaping" && s.top()["p"] == 5);
+    let mut watcher = Command::new(PLIMSOLL);
+    watcher.args(["shape", "top", "--control", &s.control]).stdout(Stdio::piped());
+    let mut watcher = Ended(watcher.spawn().unwrap());
+    // It has begun once it has shown the users.
+    let mut shown = std::io::BufReader::new(watcher.0.stdout.take().unwrap());
+    shown.read_line(&mut String::new()).unwrap();
     let pid: i32 = std::fs::read_to_string(&pidfile).unwrap().trim().parse().unwrap();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     let mut status = None;
@@ -57,6 +64,12 @@ fn a_killed_controller_leaves_the_server_open_and_another_takes_over() {
         status.is_some()
     });
     assert!(status.unwrap().success());
+    let ended = format!("the shaped server (process {pid}) has ended");
+    let mut rest = String::new();
+    shown.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains(&ended) && watcher.0.wait().unwrap().success(), "{rest}");
+    let e = refused(&["top", "--once", "--control", &s.control]);
+    assert!(e.contains(&ended), "{e}");
     let e = refused(&["attach", "--control", &s.control]);
     assert!(e.contains("no server runs under it"), "{e}");
 }

@@ -137,14 +137,15 @@ fn a_start_that_is_refused_converts_nothing() {
     for archive in archives("7b1e008") {
         let old = unpack(&archive);
         let [slow, fast] = ["slow.img", "fast.img"].map(|name| old.dir.path().join(name));
-        let refused = |why: &str| {
+        let refused_with = |config: &str, why: &str| {
             let images = images(&old);
             let bytes = || images.iter().map(|name| std::fs::read(old.dir.path().join(name)).ok()).collect::<Vec<_>>();
             let before = bytes();
-            let said = Server::try_start(old.dir.path(), &old.config).err().unwrap_or_else(|| panic!("served: {why}"));
+            let said = Server::try_start(old.dir.path(), config).err().unwrap_or_else(|| panic!("served: {why}"));
             assert!(said.contains(why), "{said}");
             assert!(bytes() == before, "{}: {why}: something was changed", archive.display());
         };
+        let refused = |why: &str| refused_with(&old.config, why);
         let main = std::fs::read(&slow).unwrap();
         if old.config.contains("[pool.logs]") {
             logs += 1;
@@ -167,14 +168,11 @@ fn a_start_that_is_refused_converts_nothing() {
             std::fs::write(&fast, newer).unwrap();
             refused("its cache is of version 77");
             std::fs::write(&fast, &cache).unwrap();
+            refused_with(&without_cache(&old.config), "starting without [pool.cache] would lose their dirty data");
             std::fs::remove_file(&slow).unwrap();
             refused("holds a pool's cache, but the pool's own device isn't here");
             // A new pool of that name is served without a cache first.
-            let mut lines = old.config.lines().collect::<Vec<_>>();
-            let begin = lines.iter().position(|l| l.starts_with("[pool.cache]")).unwrap();
-            let len = lines[begin + 1..].iter().position(|l| l.starts_with('[')).unwrap();
-            lines.drain(begin..begin + 1 + len);
-            let server = Server::start(old.dir.path(), &lines.join("\n"));
+            let server = Server::start(old.dir.path(), &without_cache(&old.config));
             assert!(server.stop());
             let said = Server::try_start(old.dir.path(), &old.config).err().expect("refused");
             assert!(said.contains("it names no pool's device, and this pool has known no such cache"), "{said}");
@@ -190,6 +188,15 @@ fn a_start_that_is_refused_converts_nothing() {
         }
     }
     assert!(caches > 0 && logs > 0);
+}
+
+/// The configuration without its section of a cache.
+fn without_cache(config: &str) -> String {
+    let mut lines = config.lines().collect::<Vec<_>>();
+    let begin = lines.iter().position(|l| l.starts_with("[pool.cache]")).unwrap();
+    let len = lines[begin + 1..].iter().position(|l| l.starts_with('[')).unwrap();
+    lines.drain(begin..begin + 1 + len);
+    lines.join("\n")
 }
 
 /// The pool's devices, as its configuration names them.

@@ -289,12 +289,20 @@ impl Backup {
         must_be_ours(witness.map(|w| w.device_uuid))?;
         let sequence = there.as_ref().map_or(0, |s| s.sequence).max(witness.map_or(0, |w| w.superblock));
         // Also of a device on which a restore isn't finished, or whose superblocks are lost: the metadata tell whose the data are. The
-        // backup's superblock has the same regions, as the device is the same.
-        let as_there = Superblock { sequence, ..self.superblock.clone() };
+        // backup's superblock has the same regions, as the device is the same; home may have grown since, up to the device's end.
+        let mut as_there = Superblock { sequence, ..self.superblock.clone() };
+        let home = as_there.regions.last_mut().expect("every superblock has regions");
+        home.len = probe.size_bytes - probe.size_bytes % REGION_ALIGN - home.offset;
         let store = open_restored_meta(medium.clone(), &as_there, u64::MAX).ok();
         let state = store.map(|s| s.state().clone());
+        let of_volumes = state.iter().flat_map(|s| s.volumes.values()).flat_map(|v| &v.extents);
+        let end = of_volumes.map(|e| e.device_offset + e.len).max().unwrap_or(0);
+        let end = there.as_ref().map_or(0, Superblock::end).max(needed_bytes).max(end);
+        if probe.size_bytes < end {
+            return Err(DeviceErrorKind::TooSmall { size_bytes: probe.size_bytes, needed_bytes: end });
+        }
         if let Some(note) = note {
-            return Ok(self.after(note, sequence, state));
+            return Ok(Found { end, ..self.after(note, sequence, state) });
         }
         let formatted = there.as_ref().is_some_and(|s| s.formatted);
         let changes = state.as_ref().map(|s| s.commit).or(witness.and_then(|w| self.newest_change(w)));
@@ -303,7 +311,18 @@ impl Backup {
         let is_same =
             changes == Some(self.state.commit) || state.as_ref().is_some_and(|s| essence(s) == essence(&self.state));
         let age = self.age(changes, is_same);
-        Ok(Found { age, is_same, sequence, formatted, changes, changes_min, cache_generation, state, goes_on: false })
+        Ok(Found {
+            age,
+            is_same,
+            sequence,
+            formatted,
+            changes,
+            changes_min,
+            cache_generation,
+            state,
+            goes_on: false,
+            end,
+        })
     }
 
     /// The newest change by a witness alone, if it tells; if not, a number that tells that the backup is older.
@@ -324,7 +343,8 @@ impl Backup {
         let age = if goes_on { self.age(note.changes, is_same) } else { Age::Unfinished };
         let sequence = sequence.max(note.sequence);
         let Note { changes, changes_min, formatted, cache_generation, .. } = note;
-        Found { age, is_same, sequence, formatted, changes, changes_min, cache_generation, state, goes_on }
+        let end = self.superblock.end();
+        Found { age, is_same, sequence, formatted, changes, changes_min, cache_generation, state, goes_on, end }
     }
 
     fn age(&self, changes: Option<u64>, is_same: bool) -> Age {
@@ -340,15 +360,19 @@ impl Backup {
     /// Metadata that can be read stay until everything is zeroed, and one transaction makes them the restored ones. So wherever the
     /// restore is broken off, this one that goes on and another backup's find whose the data are, and what was given up.
     fn put(&self, medium: &Shared, found: &Found) -> Result<(Superblock, State), DeviceErrorKind> {
-        let superblock = Superblock {
+        let mut superblock = Superblock {
             sequence: found.sequence.max(self.superblock.sequence) + 1,
             formatted: found.formatted || self.superblock.formatted,
             ..self.superblock.clone()
         };
+        // A pool that has grown since doesn't become smaller: other volumes' space would be forgotten, not zeroed.
+        let home = superblock.regions.last_mut().expect("every superblock has regions");
+        home.len = found.end - home.offset;
+        let home = *home;
         let mut state = if found.is_same { self.same(found) } else { self.older(found) };
         // Where the restore goes on, its rows may be there already: their number doesn't fall, as it is noted beside them.
         state.commit = state.commit.max(found.state.as_ref().map_or(0, |there| there.commit));
-        let (home, metadata) = (self.region(RegionKind::Home), self.region(RegionKind::Metadata));
+        let metadata = self.region(RegionKind::Metadata);
         let space = state.check(home).map_err(|what| DeviceErrorKind::Meta(MetaError::Corrupt { what }))?;
         let note = Note {
             backup: self.id(),
@@ -389,7 +413,8 @@ impl Backup {
     /// Writes the rows into an empty store, whatever the region held.
     fn put_anew(&self, medium: &Shared, superblock: &Superblock, state: &State) -> Result<(), MetaError> {
         let backend = RegionBackend::format(medium.clone(), self.region(RegionKind::Metadata), owner(superblock));
-        MetaStore::format(backend.map_err(MetaError::Io)?, self.region(RegionKind::Home))?.replace(state.clone())
+        let home = superblock.region(RegionKind::Home).expect("every superblock has one");
+        MetaStore::format(backend.map_err(MetaError::Io)?, home)?.replace(state.clone())
     }
 }
 
@@ -504,5 +529,49 @@ mod tests {
         let expect = Expect { pool_uuid: None, device_uuid: None, role: ROLE_MAIN.into() };
         let store = DeviceFile::open(&path, &expect).map(|device| device.open_meta(u64::MAX).expect("opens"));
         assert_eq!(store.expect("opens").state().generations, backup.state.generations);
+    }
+
+    /// Each granule of a device that has grown as far as it can is an extent of its own: all are in the metadata, and can be changed.
+    #[test]
+    fn a_grown_device_has_room_for_the_most_extents() {
+        use crate::record::VolumeRecord;
+        use crate::space::GRANULE_BYTES;
+        use plimsoll_base::VolumeKey;
+        use plimsoll_stack::map::Extent;
+        let dir = tempfile::tempdir().expect("a directory");
+        let pool_uuid = Uuid::from_u128(7);
+        let options =
+            CreateOptions { size_bytes: 64 << 20, pool_uuid, role: ROLE_MAIN.into(), logs_bytes: 0, main_uuid: None };
+        let mut device = DeviceFile::create(&dir.path().join("p.img"), &options).expect("created");
+        device.grow(device.superblock().end_max()).expect("grows");
+        let home = device.home();
+        let mut store = device.open_meta(u64::MAX).expect("opens");
+        let new = |n: usize| crate::NewVolume {
+            name: format!("v{n}"),
+            size_bytes: GRANULE_BYTES,
+            tenant: "t".into(),
+            read_only: false,
+            description: None,
+            cache: None,
+        };
+        let mut records: Vec<VolumeRecord> = (0..2).map(|n| store.create_volume(new(n)).expect("room")).collect();
+        let mut state = store.state().clone();
+        for (n, v) in records.iter_mut().enumerate() {
+            let granules = (home.offset + n as u64 * GRANULE_BYTES..home.end()).step_by(2 * GRANULE_BYTES as usize);
+            v.extents = granules.map(|device_offset| Extent { device_offset, len: GRANULE_BYTES }).collect();
+            v.size_bytes = v.extents.len() as u64 * GRANULE_BYTES;
+            state.volumes.insert(v.key.id, v.clone());
+        }
+        assert_eq!(state.volumes.values().map(|v| v.extents.len()).sum::<usize>(), 65_536);
+        state.commit += 1;
+        store.replace(state).expect("room");
+        let mut store = device.open_meta(u64::MAX).expect("opens");
+        assert_eq!(store.free_bytes(), 0);
+        for n in 0..2 {
+            store.rename_volume(&format!("v{n}"), &format!("w{n}")).expect("room for a change");
+            let VolumeKey { id, .. } = store.begin_delete(&format!("w{n}")).expect("room for a change").key;
+            store.finish_delete(id).expect("room for a change");
+        }
+        assert_eq!(store.free_bytes(), home.len);
     }
 }

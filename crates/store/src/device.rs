@@ -1,6 +1,7 @@
 //! A file or block device that Plimsoll has formatted: created, opened, and locked for one process.
 
-use crate::meta::{MetaError, MetaStore};
+use crate::meta::{MetaError, MetaStore, MetaView};
+use crate::overlay::Overlay;
 use crate::probe::{self, Probe};
 use crate::region::{self, Medium, Owner, RegionBackend};
 use crate::superblock::{
@@ -179,6 +180,11 @@ pub struct Look {
     pub used_by: Option<u32>,
     /// Its superblock, or why [`DeviceFile::open`] would refuse it.
     pub found: Result<Superblock, DeviceError>,
+    /// A block device that is larger than its superblock says, and whose first or last MiB beyond that isn't zero: somebody's data.
+    /// False for a regular file, which nobody shares with it.
+    pub is_used_beyond: bool,
+    /// Opening it converts it to a newer version, which earlier programs refuse.
+    pub is_converted: bool,
 }
 
 /// An open device. The lock is held until this and every metadata store opened from it are dropped.
@@ -219,6 +225,21 @@ impl DeviceFile {
     /// If it can't be read, or is neither a file nor a block device.
     pub fn look(path: &Path, expect: &Expect) -> Result<Option<Look>, DeviceError> {
         look(path, expect).map_err(|kind| DeviceError { path: path.to_owned(), kind })
+    }
+
+    /// Reads the metadata of the device at `path` as an open would, without locking or changing it. Of a device that a node has open they may
+    /// be of several moments: don't ask then.
+    ///
+    /// # Errors
+    /// As [`DeviceFile::open`] and [`DeviceFile::open_meta`].
+    pub fn look_meta(path: &Path, expect: &Expect, home_bytes: u64) -> Result<MetaView, DeviceError> {
+        let io = |doing| move |error| DeviceErrorKind::Io { doing, error };
+        let look = || {
+            let file = File::open(path).map_err(io("cannot open it for reading"))?;
+            let probe = Probe::of(&file).map_err(io("cannot find its size and block size"))?;
+            look_meta(file, &probe, expect, home_bytes)
+        };
+        look().map_err(|kind| DeviceError { path: path.to_owned(), kind })
     }
 
     /// Opens the metadata store in the device, which gives out at most the first `home_bytes` of the home region (a multiple
@@ -265,6 +286,30 @@ impl DeviceFile {
     /// Those of writing the superblocks.
     pub fn set_main(&mut self, main_uuid: Uuid) -> io::Result<()> {
         self.renew(Superblock { main_uuid: Some(main_uuid), ..self.superblock.clone() })
+    }
+
+    /// Takes on what the device has beyond its superblock's regions, up to `end` bytes: the home region becomes longer. A regular file is
+    /// made as long as that. The new space reads as zeroes. Power loss leaves the old size or the new one. No metadata store of the device
+    /// may be open, and it must have been opened since the device was: that an older superblock came back is noticed there.
+    ///
+    /// # Errors
+    /// Those of the device. It may have grown nevertheless: open it anew.
+    ///
+    /// # Panics
+    /// As [`Superblock::grown`].
+    pub fn grow(&mut self, end: u64) -> io::Result<()> {
+        let next = self.superblock.grown(end);
+        let zero = |from, len| {
+            if self.is_block_device {
+                return probe::zero(&self.buffered, from, len);
+            }
+            self.buffered.set_len(from)?; // whatever was there becomes a hole
+            self.buffered.set_len(from + len)?;
+            self.buffered.sync_all()
+        };
+        take_on(&self.buffered, &self.superblock, &next, zero)?;
+        self.superblock = next;
+        Ok(())
     }
 
     /// Writes a superblock if it says something else than the one that is there.
@@ -323,6 +368,34 @@ impl DeviceFile {
     }
 }
 
+/// Makes the space that the next superblock has more read as zeroes, by `zero`, and then writes that superblock.
+pub(crate) fn take_on(
+    medium: &impl Medium,
+    now: &Superblock,
+    next: &Superblock,
+    zero: impl FnOnce(u64, u64) -> io::Result<()>,
+) -> io::Result<()> {
+    zero(now.end(), next.end() - now.end())?;
+    medium.sync()?;
+    write_superblock(medium, next, &next.stale(&[now.encode(); 2]))
+}
+
+/// True if the first or the last MiB beyond the regions isn't zero. Less than a MiB is never used.
+pub(crate) fn is_used_beyond(medium: &impl Medium, superblock: &Superblock, probe: &Probe) -> io::Result<bool> {
+    let (from, end) = (superblock.end(), probe.size_bytes - probe.size_bytes % REGION_ALIGN);
+    if !probe.is_block_device || end <= from {
+        return Ok(false);
+    }
+    let mut b = vec![0; REGION_ALIGN as usize];
+    for at in [from, end - REGION_ALIGN] {
+        medium.read_at(&mut b, at)?;
+        if b.iter().any(|b| *b != 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Opens the metadata store of a device with this superblock, whose bytes `medium` has.
 pub(crate) fn open_meta(medium: impl Medium, superblock: &Superblock, home_bytes: u64) -> Result<MetaStore, MetaError> {
     let metadata = superblock.region(RegionKind::Metadata).expect("every superblock has one");
@@ -346,6 +419,18 @@ pub(crate) fn open_restored_meta(
     })?;
     let home = region(RegionKind::Home);
     MetaStore::open(backend, Region { len: home.len.min(home_bytes), ..home })
+}
+
+pub(crate) fn look_meta(
+    medium: impl Medium,
+    probe: &Probe,
+    expect: &Expect,
+    home_bytes: u64,
+) -> Result<MetaView, DeviceErrorKind> {
+    let (superblock, _) = read_superblock(&medium, probe)?;
+    must_be(&superblock, expect, probe)?;
+    let store = open_meta(Overlay::over(medium), &superblock, home_bytes).map_err(DeviceErrorKind::Meta)?;
+    Ok((*store).clone())
 }
 
 fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceErrorKind> {
@@ -456,11 +541,24 @@ fn look(path: &Path, expect: &Expect) -> Result<Option<Look>, DeviceErrorKind> {
     if !probe.is_block_device && probe.size_bytes == 0 {
         return Ok(None);
     }
+    let mut is_converted = false;
     let found = read_superblock(&file, &probe)
-        .and_then(|(superblock, _)| must_be(&superblock, expect, &probe).map(|()| superblock))
+        .and_then(|(superblock, copies)| {
+            is_converted = Superblock::is_of_older_version(&copies);
+            must_be(&superblock, expect, &probe).map(|()| superblock)
+        })
         .map_err(|kind| DeviceError { path: path.to_owned(), kind });
+    let beyond = found.as_ref().map(|superblock| is_used_beyond(&file, superblock, &probe));
+    let is_used_beyond = beyond.unwrap_or(Ok(false)).map_err(io("cannot read its end"))?;
     let Probe { size_bytes, is_block_device, .. } = probe;
-    Ok(Some(Look { size_bytes, is_block_device, used_by: probe::lock_holder(&file), found }))
+    Ok(Some(Look {
+        size_bytes,
+        is_block_device,
+        used_by: probe::lock_holder(&file),
+        found,
+        is_used_beyond,
+        is_converted,
+    }))
 }
 
 /// Bytes of a device, from its start, without volumes' data: up to home, or all of a device that has no volumes.

@@ -20,6 +20,7 @@ pub mod device;
 mod earlier;
 pub mod meta;
 mod older;
+mod overlay;
 mod probe;
 pub mod record;
 pub mod region;

@@ -208,6 +208,7 @@ pub(crate) const CACHE_ROW: u32 = 0;
 pub struct MetaView {
     state: State,
     space: Space,
+    home_bytes: u64,
 }
 
 /// Reads the store from other threads. A change that waits for its device doesn't hold a reader up.
@@ -245,6 +246,11 @@ impl MetaView {
     /// The tenants, by name.
     pub fn tenants(&self) -> impl Iterator<Item = &TenantRecord> {
         self.state.tenants.values()
+    }
+
+    /// Returns the bytes of the home region, free or not.
+    pub fn home_bytes(&self) -> u64 {
+        self.home_bytes
     }
 
     /// Returns the free space of the home region.
@@ -379,7 +385,7 @@ impl MetaStore {
         let (db, state) = db::open(&storage)?;
         storage.check_commit(state.commit)?;
         let space = state.check(home).map_err(|what| MetaError::Corrupt { what })?;
-        let view = MetaView { state, space };
+        let view = MetaView { state, space, home_bytes: home.len };
         let shared = MetaReader(Arc::new(RwLock::new(view.clone())));
         Ok(MetaStore { storage, db: Some(db), home, view, shared, lowest_free_id: 1 })
     }
@@ -655,7 +661,7 @@ impl MetaStore {
         let written = written.and_then(|()| self.storage.witness(self.view.state.commit));
         if written.is_ok() {
             let mut shared = self.shared.0.write().unwrap_or_else(PoisonError::into_inner);
-            let MetaView { state, space } = &mut *shared;
+            let MetaView { state, space, .. } = &mut *shared;
             state.apply_all(&edits, space);
         }
         if let Err(e) = &written {

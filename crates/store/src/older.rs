@@ -37,6 +37,8 @@ pub(crate) struct Found {
     pub(crate) state: Option<State>,
     /// A restore of this backup isn't finished.
     pub(crate) goes_on: bool,
+    /// Bytes that the device's regions have: the pool may have grown since the backup.
+    pub(crate) end: u64,
 }
 
 impl Backup {

@@ -1,10 +1,10 @@
 //! A Plimsoll device behind a protocol instead of a path: the same layout, over bytes that somebody else reads and writes.
 
 use crate::device::{
-    CREATING, CreateOptions, DeviceError, DeviceErrorKind, Expect, First, Look, first_bytes, must_be, new_superblock,
-    open_meta, owner, read_superblock, write_superblock,
+    CREATING, CreateOptions, DeviceError, DeviceErrorKind, Expect, First, Look, first_bytes, is_used_beyond, look_meta,
+    must_be, new_superblock, open_meta, owner, read_superblock, take_on, write_superblock,
 };
-use crate::meta::{MetaError, MetaStore};
+use crate::meta::{MetaError, MetaStore, MetaView};
 use crate::probe::{self, Probe};
 use crate::region::{Medium, RegionBackend};
 use crate::superblock::{REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock, check_role};
@@ -121,10 +121,49 @@ impl RemoteDevice {
     pub fn look(name: &Path, medium: Arc<dyn Remote>, expect: &Expect) -> Result<Look, DeviceError> {
         let error = |kind| DeviceError { path: name.into(), kind };
         let probe = probe(&medium).map_err(error)?;
-        let found = read_superblock(&Shared(medium), &probe)
-            .and_then(|(superblock, _)| must_be(&superblock, expect, &probe).map(|()| superblock))
+        let medium = Shared(medium);
+        let mut is_converted = false;
+        let found = read_superblock(&medium, &probe)
+            .and_then(|(superblock, copies)| {
+                is_converted = Superblock::is_of_older_version(&copies);
+                must_be(&superblock, expect, &probe).map(|()| superblock)
+            })
             .map_err(error);
-        Ok(Look { size_bytes: probe.size_bytes, is_block_device: true, used_by: None, found })
+        let beyond = found.as_ref().map(|superblock| is_used_beyond(&medium, superblock, &probe));
+        let is_used_beyond = beyond
+            .unwrap_or(Ok(false))
+            .map_err(|e| error(DeviceErrorKind::Io { doing: "cannot read its end", error: e }))?;
+        Ok(Look {
+            size_bytes: probe.size_bytes,
+            is_block_device: true,
+            used_by: None,
+            found,
+            is_used_beyond,
+            is_converted,
+        })
+    }
+
+    /// Reads the metadata, as [`DeviceFile::look_meta`](crate::DeviceFile::look_meta) does.
+    ///
+    /// # Errors
+    /// As [`RemoteDevice::open`] and [`RemoteDevice::open_meta`].
+    pub fn look_meta(name: &Path, medium: Arc<dyn Remote>, expect: &Expect) -> Result<MetaView, DeviceError> {
+        let look = || look_meta(Shared(medium.clone()), &probe(&medium)?, expect, u64::MAX);
+        look().map_err(|kind| DeviceError { path: name.into(), kind })
+    }
+
+    /// Takes on what the device has beyond its superblock's regions, as [`DeviceFile::grow`](crate::DeviceFile::grow) does.
+    ///
+    /// # Errors
+    /// Those of the protocol. It may have grown nevertheless: open it anew.
+    ///
+    /// # Panics
+    /// As [`Superblock::grown`].
+    pub fn grow(&mut self, end: u64) -> io::Result<()> {
+        let next = self.superblock.grown(end);
+        take_on(&self.medium, &self.superblock, &next, |from, len| zero(&self.medium, from, from + len))?;
+        self.superblock = next;
+        Ok(())
     }
 
     /// Opens the metadata store in the device, as [`DeviceFile::open_meta`](crate::DeviceFile::open_meta) does.
@@ -158,15 +197,20 @@ fn format(medium: &Shared, superblock: &Superblock) -> Result<(), DeviceErrorKin
     first_bytes[..CREATING.len()].copy_from_slice(CREATING);
     medium.write_at(&first_bytes, 0).map_err(io)?;
     medium.sync().map_err(io)?;
-    let mut at = REGION_ALIGN;
-    while at < superblock.end() {
-        let step = ZERO_STEP_BYTES.min(superblock.end() - at);
-        medium.0.zero(at, step).map_err(io)?;
-        at += step;
-    }
+    zero(medium, REGION_ALIGN, superblock.end()).map_err(io)?;
     let region = |kind| superblock.region(kind).expect("every superblock has one");
     let backend = RegionBackend::format(medium.clone(), region(RegionKind::Metadata), owner(superblock)).map_err(io)?;
     MetaStore::format(backend, region(RegionKind::Home)).map_err(DeviceErrorKind::Meta)?;
     medium.sync().map_err(io)?;
     write_superblock(medium, superblock, &superblock.stale(&[[0; SUPERBLOCK_BYTES]; 2])).map_err(io)
+}
+
+fn zero(medium: &Shared, from: u64, end: u64) -> io::Result<()> {
+    let mut at = from;
+    while at < end {
+        let step = ZERO_STEP_BYTES.min(end - at);
+        medium.0.zero(at, step)?;
+        at += step;
+    }
+    Ok(())
 }

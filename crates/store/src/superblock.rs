@@ -58,6 +58,9 @@ const FORMATTED_AT: usize = ROLE_AT + 1 + ROLE_BYTES_MAX;
 const MAIN_AT: usize = 880;
 const METADATA_BYTES_MIN: u64 = 4 << 20;
 const METADATA_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of home that a byte of the metadata region describes after a growth, even if each granule is an extent of its own: 64 bytes for
+/// each. A new device with less than 64 GiB has 16 KiB for each.
+const GROWN_HOME_BYTES_PER_METADATA_BYTE: u64 = 16 << 10;
 
 const _: () =
     assert!(SEQUENCE_AT == 832 && FORMATTED_AT == 872 && MAIN_AT > FORMATTED_AT && MAIN_AT + 16 <= CHECKSUM_AT);
@@ -230,6 +233,40 @@ impl Superblock {
     /// Returns the number of bytes that a device must have to hold all regions.
     pub fn end(&self) -> u64 {
         self.regions.last().map_or(0, Region::end)
+    }
+
+    /// Returns the number of bytes up to which the device can grow: its metadata region stays where it is, and describes no more.
+    /// A device with logs can't grow: where they lie follows from its size.
+    pub fn end_max(&self) -> u64 {
+        let home_bytes = match self.regions.as_slice() {
+            [
+                _,
+                metadata @ Region { kind: RegionKind::Metadata, .. },
+                Region { kind: RegionKind::Home, offset, .. },
+            ] => {
+                let bytes = match metadata.len {
+                    METADATA_BYTES_MAX.. => u64::MAX - offset - REGION_ALIGN, // as on any larger device
+                    len => len * GROWN_HOME_BYTES_PER_METADATA_BYTE,
+                };
+                offset + bytes / REGION_ALIGN * REGION_ALIGN
+            }
+            _ => 0,
+        };
+        home_bytes.max(self.end())
+    }
+
+    /// The superblock of the device after it has grown to `end` bytes, rounded down to [`REGION_ALIGN`].
+    ///
+    /// # Panics
+    /// If that isn't more than [`Superblock::end`], or more than [`Superblock::end_max`].
+    pub fn grown(&self, end: u64) -> Superblock {
+        let end = end - end % REGION_ALIGN;
+        let is_lawful = end > self.end() && end <= self.end_max();
+        assert!(is_lawful, "it can't grow to {end} bytes");
+        let mut next = Superblock { sequence: self.sequence + 1, ..self.clone() };
+        let home = next.regions.last_mut().expect("every superblock has regions");
+        home.len = end - home.offset;
+        next
     }
 
     /// As stored.
@@ -545,6 +582,20 @@ mod tests {
         let e = Superblock::choose(&[torn, blank]).expect_err("neither is whole");
         assert!(e.to_string().contains("torn or corrupted; at byte 4096: no Plimsoll superblock"), "{e}");
         assert_eq!(Superblock::choose(&[blank, blank]), Err(SuperblockError::NotOurs));
+    }
+
+    #[test]
+    fn a_device_grows_as_far_as_its_metadata_describe() {
+        let end_max = |size_bytes| example(size_bytes).end_max();
+        assert_eq!(end_max(64 << 20), (5 << 20) + (64 << 30));
+        assert_eq!(end_max(1 << 30), (17 << 20) + (256 << 30));
+        assert!(end_max(1 << 40) > 1 << 60 && end_max(1 << 40).is_multiple_of(REGION_ALIGN));
+        let old = example(64 << 20);
+        let new = old.grown((200 << 20) + 7);
+        assert_eq!((new.end(), new.sequence), (200 << 20, 2));
+        assert_eq!(new.regions[..2], old.regions[..2]);
+        let logs = Superblock { regions: Superblock::region_map(64 << 20, 1 << 20), ..old };
+        assert_eq!(logs.end_max(), logs.end());
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub struct DeviceConfig {
     pub user: Option<String>,
     /// For `rbd`: folder of librbd.so.1 and librados.so.2 [default: the system's].
     pub libraries: Option<PathBuf>,
-    /// Size of a file to create.
+    /// Size of a file to create. A larger one makes the pool grow at the next start; it never shrinks.
     pub size: Option<ByteSize>,
     /// The device must be this one, as `plimsoll status` and the start tell it: another of the same pool name, or none, is
     /// refused. Without it, any device of a pool of this name will do.

@@ -28,7 +28,11 @@ impl fmt::Display for ByteSize {
 
 impl Serialize for ByteSize {
     fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_u64(self.0)
+        // As people write it, so that it can be pasted into a configuration.
+        match self.0.is_multiple_of(1024) && self.0 > 0 {
+            true => s.collect_str(self),
+            false => s.serialize_u64(self.0),
+        }
     }
 }
 
@@ -60,10 +64,7 @@ pub struct SpanText(pub Span);
 
 impl Serialize for SpanText {
     fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        match self.0.as_nanos() {
-            ns if ns.is_multiple_of(1000) => s.serialize_str(&format!("{}us", ns / 1000)),
-            ns => s.serialize_str(&format!("{ns}ns")),
-        }
+        self.0.serialize(s)
     }
 }
 

@@ -177,6 +177,7 @@ fn health(problems: &[Problem], may_read: bool) -> (StatusCode, api::Health) {
 
 async fn metrics(State(control): Shared) -> Response {
     let views = control.node.snapshots().await;
+    control.node.look_beneath().await;
     let text = prometheus::exposition(&control, &views);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }

@@ -125,7 +125,7 @@ pub(super) fn outage(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> 
         Some(p) if p.state == LayerState::Recovering => "is recovering: its clients are refused until that ends; wait".to_string(),
         Some(p) if p.state == LayerState::Failed => "has failed: its clients get errors; the log has the reason and the remedy".to_string(),
         Some(p) if p.state == LayerState::Degraded => {
-            "is degraded: it serves without data that a layer lost; `plimsoll logs status`, `plimsoll cache status` and the log name the loss".to_string()
+            "is degraded: a layer lost data, or can't write (no space, a failing device); `plimsoll logs status`, `plimsoll cache status` and the log say which".to_string()
         }
         Some(_) => return None,
     };

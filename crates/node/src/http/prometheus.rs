@@ -5,7 +5,7 @@ use super::problems::problems;
 use super::status::{Views, objectives, of_pool, state_of, sum_of_tenant, volume_promise};
 use crate::directory::{Directory, Volume, VolumeState};
 use crate::engine::metrics::OP_NAMES;
-use crate::node::{Pools, RunningPool};
+use crate::node::{Beneath, Pools, RunningPool};
 use crate::parts::PoolView;
 use crate::parts::page::Page;
 use crate::parts::scheduler::Scheduler;
@@ -71,10 +71,33 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
             page.sample("plimsoll_pool_state", &[("pool", &p.name), ("state", state)], u8::from(is));
         }
     }
+    page.family("plimsoll_pool_size_bytes", "gauge", "Space for volumes, free or not.");
+    for (n, p, _) in &all {
+        if let Some(bytes) = control.node.home_bytes(*n) {
+            page.sample("plimsoll_pool_size_bytes", &[("pool", &p.name)], bytes);
+        }
+    }
     page.family("plimsoll_pool_free_bytes", "gauge", "Space that no volume has.");
     for (n, p, _) in &all {
         if let Some(free) = control.node.free_bytes(*n) {
             page.sample("plimsoll_pool_free_bytes", &[("pool", &p.name)], free);
+        }
+    }
+    let beneath: [(&str, &str, fn(Beneath) -> u64); 3] = [
+        ("plimsoll_pool_file_system_size_bytes", "Size of the file system below the pool's file.", |b| b.size_bytes),
+        ("plimsoll_pool_file_system_free_bytes", "Free space of the file system below the pool's file.", |b| {
+            b.free_bytes
+        }),
+        (
+            "plimsoll_pool_unallocated_bytes",
+            "Bytes that the pool's file has no space for yet, and takes as its volumes fill up.",
+            |b| b.unallocated_bytes,
+        ),
+    ];
+    for (name, help, value) in beneath {
+        page.family(name, "gauge", help);
+        for (p, seen) in all.iter().filter_map(|(_, p, _)| Some((p, p.beneath()?))) {
+            page.sample(name, &[("pool", &p.name)], value(seen));
         }
     }
     let mut per_pool = |name: &str, help: &str, value: fn(&PoolView) -> u64| {

@@ -100,6 +100,7 @@ fn pool(node: &Node, directory: &Directory, (n, p): (usize, &RunningPool), view:
         device_uuid: p.device_uuid.map(|u| u.to_string()),
         state: state_of(node, p, s).to_string(),
         flush_failed: s.is_some_and(|s| s.flush_failed),
+        size_bytes: node.home_bytes(n),
         free_bytes: node.free_bytes(n),
         deleting: node.deleting(n),
         connections: s.map_or(0, |s| s.connections.values().sum()),

@@ -242,9 +242,18 @@ impl Node {
             let node = self.clone();
             tokio::spawn(async move { node.resume_deletions(interrupted).await });
         }
+        self.tell_growth(&pool);
         let what = format!("{} is served: {}", pool_section(&pool.name), pool.device);
         self.events.add(Kind::Node, Severity::Info, None, what);
         unserved
+    }
+
+    /// Tells of a pool that was opened on a device that had become larger.
+    pub(super) fn tell_growth(&self, pool: &RunningPool) {
+        if let Some((from, to)) = pool.grown {
+            let what = format!("{} has grown with its device, from {from} to {to} bytes", pool_section(&pool.name));
+            self.events.add(Kind::Node, Severity::Info, None, what);
+        }
     }
 
     /// Waits until a pool that was added has recovered, or has had the time to.

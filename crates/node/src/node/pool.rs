@@ -40,6 +40,8 @@ pub struct RunningPool {
     pub failed: Option<String>,
     /// The device's UUID; a null device has none.
     pub device_uuid: Option<Uuid>,
+    /// Bytes of the device before this start and since, if it had become larger.
+    pub(super) grown: Option<(u64, u64)>,
     /// Its thread's commands.
     pub handle: PoolHandle,
     /// Its metadata; a null device has none, and forgets its volumes when the node ends.
@@ -64,6 +66,8 @@ pub struct RunningPool {
     lock: Option<Held>,
     /// Its thread didn't answer a question, or not soon.
     was_silent: AtomicBool,
+    /// Space below its file.
+    pub(super) looks: Arc<super::beneath::Looks>,
 }
 
 /// Space of a pool that forgets its volumes when the node ends. Nothing is freed.
@@ -184,6 +188,7 @@ impl RunningPool {
             failed: None,
             device: opened.device,
             device_uuid: opened.lock.as_ref().map(Held::uuid),
+            grown: opened.grown,
             handle,
             store,
             _cache_locks: opened.cache_locks,
@@ -197,6 +202,7 @@ impl RunningPool {
             has_failed,
             lock: opened.lock,
             was_silent: AtomicBool::new(false),
+            looks: Arc::default(),
         };
         pool.has_begun()?;
         Ok(pool)
@@ -229,6 +235,7 @@ impl RunningPool {
             device,
             failed: Some(why),
             device_uuid: None,
+            grown: None,
             handle: PoolHandle::new().map_err(failed)?.0,
             store: None,
             home_start: 0,
@@ -242,6 +249,7 @@ impl RunningPool {
             has_failed: Arc::default(),
             lock: None,
             was_silent: AtomicBool::new(false),
+            looks: Arc::default(),
         })
     }
 
@@ -349,6 +357,14 @@ impl RunningPool {
     /// The path of its cache's device, if it has a cache.
     pub fn cache_file(&self) -> Option<PathBuf> {
         Some(self.cache_section()?.file)
+    }
+
+    /// The regular file that is its device.
+    pub(super) fn file(&self) -> Option<PathBuf> {
+        match &self.lock {
+            Some(Held::File(device)) if !device.is_block_device() => Some(device.path().to_owned()),
+            _ => None,
+        }
     }
 
     pub(super) fn is_fenced(&self) -> bool {

@@ -191,6 +191,13 @@ impl Part for Cache {
         for (volume, offset, len) in &v.lost_ranges {
             shown.line("lost", format!("{volume}: {len} bytes at {offset}"));
         }
+        for r in &v.at_risk {
+            let runs = r.runs;
+            shown.line(
+                "at risk",
+                format!("{}: {} bytes in {runs} ranges; `plimsoll cache status --json` lists them", r.volume, r.bytes),
+            );
+        }
         let took = Span::from_micros(v.start_us);
         shown.line("last start", format!("{took}, {} extents found", v.start_extents));
         if v.start_damaged > 0 {
@@ -445,6 +452,9 @@ pub struct CacheView {
     pub lost: u64,
     /// Their places: volume, offset, length.
     pub lost_ranges: Vec<(String, u64, u64)>,
+    /// Data that only the cache's device has, which failed: by volume.
+    #[serde(default)]
+    pub at_risk: Vec<CacheRisk>,
     /// Duration of the last start.
     pub start_us: u64,
     /// Extents that it found.
@@ -570,12 +580,35 @@ impl CacheView {
             unreadable: c.unreadable,
             lost: c.lost,
             lost_ranges: s.lost.iter().map(|l| (name_of(l.volume), l.offset, l.len)).collect(),
+            at_risk: s
+                .at_risk
+                .iter()
+                .map(|r| CacheRisk {
+                    volume: name_of(r.volume),
+                    bytes: r.bytes,
+                    runs: r.runs,
+                    ranges: r.ranges.clone(),
+                })
+                .collect(),
             start_us: s.start.took.as_micros(),
             start_extents: s.start.extents,
             start_damaged: s.start.damaged,
             volumes: s.volumes.iter().map(volume).collect(),
         }
     }
+}
+
+/// Data of a volume that only a failed cache's device has: lost if it is given up.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct CacheRisk {
+    /// The volume.
+    pub volume: String,
+    /// Bytes, in whole extents.
+    pub bytes: u64,
+    /// Runs of extents.
+    pub runs: u64,
+    /// Offset and length in bytes of each run: the first thousand.
+    pub ranges: Vec<(u64, u64)>,
 }
 
 /// `POST /v1/pools/{name}/cache/give-up`

@@ -154,6 +154,19 @@ fn json(a: &View, b: &View) -> serde_json::Value {
     })
 }
 
+/// Says that the shaped server, or the proxy, has ended. Processes of several pid namespaces can't be asked for.
+fn ended(segment: &Segment) -> Option<String> {
+    let of = |pid: &std::sync::atomic::AtomicU32| Some(pid.load(Ordering::Relaxed)).filter(|pid| *pid != 0);
+    let control = segment.control();
+    let (what, pid) = match (of(&control.server_pid), of(&control.controller_pid)) {
+        (Some(pid), _) => ("server", pid),
+        (None, pid) => ("proxy", pid?),
+    };
+    segment
+        .is_dead(pid)
+        .then(|| format!("the shaped {what} (process {pid}) has ended: start it again, then `plimsoll shape top`"))
+}
+
 impl Top {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
@@ -161,9 +174,20 @@ impl Top {
             bail!("--json prints once: say `shape top --once --json`");
         }
         let segment = self.which.open()?;
+        if let Some(ended) = ended(&segment) {
+            bail!("{ended}");
+        }
         let mut before = view(&segment)?;
         loop {
             std::thread::sleep(REFRESH);
+            // A server that is started again has a segment of its own.
+            if let Some(ended) = ended(&segment) {
+                if self.once {
+                    bail!("{ended}");
+                }
+                println!("{ended}");
+                return Ok(());
+            }
             let now = view(&segment)?;
             if self.json {
                 println!("{}", serde_json::to_string_pretty(&json(&before, &now))?);

@@ -78,12 +78,15 @@ impl Failing {
         let d = dir.display();
         let fail = |what: &str| format!("if [ -e {d}/fail-{what} ]; then echo EIO failing on demand >&2; exit 1; fi");
         let hold = format!("while [ -e {d}/hold-flush ]; do : > {d}/held; sleep 0.05; done");
+        // Every second read takes longer, by much.
+        let odd = format!("if [ -e {d}/odd ]; then rm {d}/odd; sleep 0.1; else : > {d}/odd; fi");
+        let uneven = format!("if [ -e {d}/fail-evenly ]; then {odd}; fi");
         let dd = "dd bs=1M status=none iflag=fullblock,count_bytes,skip_bytes oflag=seek_bytes";
         let nbdkit = Command::new("nbdkit")
             .args(["-f", "-t", "1", "-U"])
             .arg(dir.join("sock"))
             .args(["eval", "get_size=echo 67108864", "can_write=exit 0", "can_flush=exit 0", "can_fua=echo emulate"])
-            .arg(format!("pread={}; {dd} if={d}/backing count=$3 skip=$4", fail("read")))
+            .arg(format!("pread={}; {uneven}; {dd} if={d}/backing count=$3 skip=$4", fail("read")))
             .arg(format!("pwrite={}; {dd} of={d}/backing seek=$4 conv=notrunc", fail("write")))
             .arg(format!("flush={}; {hold}; exit 0", fail("flush")))
             .stderr(Stdio::null())
@@ -118,7 +121,7 @@ impl Failing {
         let _ = std::fs::remove_file(self.dir.join("hold-flush")); // it may have ended already
     }
 
-    /// From now on every `read`, `write` or `flush` fails, or none does.
+    /// From now on every `read`, `write` or `flush` fails, or none does. With `evenly` every second read takes much longer.
     pub fn fail(&self, what: &str, fails: bool) {
         let file = self.dir.join(format!("fail-{what}"));
         if fails { std::fs::write(file, "").unwrap() } else { std::fs::remove_file(file).unwrap() }

@@ -54,10 +54,15 @@ impl Prometheus {
         Some(all.iter().filter(|a| a["state"] == "firing").map(|a| a["labels"].clone()).collect())
     }
 
+    /// True if an alert fires that has these labels.
+    pub fn has_alert(&self, name: &str, labels: &[(&str, &str)]) -> bool {
+        let is_meant = |l: &Value| l["alertname"] == name && labels.iter().all(|(label, text)| l[label] == *text);
+        self.firing().is_some_and(|all| all.iter().any(is_meant))
+    }
+
     /// Waits until an alert fires that has these labels.
     #[track_caller]
     pub fn await_alert(&self, name: &str, labels: &[(&str, &str)]) {
-        let is_meant = |l: &Value| l["alertname"] == name && labels.iter().all(|(label, text)| l[label] == *text);
-        until(&format!("{name} {labels:?} doesn't fire"), || self.firing().is_some_and(|all| all.iter().any(is_meant)));
+        until(&format!("{name} {labels:?} doesn't fire"), || self.has_alert(name, labels));
     }
 }

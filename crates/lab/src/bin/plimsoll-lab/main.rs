@@ -47,7 +47,28 @@ enum LabCommand {
     Generate(plimsoll_manual::Generate),
 }
 
+/// As a shell says of a command that the signal killed.
+const SIGPIPE_STATUS: i32 = 128 + 13;
+
+/// `println!` panics when standard output can't be written to. The reader of a pipe that has gone (`plimsoll lab list | head`) is no fault: the
+/// command ends, as if the signal had killed it. A full disk is an error.
+fn end_without_an_output() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let text = info.payload().downcast_ref::<String>();
+        match text.and_then(|text| text.strip_prefix("failed printing to stdout: ")) {
+            Some(why) if why.contains("Broken pipe") => std::process::exit(SIGPIPE_STATUS),
+            Some(why) => {
+                let _ = writeln!(std::io::stderr(), "plimsoll-lab: cannot write to standard output: {why}");
+                std::process::exit(1);
+            }
+            None => say(info),
+        }
+    }));
+}
+
 fn main() -> ExitCode {
+    end_without_an_output();
     let lab = Lab::parse(); // misuse ends here with status 2
     let result = match lab.command {
         LabCommand::List(l) => l.run(),

@@ -17,6 +17,9 @@ pub struct PoolStatus {
     pub state: String,
     /// True if a flush has failed. Then every flush fails until `POST /v1/pools/{name}/recover`.
     pub flush_failed: bool,
+    /// Space for volumes, free or not; absent for a null device.
+    #[serde(default)]
+    pub size_bytes: Option<u64>,
     /// Space that no volume has; absent for a null device.
     pub free_bytes: Option<u64>,
     /// Volumes being deleted: their space isn't free yet.
