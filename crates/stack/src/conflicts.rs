@@ -1,13 +1,13 @@
 //! Ranges in flight at the front, and those of them that a new one must wait for.
 //!
-//! Two ranges conflict if they share bytes of a volume and at least one of them changes these. A new one isn't told of every
-//! conflict, but of enough: once those have ended, all others have. A change waits for everything older that it overlaps, so
+//! Two ranges conflict if they share bytes of a volume and at least one of them changes these. A new one gets a
+//! part of its conflicts, which is enough: once those have ended, all others have. A change waits for everything older that it overlaps, so
 //! where one covers the new range, anything older than that change needs no telling. So a thousand writes of the same block
 //! are a chain, not a thousand times a thousand waits.
 //!
-//! Cost: a range is noted in each 64 KiB granule that it touches, by hash. A search reads the notes of its own granules, newest
+//! Cost: a range is recorded in each 64 KiB granule that it touches, by hash. A search reads the notes of its own granules, newest
 //! first, up to a change that covers it there; so it looks at others' requests too, but at those only that are near or have the same
-//! hash. Ranges of more than [`GRANULES_MAX`] granules are noted once, in a list that volumes share by hash. Each search reads that
+//! hash. Ranges of more than [`GRANULES_MAX`] granules are recorded once, in a list that volumes share by hash. Each search reads that
 //! list, too, and a search for such a range reads every note. Nothing is allocated once the table of notes has grown.
 
 use plimsoll_base::VolumeKey;
@@ -48,7 +48,7 @@ pub(crate) struct Conflicts {
     /// The first note that isn't in use, linked by `older`.
     free: u32,
     lists: Box<[Lists]>,
-    /// Number of ranges that are noted by granule.
+    /// Number of ranges that are recorded by granule.
     small: usize,
     /// Number of ranges added so far: gives their order.
     added: u64,
@@ -309,8 +309,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, rng_seed: RngSeed::Fixed(3), ..ProptestConfig::default() })]
 
-        /// Whoever waits for nobody conflicts with nobody older, whatever was searched: the chains are enough. And nobody waits for
-        /// one with which there is no conflict.
+        /// A request that waits for nobody conflicts with nobody older: the chains are enough. And nobody waits for one with which there
+        /// is no conflict.
         #[test]
         fn whoever_waits_for_nobody_conflicts_with_nobody_older(steps in prop::collection::vec(step(), 1..120)) {
             let mut c = Conflicts::new();

@@ -418,8 +418,7 @@ impl Front {
 
     /// A request that waits here is withdrawn. It ends at once, unserved, unless it is a change that others wait for.
     ///
-    /// That one stays until what it waits for has ended: those behind it may not have been told of that, and wait for it through
-    /// this one (see [`crate::conflicts`]).
+    /// That one stays until what it waits for has ended: those behind it may wait for that through this one only (see [`crate::conflicts`]).
     fn withdraw_waiting(&mut self, now: Time, at: usize, out: &mut Actions) {
         if self.entries[at].is_withdrawn {
             return;
