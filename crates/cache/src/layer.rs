@@ -28,13 +28,14 @@ use crate::refused::{Diverted, Refusal};
 use crate::relearn::Relearn;
 use crate::request::{ClientOp, Pending, WorkFor};
 use crate::state::State;
-use crate::status::{Counters, LostRange, StartReport};
+use crate::status::{AtRisk, Counters, LostRange, StartReport};
 use crate::streams::Streams;
 use crate::volumes::{Volume, Volumes};
 use plimsoll_base::{Completion, Io, IoHead, IoId, Outcome, TenantId, Time, VolumeKey};
 use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Message, Offer, Port, Ports, VolumeTerms, Worked};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex};
 
 /// The port to the slow device, whose addresses are the volumes'.
 pub const SLOW: Port = 0;
@@ -102,6 +103,8 @@ pub struct Cache {
     pub(crate) counters: Counters,
     pub(crate) start_report: StartReport,
     pub(crate) lost: Vec<LostRange>,
+    /// What is at risk, and [`Dirty::changes`] when that was found out: every question for the status needs it.
+    pub(crate) risks: Mutex<(u64, Arc<Vec<AtRisk>>)>,
 }
 
 impl Cache {
@@ -156,6 +159,7 @@ impl Cache {
             counters: Counters::default(),
             start_report: StartReport::default(),
             lost: Vec::new(),
+            risks: Mutex::default(),
         }
     }
 
