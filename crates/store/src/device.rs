@@ -180,9 +180,6 @@ pub struct Look {
     pub used_by: Option<u32>,
     /// Its superblock, or why [`DeviceFile::open`] would refuse it.
     pub found: Result<Superblock, DeviceError>,
-    /// A block device that is larger than its superblock says, and whose first or last MiB beyond that isn't zero: somebody's data.
-    /// False for a regular file, which nobody shares with it.
-    pub is_used_beyond: bool,
     /// Opening it converts it to a newer version, which earlier programs refuse.
     pub is_converted: bool,
 }
@@ -288,16 +285,33 @@ impl DeviceFile {
         self.renew(Superblock { main_uuid: Some(main_uuid), ..self.superblock.clone() })
     }
 
+    /// The device's size now, which may be more than it has regions for.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn size_bytes(&self) -> io::Result<u64> {
+        Probe::of(&self.buffered).map(|probe| probe.size_bytes)
+    }
+
+    /// Looks for data in a range of the device, without opening it: in its last MiB, and in the first one of each 64th of the range.
+    /// Returns the place of a byte that isn't zero.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub fn is_used_beyond(path: &Path, from: u64, to: u64) -> io::Result<Option<u64>> {
+        is_used_beyond(&File::open(path)?, from, to)
+    }
+
     /// Takes on what the device has beyond its superblock's regions, up to `end` bytes: the home region becomes longer. A regular file is
     /// made as long as that. The new space reads as zeroes. Power loss leaves the old size or the new one. No metadata store of the device
     /// may be open, and it must have been opened since the device was: that an older superblock came back is noticed there.
     ///
     /// # Errors
-    /// Those of the device. It may have grown nevertheless: open it anew.
+    /// Those of the device.
     ///
     /// # Panics
     /// As [`Superblock::grown`].
-    pub fn grow(&mut self, end: u64) -> io::Result<()> {
+    pub fn grow(&mut self, end: u64) -> Result<(), GrowError> {
         let next = self.superblock.grown(end);
         let zero = |from, len| {
             if self.is_block_device {
@@ -374,26 +388,50 @@ pub(crate) fn take_on(
     now: &Superblock,
     next: &Superblock,
     zero: impl FnOnce(u64, u64) -> io::Result<()>,
-) -> io::Result<()> {
-    zero(now.end(), next.end() - now.end())?;
-    medium.sync()?;
-    write_superblock(medium, next, &next.stale(&[now.encode(); 2]))
+) -> Result<(), GrowError> {
+    let zeroed = zero(now.end(), next.end() - now.end()).and_then(|()| medium.sync());
+    zeroed.map_err(GrowError::Kept)?;
+    write_superblock(medium, next, &next.stale(&[now.encode(); 2])).map_err(GrowError::Unclear)
 }
 
-/// True if the first or the last MiB beyond the regions isn't zero. Less than a MiB is never used.
-pub(crate) fn is_used_beyond(medium: &impl Medium, superblock: &Superblock, probe: &Probe) -> io::Result<bool> {
-    let (from, end) = (superblock.end(), probe.size_bytes - probe.size_bytes % REGION_ALIGN);
-    if !probe.is_block_device || end <= from {
-        return Ok(false);
-    }
-    let mut b = vec![0; REGION_ALIGN as usize];
-    for at in [from, end - REGION_ALIGN] {
-        medium.read_at(&mut b, at)?;
-        if b.iter().any(|b| *b != 0) {
-            return Ok(true);
+/// Reason why a device hasn't grown.
+#[derive(Debug)]
+pub enum GrowError {
+    /// The new space couldn't be made or zeroed: the device is as it was.
+    Kept(io::Error),
+    /// Its superblocks couldn't be written: it may have grown. Open it anew.
+    Unclear(io::Error),
+}
+
+impl fmt::Display for GrowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GrowError::Kept(e) | GrowError::Unclear(e) => e.fmt(f),
         }
     }
-    Ok(false)
+}
+
+impl std::error::Error for GrowError {}
+
+/// Parts of a range of which the first MiB is read to find out whether it holds data.
+const PARTS: u64 = 64;
+
+/// Looks for data in the range from `from` to `to`: in its last MiB, and in the first one of each 64th of it. Returns the place of a byte
+/// that isn't zero.
+pub(crate) fn is_used_beyond(medium: &impl Medium, from: u64, to: u64) -> io::Result<Option<u64>> {
+    let len = to.saturating_sub(from);
+    let part = |n| (u128::from(len) * u128::from(n) / u128::from(PARTS)) as u64 / REGION_ALIGN * REGION_ALIGN;
+    let mut places: Vec<u64> = (0..PARTS).map(part).chain([len.saturating_sub(REGION_ALIGN)]).collect();
+    places.dedup();
+    let mut b = vec![0; REGION_ALIGN as usize];
+    for at in places {
+        let b = &mut b[..REGION_ALIGN.min(len - at) as usize];
+        medium.read_at(b, from + at)?;
+        if let Some(n) = b.iter().position(|b| *b != 0) {
+            return Ok(Some(from + at + n as u64));
+        }
+    }
+    Ok(None)
 }
 
 /// Opens the metadata store of a device with this superblock, whose bytes `medium` has.
@@ -548,17 +586,8 @@ fn look(path: &Path, expect: &Expect) -> Result<Option<Look>, DeviceErrorKind> {
             must_be(&superblock, expect, &probe).map(|()| superblock)
         })
         .map_err(|kind| DeviceError { path: path.to_owned(), kind });
-    let beyond = found.as_ref().map(|superblock| is_used_beyond(&file, superblock, &probe));
-    let is_used_beyond = beyond.unwrap_or(Ok(false)).map_err(io("cannot read its end"))?;
     let Probe { size_bytes, is_block_device, .. } = probe;
-    Ok(Some(Look {
-        size_bytes,
-        is_block_device,
-        used_by: probe::lock_holder(&file),
-        found,
-        is_used_beyond,
-        is_converted,
-    }))
+    Ok(Some(Look { size_bytes, is_block_device, used_by: probe::lock_holder(&file), found, is_converted }))
 }
 
 /// Bytes of a device, from its start, without volumes' data: up to home, or all of a device that has no volumes.
