@@ -103,7 +103,7 @@ pub struct Cache {
     pub(crate) counters: Counters,
     pub(crate) start_report: StartReport,
     pub(crate) lost: Vec<LostRange>,
-    /// What is at risk, and [`Dirty::changes`] when that was found out: every question for the status needs it.
+    /// Data at risk, and [`Dirty::changes`] when they were found out: every question for the status needs them.
     pub(crate) risks: Mutex<(u64, Arc<Vec<AtRisk>>)>,
 }
 

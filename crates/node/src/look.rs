@@ -225,14 +225,14 @@ impl Grower<'_> {
             return Growth { to: None, warning: Some(what) };
         }
         let (path, made, end) = (self.path.display(), superblock.end(), to.min(self.there));
-        let why = match if made < end { is_used(made, end) } else { Ok(None) } {
+        let what = match if made < end { is_used(made, end) } else { Ok(None) } {
             Ok(None) => return growth,
             Ok(Some(at)) => format!(
-                "its bytes from {made} to {end} hold data, as at {at}: if nobody needs them, zero that range, and start again"
+                "{path}: it doesn't grow: its bytes from {made} to {end} hold data, as at {at}: if nobody needs them, zero that range, and start again"
             ),
-            Err(e) => format!("its bytes from {made} to {end} can't be read: {e}"),
+            Err(e) => format!("{path}: it doesn't grow: its bytes from {made} to {end} can't be read: {e}"),
         };
-        Growth { to: None, warning: Some(format!("{path}: it doesn't grow: {why}")) }
+        Growth { to: None, warning: Some(what) }
     }
 }
 
@@ -344,18 +344,24 @@ fn read_meta(path: &Path, main: &Look, expect: &Expect, seen: &mut Seen) {
     if main.found.is_err() {
         return; // that is said already
     }
-    let used =
-        |by: u32| format!("its metadata weren't read: process {by} serves it, and `plimsoll status` shows its volumes");
-    if let Some(by) = main.used_by {
-        return seen.unseen.push(used(by));
+    let used = || match main.used_by {
+        Some(by) => {
+            Some(format!("its metadata weren't read: process {by} serves it, and `plimsoll status` shows its volumes"))
+        }
+        None => match DeviceFile::is_in_use(path) {
+            Ok(false) => None,
+            Ok(true) => Some("its metadata weren't read: another process (or a mount) uses the device".into()),
+            Err(e) => Some(format!("its metadata weren't read: it can't be locked: {e}")),
+        },
+    };
+    if let Some(why) = used() {
+        return seen.unseen.push(why);
     }
     let read = DeviceFile::look_meta(path, expect, u64::MAX);
-    match DeviceFile::look(path, expect).map(|again| again.and_then(|again| again.used_by)) {
-        Ok(Some(by)) => seen.unseen.push(used(by)), // since a moment ago
-        _ => match read {
-            Ok(view) => seen.meta = Some(view),
-            Err(e) => seen.errors.push(e.to_string()),
-        },
+    match (used(), read) {
+        (Some(why), _) => seen.unseen.push(why), // since a moment ago
+        (None, Ok(view)) => seen.meta = Some(view),
+        (None, Err(e)) => seen.errors.push(e.to_string()),
     }
 }
 
@@ -461,6 +467,33 @@ mod tests {
         warned(decide(FILE, 90 * MIB, None, MIB), None, "a pool with logs doesn't grow");
         let most = (64 << 10) + 5;
         warned(decide(FILE, 1 << 40, None, 0), Some(most), "describes a device of 68724719616 at most");
+    }
+
+    /// In another container, and on file systems whose device numbers aren't those of /proc/locks, the holder isn't visible.
+    #[test]
+    fn metadata_that_an_invisible_process_may_be_changing_are_not_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("p.img");
+        let (pool_uuid, role) = (Uuid::from_u128(2), ROLE_MAIN.to_string());
+        let options = plimsoll_store::CreateOptions {
+            size_bytes: 64 * MIB,
+            pool_uuid,
+            role: role.clone(),
+            logs_bytes: 0,
+            main_uuid: None,
+        };
+        let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role };
+        let held = DeviceFile::create(&path, &options).expect("created");
+        let read = || {
+            let look = DeviceFile::look(&path, &expect).expect("it can be read").expect("it is there");
+            let mut seen = Seen::default();
+            read_meta(&path, &Look { used_by: None, ..look }, &expect, &mut seen);
+            (seen.meta.is_some(), seen.errors, seen.unseen)
+        };
+        let note = "its metadata weren't read: another process (or a mount) uses the device";
+        assert_eq!(read(), (false, vec![], vec![note.to_string()]));
+        drop(held);
+        assert_eq!(read(), (true, vec![], vec![]));
     }
 
     /// Only the range that the device takes on is looked at, and only if it would. Nothing found there refuses the pool.

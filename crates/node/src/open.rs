@@ -333,11 +333,15 @@ fn grow(
         Held::File(device) => device.grow(to),
         Held::Image(device, _) => device.grow(to),
     };
-    if let Err(e) = &grown {
-        let what = format!("{label}: cannot grow from {from} to {to} bytes: {e}");
-        match e {
-            GrowError::Kept(_) => warn_of_growth(config, &what),
-            GrowError::Unclear(_) => return Err(format!("{what}: nothing that it has is touched; start again")),
+    match &grown {
+        Ok(()) => {}
+        Err(GrowError::Kept(e)) => {
+            warn_of_growth(config, &format!("{label}: cannot grow from {from} to {to} bytes: {e}"));
+        }
+        Err(GrowError::Unclear(e)) => {
+            return Err(format!(
+                "{label}: its superblock cannot be renewed for {to} bytes: {e}: nothing that it has is touched; start again"
+            ));
         }
     }
     let store = match held {

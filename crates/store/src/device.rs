@@ -224,6 +224,28 @@ impl DeviceFile {
         look(path, expect).map_err(|kind| DeviceError { path: path.to_owned(), kind })
     }
 
+    /// True if a process has the device open, or a mount: in whatever container, on this kernel. Its lock is taken for that, and given back
+    /// at once: whoever opens the device meanwhile tries again.
+    ///
+    /// # Errors
+    /// If it can't be opened or locked.
+    pub fn is_in_use(path: &Path) -> io::Result<bool> {
+        let mut options = OpenOptions::new();
+        options.read(true);
+        if let Some(probe::Kind::Block) = probe::kind(path)? {
+            options.custom_flags(rustix::fs::OFlags::EXCL.bits() as i32);
+        }
+        let file = match options.open(path) {
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => return Ok(true),
+            opened => opened?,
+        };
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(false),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     /// Reads the metadata of the device at `path` as an open would, without locking or changing it. Of a device that a node has open they may
     /// be of several moments: don't ask then.
     ///
@@ -695,7 +717,21 @@ pub(crate) struct Locked {
     pub(crate) probe: Probe,
 }
 
+/// Times that a lock is asked for, and the pause between: [`DeviceFile::is_in_use`] may have it for a moment.
+const LOCK_TRIES: u32 = 4;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+
 pub(crate) fn lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind> {
+    for _ in 1..LOCK_TRIES {
+        match try_lock(path, create) {
+            Err(DeviceErrorKind::Locked { .. }) => std::thread::sleep(LOCK_PAUSE),
+            locked => return locked,
+        }
+    }
+    try_lock(path, create)
+}
+
+fn try_lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind> {
     let io = |doing| move |error| DeviceErrorKind::Io { doing, error };
     let found = probe::kind(path).map_err(io("cannot stat it"))?;
     let mut options = OpenOptions::new();
