@@ -518,4 +518,6 @@ fn a_pool_that_cannot_grow_is_served_as_it_is() {
     let server = Server::start(dir.path(), &made(", size = \"266MiB\" }"));
     assert_eq!(size(&server), was.map(|was| was + 10 * MIB));
     assert!(server.stop());
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut b, 270 * MIB).unwrap();
+    assert_eq!(b, [7; 4096]);
 }

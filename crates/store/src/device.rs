@@ -339,6 +339,9 @@ impl DeviceFile {
             if self.is_block_device {
                 return probe::zero(&self.buffered, from, len);
             }
+            if self.size_bytes()? > from + len {
+                return probe::punch(&self.buffered, from, len); // what is behind it stays
+            }
             self.buffered.set_len(from)?; // whatever was there becomes a hole
             self.buffered.set_len(from + len)?;
             self.buffered.sync_all()

@@ -215,6 +215,27 @@ fn a_file_grows_sparse_and_one_that_was_cut_is_refused() {
     assert!(matches!(e, DeviceErrorKind::TooSmall { needed_bytes, .. } if needed_bytes == 1 << 30), "{e:?}");
 }
 
+/// Only the range that the device takes on is emptied.
+#[test]
+fn data_behind_a_growth_are_left_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("p.img");
+    let mut device = DeviceFile::create(&path, &options(64 * MIB)).expect("created");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).expect("there");
+    for at in [70 * MIB, 80 * MIB - 4096, 80 * MIB, 90 * MIB] {
+        file.write_all_at(&[7; 4096], at).expect("written");
+    }
+    device.grow(80 * MIB).expect("grows");
+    let read = |at| {
+        let mut b = [1; 4096];
+        file.read_exact_at(&mut b, at).expect("read");
+        b
+    };
+    assert!(read(70 * MIB) == [0; 4096] && read(80 * MIB - 4096) == [0; 4096]);
+    assert!(read(80 * MIB) == [7; 4096] && read(90 * MIB) == [7; 4096]);
+    assert_eq!(device.size_bytes().expect("there"), 90 * MIB + 4096);
+}
+
 /// Data anywhere in the growth's own range is found, at its beginning, end, and the beginning of each 64th. Data outside of it isn't.
 #[test]
 fn data_are_looked_for_in_the_range_of_a_growth() {
