@@ -1,4 +1,4 @@
-//! A look at a pool's devices that locks, changes and creates nothing, and the decision to open or to create them. A start and
+//! A look at a pool's devices that changes and creates nothing, and the decision to open or to create them. A start and
 //! `plimsoll check` share the decision.
 
 use crate::config::{CacheConfig, DeviceConfig, PoolConfig};

@@ -479,7 +479,7 @@ fn a_check_reads_the_metadata_of_a_pool_that_nobody_serves() {
     assert!(why.contains("only the cache may have") && bytes == 64 << 20, "{bytes}: {why}");
 }
 
-/// Where the new space can't be taken on, `check` and a start agree: the pool is served in its old size.
+/// `check` and a start agree where the new space cannot be taken on: the pool is served in its old size.
 #[test]
 fn a_pool_that_cannot_grow_is_served_as_it_is() {
     const MIB: u64 = 1 << 20;
