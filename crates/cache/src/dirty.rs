@@ -33,6 +33,8 @@ pub(crate) struct Dirty {
     /// Duplicates whose content no start can find: the header of the WEU that has it is corrupt. Their place in the index is the header's
     /// entry that names them, which keeps them lost over restarts.
     lost: BTreeSet<Key>,
+    /// Counts the changes of what is at risk.
+    changes: u64,
 }
 
 impl Dirty {
@@ -88,6 +90,7 @@ impl Dirty {
     /// An extent is dirty that wasn't: the WEU that has its bytes, and the one whose header names it.
     pub(crate) fn insert(&mut self, key: Key, weus: [u32; 2]) {
         debug_assert!(!self.contains(&key));
+        self.changes += 1;
         self.keys.insert(key, weus);
         self.places.extend(weus.map(|w| (w, key)));
         self.volumes.insert(key.volume());
@@ -99,6 +102,7 @@ impl Dirty {
         self.alone.remove(&key);
         self.lost.remove(&key);
         let Some(weus) = self.keys.remove(&key) else { return false };
+        self.changes += 1;
         for weu in weus {
             self.places.remove(&(weu, key));
         }
@@ -208,6 +212,7 @@ impl Dirty {
 
     /// The journal gets no further: the next start will take the cache's copy of each extent in `cleaned` for the latest.
     pub(crate) fn break_down(&mut self) {
+        self.changes += 1;
         self.uncertain = self.cleaned.drain(..).map(|c| c.1).collect();
     }
 
@@ -233,6 +238,11 @@ impl Dirty {
         self.of_volume(slot).chain(more).collect()
     }
 
+    /// A number that changes whenever [`Dirty::risks_of`] may.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// True if the journal's record that the slow device has all of a volume isn't durable yet.
     pub(crate) fn is_cleaning(&self, slot: u16) -> bool {
         self.cleaned.iter().any(|c| c.1.volume() == slot)
@@ -256,6 +266,7 @@ impl Dirty {
 
     /// Of a volume that is gone, nothing matters.
     pub(crate) fn forget(&mut self, slot: u16) {
+        self.changes += 1;
         let mine = |k: &Key| k.volume() == slot;
         self.wanted.retain(|k| !mine(k));
         self.uncertain.retain(|k| !mine(k));
@@ -301,6 +312,7 @@ mod tests {
     fn what_is_held_where_is_counted_right() {
         let mut rng = Rng::new(3, "dirty");
         let (mut d, mut model) = (Dirty::default(), BTreeMap::<Key, ([u32; 2], Option<Time>)>::new());
+        let mut risks = (vec![BTreeSet::new(); 3], d.changes());
         for _ in 0..20_000 {
             let key = Key::new(rng.below(3) as u16, rng.below(40));
             let at = |rng: &mut Rng| Time::from_nanos(rng.below(100));
@@ -336,6 +348,9 @@ mod tests {
             let volumes: BTreeSet<u16> = model.keys().map(|k| k.volume()).collect();
             assert!(d.volumes().eq(volumes) && d.len() == model.len());
             d.check().unwrap();
+            let now: Vec<BTreeSet<Key>> = (0..3).map(|slot| d.risks_of(slot)).collect();
+            let (then, changes) = std::mem::replace(&mut risks, (now, d.changes()));
+            assert!(then == risks.0 || changes != risks.1, "what is at risk has changed, and nobody is told");
         }
     }
 

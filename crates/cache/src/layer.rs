@@ -28,13 +28,14 @@ use crate::relearn::Relearn;
 use crate::request::{ClientOp, Pending, WorkFor};
 use crate::residency::Residency;
 use crate::state::State;
-use crate::status::{Counters, LostRange, StartReport};
+use crate::status::{AtRisk, Counters, LostRange, StartReport};
 use crate::streams::Streams;
 use crate::volumes::{Volume, Volumes};
 use plimsoll_base::{Completion, Io, IoHead, IoId, Outcome, TenantId, Time, VolumeKey};
 use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Message, Offer, Port, Ports, VolumeTerms, Worked};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 /// The port to the slow device, whose addresses are the volumes'.
 pub const SLOW: Port = 0;
@@ -86,6 +87,8 @@ pub struct Cache {
     pub(crate) counters: Counters,
     pub(crate) start_report: StartReport,
     pub(crate) lost: Vec<LostRange>,
+    /// Data at risk, and [`Dirty::changes`] when they were found out: every question for the status needs them.
+    pub(crate) risks: Mutex<(u64, Arc<Vec<AtRisk>>)>,
 }
 
 impl Cache {
@@ -131,6 +134,7 @@ impl Cache {
             counters: Counters::default(),
             start_report: StartReport::default(),
             lost: Vec::new(),
+            risks: Mutex::default(),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::refused::WriteBackFails;
 use crate::state::{Bypassed, State};
 use crate::volumes::Volume;
 use plimsoll_base::{Span, Time, VolumeKey};
+use std::sync::{Arc, PoisonError};
 
 /// Counters since the start; bytes of extents are counted before compression.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -203,7 +204,7 @@ pub struct CacheStatus {
     /// Lost ranges, the first thousand.
     pub lost: Vec<LostRange>,
     /// Data that only the fast device has, which failed: by volume.
-    pub at_risk: Vec<AtRisk>,
+    pub at_risk: Arc<Vec<AtRisk>>,
     /// Volumes to which what was written last may be missing: headers were corrupt at this start or an earlier one.
     /// [`VolumeKey::POOL`] if it isn't known which.
     pub missed: Vec<VolumeKey>,
@@ -289,13 +290,22 @@ impl Cache {
             volumes: self.volumes.iter().filter(|v| self.volumes.slot(&v.key).is_some()).filter_map(volume).collect(),
             write_back_fails: self.write_back_fails(),
             lost: self.lost.clone(),
-            at_risk: if self.state.bypassed().is_some() { self.risks() } else { Vec::new() },
+            at_risk: if self.state.bypassed().is_some() { self.risks() } else { Arc::default() },
             missed: self.durability.missed().iter().copied().collect(),
         }
     }
 
-    /// The dirty extents of each volume, in runs.
-    fn risks(&self) -> Vec<AtRisk> {
+    /// The dirty extents of each volume, in runs. Gone through once while nothing changes: there may be millions.
+    fn risks(&self) -> Arc<Vec<AtRisk>> {
+        // Nothing panics while it is held.
+        let mut known = self.risks.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != self.dirty.changes() {
+            *known = (self.dirty.changes(), Arc::new(self.find_risks()));
+        }
+        known.1.clone()
+    }
+
+    fn find_risks(&self) -> Vec<AtRisk> {
         let extent_bytes = self.extent_bytes();
         let of = |slot: u16| {
             let volume = self.volumes[usize::from(slot)].key;
@@ -322,11 +332,11 @@ impl Cache {
 
     /// Describes the data that is lost if the fast device doesn't come back.
     fn at_risk(&self, why: &str) -> String {
-        let at_risk: Vec<String> = (0..self.volumes.len() as u16)
-            .map(|slot| (self.dirty.risks_of(slot).len(), self.volumes[slot as usize].key))
-            .filter(|(n, _)| *n > 0)
-            .map(|(n, key)| format!("{n} extents of volume {}.{}", key.id, key.generation))
-            .collect();
+        let of = |r: &AtRisk| {
+            let (n, key) = (r.bytes / self.extent_bytes(), r.volume);
+            format!("{n} extents of volume {}.{}", key.id, key.generation)
+        };
+        let at_risk: Vec<String> = self.risks().iter().map(of).collect();
         if at_risk.is_empty() {
             return format!("{why}; nothing is lost: volumes go on without a cache");
         }

@@ -1,10 +1,12 @@
-//! A look at a pool's devices that locks, changes and creates nothing, and the decision to open or to create them. A start and
+//! A look at a pool's devices that changes and creates nothing, and the decision to open or to create them. A start and
 //! `plimsoll check` share the decision.
 
 use crate::config::{CacheConfig, DeviceConfig, PoolConfig};
 use plimsoll_store::{
-    DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, MetaView, ROLE_MAIN, RegionKind, Superblock, Uuid,
+    DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, MetaView, ROLE_MAIN, RegionKind, RemoteDevice, Superblock,
+    Uuid,
 };
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// A device as configured.
@@ -77,7 +79,13 @@ impl<'a> Wanted<'a> {
     }
 
     /// Judges what was found of a device.
-    fn judge(&self, looked: Result<Option<Look>, String>, seen: &mut Seen) -> Option<u64> {
+    /// Of a pool's own device `growth` decides whether it grows.
+    fn judge(
+        &self,
+        looked: Result<Option<Look>, String>,
+        growth: Option<&dyn Fn(&Look, &Superblock) -> Growth>,
+        seen: &mut Seen,
+    ) -> Option<u64> {
         let path = self.path.display();
         let look = match looked.and_then(|look| self.step(look.as_ref()).map(|step| (step, look))) {
             Ok(found) => found,
@@ -104,8 +112,9 @@ impl<'a> Wanted<'a> {
                 if let Some(pid) = look.used_by {
                     warnings.push(format!("{path}: process {pid} has it open now: a second node would be refused"));
                 }
-                if key == "size" {
-                    return self.judge_growth(&look, made, seen);
+                if let Some(growth) = growth {
+                    let superblock = look.found.as_ref().ok()?;
+                    return Some(self.judge_growth(&look, superblock, growth(&look, superblock), seen));
                 }
                 if self.size.is_some_and(|size| size >> 20 != made >> 20) {
                     warnings.push(format!(
@@ -125,13 +134,13 @@ impl<'a> Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Decides whether a pool's own device, which is there, grows when it is opened: up to `size`, or without one to all that is there. A
-    /// file may become longer, a block device can't.
-    pub fn growth(&self, look: &Look, superblock: &Superblock) -> Growth {
-        let (path, made, there) = (self.path.display(), superblock.end(), look.size_bytes);
+    /// Decides by the sizes whether a pool's own device, which has `there` bytes, grows when it is opened: up to `size`, or without one to all
+    /// that is there. A file may become longer, a block device can't.
+    fn growth(&self, there: u64, is_block_device: bool, superblock: &Superblock) -> Growth {
+        let (path, made) = (self.path.display(), superblock.end());
         let none = |warning| Growth { to: None, warning };
         let wanted = match self.size {
-            Some(size) if look.is_block_device => size.min(there),
+            Some(size) if is_block_device => size.min(there),
             Some(size) => size,
             None => there,
         };
@@ -139,7 +148,7 @@ impl Wanted<'_> {
             return none(Some(format!("{path}: `size` is ignored: the pool has {made} bytes, and pools don't shrink")));
         }
         if wanted >> 20 <= made >> 20 {
-            let missing = self.size.filter(|size| size >> 20 > there >> 20 && look.is_block_device);
+            let missing = self.size.filter(|size| size >> 20 > there >> 20 && is_block_device);
             let unused = there.saturating_sub(made);
             return none(match (missing, unused >> 20) {
                 (Some(size), _) => Some(format!("{path}: `size` is {size} bytes, and the device has {there}")),
@@ -155,11 +164,6 @@ impl Wanted<'_> {
         if end_max <= made {
             return kept(beyond_metadata(superblock));
         }
-        if look.is_used_beyond {
-            return kept(format!(
-                "they hold data: if nobody needs it, zero the device's first MiB from byte {made} on and its last MiB, and start again"
-            ));
-        }
         let to = wanted.min(end_max) >> 20 << 20;
         let warning = (wanted > end_max)
             .then(|| format!("{path}: its last {} bytes aren't used: {}", wanted - to, beyond_metadata(superblock)));
@@ -167,9 +171,8 @@ impl Wanted<'_> {
     }
 
     /// Judges a pool's own device that is there: its size after the next start.
-    fn judge_growth(&self, look: &Look, made: u64, seen: &mut Seen) -> Option<u64> {
-        let superblock = look.found.as_ref().ok()?;
-        let Growth { to, warning } = self.growth(look, superblock);
+    fn judge_growth(&self, look: &Look, superblock: &Superblock, growth: Growth, seen: &mut Seen) -> u64 {
+        let (Growth { to, warning }, made) = (growth, superblock.end());
         seen.warnings.extend(warning);
         let bytes = to.unwrap_or(made);
         if !look.is_block_device {
@@ -177,7 +180,7 @@ impl Wanted<'_> {
         }
         seen.layered_bytes = Some(bytes - layers_at(superblock));
         seen.grows = to.map(|to| (made, to));
-        Some(bytes)
+        bytes
     }
 }
 
@@ -195,20 +198,48 @@ pub(crate) fn layers_at(superblock: &Superblock) -> u64 {
     logs.or(superblock.region(RegionKind::Home)).map_or(0, |region| region.offset)
 }
 
-/// Decides whether a pool's own device grows when it is opened, and whether the pool could be served then.
-pub(crate) fn growth(config: &PoolConfig, path: &Path, look: &Look) -> Growth {
-    let Ok(superblock) = &look.found else { return Growth::default() };
-    let growth = Wanted::main(&config.device, path).growth(look, superblock);
-    let Some(to) = growth.to else { return growth };
-    // A profile is of one device.
-    match crate::open::rehearse_layers(config, to - layers_at(superblock)) {
-        Ok(_) => growth,
-        Err(why) => {
-            let unused = to - superblock.end();
-            let what = format!("{}: its last {unused} bytes aren't used: with them, {why}", path.display());
-            Growth { to: None, warning: Some(what) }
+/// A pool's own device that is open, or could be.
+pub(crate) struct Grower<'a> {
+    /// The pool with the settings that were changed live, and as configured: the first of them that can be served is.
+    pub configs: [&'a PoolConfig; 2],
+    /// The device's name, for messages.
+    pub path: &'a Path,
+    /// Bytes that it has.
+    pub there: u64,
+    /// It can't become longer by itself.
+    pub is_block_device: bool,
+}
+
+impl Grower<'_> {
+    /// Decides whether the device grows when its pool is opened: by the sizes, whether the pool could be served then, and whether the new
+    /// space is free. `is_used` looks for data in a range; it is asked only if nothing else is in the way.
+    pub fn decide(&self, superblock: &Superblock, is_used: impl FnOnce(u64, u64) -> io::Result<Option<u64>>) -> Growth {
+        let wanted = Wanted::main(&self.configs[1].device, self.path);
+        let growth = wanted.growth(self.there, self.is_block_device, superblock);
+        let Some(to) = growth.to else { return growth };
+        // A profile is of one device.
+        let len = to - layers_at(superblock);
+        let rehearse = |config| crate::open::rehearse_layers(config, len);
+        if let Err(why) = rehearse(self.configs[0]).or_else(|_| rehearse(self.configs[1])) {
+            let what = not_served(&self.path.display().to_string(), superblock, to, &why);
+            return Growth { to: None, warning: Some(what) };
         }
+        let (path, made, end) = (self.path.display(), superblock.end(), to.min(self.there));
+        let what = match if made < end { is_used(made, end) } else { Ok(None) } {
+            Ok(None) => return growth,
+            Ok(Some(at)) => format!(
+                "{path}: it doesn't grow: its bytes from {made} to {end} hold data, as at {at}: if nobody needs them, zero that range, and start again"
+            ),
+            Err(e) => format!("{path}: it doesn't grow: its bytes from {made} to {end} can't be read: {e}"),
+        };
+        Growth { to: None, warning: Some(what) }
     }
+}
+
+/// Tells that a pool couldn't be served with its device as large as that.
+pub(crate) fn not_served(path: &str, superblock: &Superblock, to: u64, why: &str) -> String {
+    let unused = to - superblock.end();
+    format!("{path}: its last {unused} bytes aren't used: with them, {why}")
 }
 
 /// A decision about the space that a device has beyond its superblock's regions.
@@ -255,9 +286,11 @@ pub fn look(config: &PoolConfig) -> Seen {
     let mut seen = Seen::default();
     let (d, expect) = (&config.device, expect(config));
     let label = d.label();
+    let cluster = d.rbd.as_ref().map(|_| crate::rbd::connect(d, &[]));
     let main = match &d.file {
-        None if d.rbd.is_some() => {
-            let looked = crate::rbd::connect(d, &[]).and_then(|cluster| crate::rbd::look(&cluster, d, &expect));
+        None if let Some(cluster) = &cluster => {
+            let looked =
+                cluster.as_ref().map_err(String::clone).and_then(|cluster| crate::rbd::look(cluster, d, &expect));
             Some((Path::new(&label), looked.map(Some)))
         }
         None => None,
@@ -268,12 +301,13 @@ pub fn look(config: &PoolConfig) -> Seen {
     } else if d.rbd.is_some() {
         seen.unseen.push("its metadata weren't read, as they are on an RBD image: only a start reads them".into());
     }
+    let mut live = config.clone();
     if let Some(view) = &seen.meta {
         let behind = crate::open::behind(view);
         if config.cache.is_none() && !behind.is_empty() {
             seen.errors.push(crate::open::needs_cache(&behind));
         }
-        let faults = crate::parts::settings::keep(&mut config.clone(), &view.settings());
+        let faults = crate::parts::settings::keep(&mut live, &view.settings());
         let warning =
             |what| format!("settings that were changed live don't fit any more: the configured ones hold: {what}");
         seen.warnings.extend(faults.into_iter().map(warning));
@@ -283,7 +317,20 @@ pub fn look(config: &PoolConfig) -> Seen {
         look_at_cache(config, c, main.as_ref(), &mut seen);
     }
     seen.bytes = match main {
-        Some((path, looked)) => Wanted::main(d, path).judge(looked, &mut seen),
+        Some((path, looked)) => {
+            let growth = |look: &Look, superblock: &Superblock| {
+                let Look { size_bytes: there, is_block_device, .. } = *look;
+                let grower = Grower { configs: [&live, config], path, there, is_block_device };
+                grower.decide(superblock, |from, to| match &cluster {
+                    Some(Ok(cluster)) => {
+                        let image = crate::rbd::open(cluster, d, true).map_err(io::Error::other)?;
+                        RemoteDevice::is_used_beyond(&crate::rbd::medium(&image), from, to)
+                    }
+                    _ => DeviceFile::is_used_beyond(path, from, to),
+                })
+            };
+            Wanted::main(d, path).judge(looked, Some(&growth), &mut seen)
+        }
         None => d.size.map(|size| size.0),
     };
     if d.format && d.file.as_deref().is_some_and(Path::is_file) {
@@ -297,18 +344,24 @@ fn read_meta(path: &Path, main: &Look, expect: &Expect, seen: &mut Seen) {
     if main.found.is_err() {
         return; // that is said already
     }
-    let used =
-        |by: u32| format!("its metadata weren't read: process {by} serves it, and `plimsoll status` shows its volumes");
-    if let Some(by) = main.used_by {
-        return seen.unseen.push(used(by));
+    let used = || match main.used_by {
+        Some(by) => {
+            Some(format!("its metadata weren't read: process {by} serves it, and `plimsoll status` shows its volumes"))
+        }
+        None => match DeviceFile::is_in_use(path) {
+            Ok(false) => None,
+            Ok(true) => Some("its metadata weren't read: another process (or a mount) uses the device".into()),
+            Err(e) => Some(format!("its metadata weren't read: it can't be locked: {e}")),
+        },
+    };
+    if let Some(why) = used() {
+        return seen.unseen.push(why);
     }
     let read = DeviceFile::look_meta(path, expect, u64::MAX);
-    match DeviceFile::look(path, expect).map(|again| again.and_then(|again| again.used_by)) {
-        Ok(Some(by)) => seen.unseen.push(used(by)), // since a moment ago
-        _ => match read {
-            Ok(view) => seen.meta = Some(view),
-            Err(e) => seen.errors.push(e.to_string()),
-        },
+    match (used(), read) {
+        (Some(why), _) => seen.unseen.push(why), // since a moment ago
+        (None, Ok(view)) => seen.meta = Some(view),
+        (None, Err(e)) => seen.errors.push(e.to_string()),
     }
 }
 
@@ -329,7 +382,7 @@ fn look_at_cache(config: &PoolConfig, c: &CacheConfig, main: Option<&Look>, seen
             }
             Some(behind) => seen.errors.push(format!("cache: {what}; only the cache may have what was written to {}", behind.join(", "))),
         },
-        _ => drop(fast.judge(looked, seen)),
+        _ => drop(fast.judge(looked, None, seen)),
     }
 }
 
@@ -383,46 +436,92 @@ mod tests {
     fn a_device_grows_up_to_its_size_and_to_all_of_it_without_one() {
         const FILE: bool = false;
         const BLOCK: bool = true;
-        let decide = |is_block_device, there: u64, size: Option<u64>, is_used_beyond, logs| {
-            let superblock = superblock(64 * MIB, logs);
-            let look = Look {
-                size_bytes: there,
-                is_block_device,
-                used_by: None,
-                found: Ok(superblock.clone()),
-                is_used_beyond,
-                is_converted: false,
-            };
+        let decide = |is_block_device, there: u64, size: Option<u64>, logs| {
             let wanted = Wanted { path: Path::new("p"), words: ("the file", "size"), size, uuid: None, format: false };
-            let Growth { to, warning } = wanted.growth(&look, &superblock);
+            let Growth { to, warning } = wanted.growth(there, is_block_device, &superblock(64 * MIB, logs));
             (to.map(|to| to / MIB), warning.unwrap_or_default())
         };
         let quiet = |to: Option<u64>| (to, String::new());
-        assert_eq!(decide(FILE, 64 * MIB, None, false, 0), quiet(None));
-        assert_eq!(decide(FILE, 65 * MIB - 1, None, false, 0), quiet(None));
-        assert_eq!(decide(FILE, 70 * MIB, None, false, 0), quiet(Some(70)));
-        assert_eq!(decide(FILE, 64 * MIB, Some(80 * MIB + 5), false, 0), quiet(Some(80)));
-        assert_eq!(decide(FILE, 90 * MIB, Some(80 * MIB), false, 0), quiet(Some(80)));
-        assert_eq!(decide(BLOCK, 90 * MIB, None, false, 0), quiet(Some(90)));
-        assert_eq!(decide(BLOCK, 90 * MIB, Some(80 * MIB), false, 0), quiet(Some(80)));
-        assert_eq!(decide(BLOCK, 90 * MIB, Some(100 * MIB), false, 0), quiet(Some(90)));
+        assert_eq!(decide(FILE, 64 * MIB, None, 0), quiet(None));
+        assert_eq!(decide(FILE, 65 * MIB - 1, None, 0), quiet(None));
+        assert_eq!(decide(FILE, 70 * MIB, None, 0), quiet(Some(70)));
+        assert_eq!(decide(FILE, 64 * MIB, Some(80 * MIB + 5), 0), quiet(Some(80)));
+        assert_eq!(decide(FILE, 90 * MIB, Some(80 * MIB), 0), quiet(Some(80)));
+        assert_eq!(decide(BLOCK, 90 * MIB, None, 0), quiet(Some(90)));
+        assert_eq!(decide(BLOCK, 90 * MIB, Some(80 * MIB), 0), quiet(Some(80)));
+        assert_eq!(decide(BLOCK, 90 * MIB, Some(100 * MIB), 0), quiet(Some(90)));
         let warned = |(to, warning): (Option<u64>, String), wanted: Option<u64>, part: &str| {
             assert!(to == wanted && warning.contains(part), "{to:?} {warning}");
         };
         warned(
-            decide(BLOCK, 64 * MIB, Some(100 * MIB), false, 0),
+            decide(BLOCK, 64 * MIB, Some(100 * MIB), 0),
             None,
             "`size` is 104857600 bytes, and the device has 67108864",
         );
-        warned(decide(FILE, 64 * MIB, Some(32 * MIB), false, 0), None, "pools don't shrink");
+        warned(decide(FILE, 64 * MIB, Some(32 * MIB), 0), None, "pools don't shrink");
         warned(
-            decide(FILE, 90 * MIB, Some(64 * MIB), false, 0),
+            decide(FILE, 90 * MIB, Some(64 * MIB), 0),
             None,
             "its last 27262976 bytes aren't used: `size` leaves them out",
         );
-        warned(decide(BLOCK, 90 * MIB, None, true, 0), None, "they hold data");
-        warned(decide(FILE, 90 * MIB, None, false, MIB), None, "a pool with logs doesn't grow");
+        warned(decide(FILE, 90 * MIB, None, MIB), None, "a pool with logs doesn't grow");
         let most = (64 << 10) + 5;
-        warned(decide(FILE, 1 << 40, None, false, 0), Some(most), "describes a device of 68724719616 at most");
+        warned(decide(FILE, 1 << 40, None, 0), Some(most), "describes a device of 68724719616 at most");
+    }
+
+    /// In another container, and on file systems whose device numbers aren't those of /proc/locks, the holder isn't visible.
+    #[test]
+    fn metadata_that_an_invisible_process_may_be_changing_are_not_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("p.img");
+        let (pool_uuid, role) = (Uuid::from_u128(2), ROLE_MAIN.to_string());
+        let options = plimsoll_store::CreateOptions {
+            size_bytes: 64 * MIB,
+            pool_uuid,
+            role: role.clone(),
+            logs_bytes: 0,
+            main_uuid: None,
+        };
+        let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role };
+        let held = DeviceFile::create(&path, &options).expect("created");
+        let read = || {
+            let look = DeviceFile::look(&path, &expect).expect("it can be read").expect("it is there");
+            let mut seen = Seen::default();
+            read_meta(&path, &Look { used_by: None, ..look }, &expect, &mut seen);
+            (seen.meta.is_some(), seen.errors, seen.unseen)
+        };
+        let note = "its metadata weren't read: another process (or a mount) uses the device";
+        assert_eq!(read(), (false, vec![], vec![note.to_string()]));
+        drop(held);
+        assert_eq!(read(), (true, vec![], vec![]));
+    }
+
+    /// Only the range that the device takes on is looked at, and only if it would. Nothing found there refuses the pool.
+    #[test]
+    fn data_in_the_new_space_and_errors_of_reading_it_leave_the_size() {
+        let decide = |there: u64, size: &str, logs, found: io::Result<Option<u64>>| {
+            let text = format!("[[pool]]\nname = \"p\"\ndevice = {{ file = \"/dev/p\"{size} }}");
+            let config = crate::config::Config::parse(&text, Path::new("/node.toml")).expect("lawful");
+            let pool = &config.pool[0];
+            let grower = Grower { configs: [pool, pool], path: Path::new("/dev/p"), there, is_block_device: true };
+            let mut asked = None;
+            let growth = grower.decide(&superblock(64 * MIB, logs), |from, to| {
+                asked = Some((from / MIB, to / MIB));
+                found
+            });
+            (asked, growth.to.map(|to| to / MIB), growth.warning.unwrap_or_default())
+        };
+        let unreadable = || Err(io::Error::other("a bad sector"));
+        assert_eq!(decide(90 * MIB, "", 0, Ok(None)), (Some((64, 90)), Some(90), String::new()));
+        assert_eq!(decide(90 * MIB, ", size = \"80MiB\"", 0, Ok(None)), (Some((64, 80)), Some(80), String::new()));
+        let (asked, to, warning) = decide(90 * MIB, "", 0, Ok(Some(70 * MIB)));
+        assert_eq!((asked, to), (Some((64, 90)), None));
+        assert!(warning.contains("its bytes from 67108864 to 94371840 hold data, as at 73400320"), "{warning}");
+        let (_, to, warning) = decide(90 * MIB, "", 0, unreadable());
+        assert!(to.is_none() && warning.contains("can't be read: a bad sector"), "{warning}");
+        // It doesn't grow anyway.
+        assert_eq!(decide(64 * MIB, "", 0, unreadable()), (None, None, String::new()));
+        assert_eq!(decide(90 * MIB, "", MIB, unreadable()).0, None);
+        assert_eq!(decide(90 * MIB, ", size = \"64MiB\"", 0, unreadable()).0, None);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::config::{ByteSize, PoolConfig, VolatileConfig};
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, RbdDevice, VolatileFile};
-use crate::look::{Step, Wanted};
+use crate::look::{Grower, Growth, Step, Wanted};
 use crate::parts::cache::CacheError;
 use crate::parts::settings::{self, CacheDevice, Live};
 use crate::plan::{CacheFacts, Facts};
@@ -14,7 +14,8 @@ use plimsoll_rbd::{Cluster, Image};
 use plimsoll_sched::SchedulerKind;
 use plimsoll_stack::{Front, Layer, Offer, Stack};
 use plimsoll_store::{
-    CreateOptions, DeviceFile, Look, MetaStore, ROLE_MAIN, RegionKind, RemoteDevice, Superblock, Uuid, VolumeRecord,
+    CreateOptions, DeviceFile, GrowError, Look, MetaStore, ROLE_MAIN, RegionKind, RemoteDevice, Superblock, Uuid,
+    VolumeRecord,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -89,8 +90,6 @@ struct Main {
     description: String,
     /// Handles of the same bytes that read from one host each.
     replicas: Vec<Device>,
-    /// As of [`Opened`].
-    grown: Option<(u64, u64)>,
 }
 
 /// Number of workers: one per CPU, but no more than one pool's thread can feed.
@@ -141,11 +140,11 @@ pub(crate) fn open_pool(
             grown: None,
         });
     }
-    let Main { held, mut store, device, home_start, block_bytes, rotational, description, replicas, grown } =
-        match &d.rbd {
-            Some(_) => open_main_image(config)?,
-            None => open_main_file(config)?,
-        };
+    let Main { mut held, mut store, device, home_start, block_bytes, rotational, description, replicas } = match &d.rbd
+    {
+        Some(_) => open_main_image(config)?,
+        None => open_main_file(config)?,
+    };
     let mut configured = config.clone();
     let mut config = config.clone();
     for what in settings::keep(&mut config, &store.settings()) {
@@ -158,17 +157,50 @@ pub(crate) fn open_pool(
         let sections = [&mut config, &mut configured].map(|c| c.cache.as_mut());
         sections.into_iter().flatten().for_each(|c| c.size = c.size.or(Some(ByteSize(device.bytes))));
     }
-    let devices = Devices::new(std::iter::once(device).chain(fast).chain(replicas).collect());
+    let of_main = [0..1, 1 + fast.len()..1 + fast.len() + replicas.len()];
+    let mut devices: Vec<Device> = std::iter::once(device).chain(fast).chain(replicas).collect();
     let modelled = d.model.is_some() || config.cache.as_ref().is_some_and(|c| c.model.is_some());
     let options = pool_options(&config, modelled, trace_every);
-    let (plan, stack) = match build_stack(&config, &facts, devices.offers()) {
-        Err(what) if settings::values(&config) != settings::values(&configured) => {
-            warn_of_settings(&config, &what);
-            config = configured.clone();
-            build_stack(&config, &facts, devices.offers())?
+    let build = |devices: &[Device]| build_live([&config, &configured], &facts, devices);
+    let from = held.superblock().end();
+    // Last, as it can't be taken back: a start that is refused leaves the device as it is.
+    let growth = growth([&config, &configured], &held);
+    let mut warning = growth.warning;
+    let mut grown = None;
+    let mut built = None;
+    if let Some(to) = growth.to {
+        set_len(&mut devices, &of_main, to - home_start);
+        match build(&devices) {
+            Ok(larger) => (built, grown) = (Some(larger), Some((from, to))),
+            Err(why) => {
+                warning = Some(crate::look::not_served(&config.device.label(), held.superblock(), to, &why));
+            }
         }
-        built => built?,
+    }
+    if let Some(what) = &warning {
+        warn_of_growth(&config, what);
+    }
+    if let Some((_, to)) = grown {
+        let is_grown;
+        (store, is_grown) = grow(&config, &mut held, store, to)?;
+        if !is_grown {
+            (built, grown) = (None, None);
+        }
+    }
+    let (plan, stack, is_live) = match built {
+        Some(built) => built,
+        None => {
+            if growth.to.is_some() {
+                set_len(&mut devices, &of_main, from - home_start);
+            }
+            build(&devices)?
+        }
     };
+    if let Err(what) = is_live {
+        warn_of_settings(&config, &what);
+        config = configured.clone();
+    }
+    let devices = Devices::new(devices);
     let block_bytes = crate::predict::block_bytes(&config, block_bytes);
     Ok(Opened {
         cache_locks,
@@ -186,6 +218,37 @@ pub(crate) fn open_pool(
     })
 }
 
+/// A pool's plan and stack with the first of two configurations, in which are settings that were changed live; or with the second, and why it
+/// isn't the first.
+type Built = (PoolPlan, Stack, std::result::Result<(), String>);
+
+fn build_live(
+    [live, configured]: [&PoolConfig; 2],
+    facts: &Facts,
+    devices: &[Device],
+) -> std::result::Result<Built, String> {
+    let offers = || devices.iter().map(Device::offer).collect();
+    match build_stack(live, facts, offers()) {
+        Err(what) if settings::values(live) != settings::values(configured) => {
+            let (plan, stack) = build_stack(configured, facts, offers())?;
+            Ok((plan, stack, Err(what)))
+        }
+        built => built.map(|(plan, stack)| (plan, stack, Ok(()))),
+    }
+}
+
+/// Gives the devices of these numbers, whose region is at the end of theirs, another length.
+fn set_len(devices: &mut [Device], numbers: &[std::ops::Range<usize>], len: u64) {
+    for number in numbers.iter().cloned().flatten() {
+        match &mut devices[number] {
+            Device::File(f) => f.len = len,
+            Device::Volatile(v) => v.inner.len = len,
+            Device::Rbd(d) => d.len = len,
+            Device::Null { .. } | Device::Absent { .. } => {}
+        }
+    }
+}
+
 /// Opens a pool's own file or block device.
 fn open_main_file(config: &PoolConfig) -> std::result::Result<Main, String> {
     let d = &config.device;
@@ -194,7 +257,6 @@ fn open_main_file(config: &PoolConfig) -> std::result::Result<Main, String> {
         crate::look::check_cache(config, main)?;
         check_converted(config, main, || DeviceFile::look_meta(path, &crate::look::expect(config), u64::MAX))
     })?;
-    let (device_file, store, grown) = grow_file(config, path, device_file, store)?;
     if !device_file.is_direct() {
         tracing::warn!(path = %path.display(), "the file system refuses direct I/O: the page cache lies between");
     }
@@ -225,57 +287,68 @@ fn open_main_file(config: &PoolConfig) -> std::result::Result<Main, String> {
         rotational,
         description,
         replicas: Vec::new(),
-        grown,
     })
 }
 
-/// Takes on what the device has beyond its regions, or may have by the configuration. Its metadata were opened before: they tell if an older
-/// superblock came back, beyond which somebody's data would be zeroed.
-fn grow_file(
-    config: &PoolConfig,
-    path: &Path,
-    mut device: DeviceFile,
-    store: MetaStore,
-) -> std::result::Result<(DeviceFile, MetaStore, Option<(u64, u64)>), String> {
-    let look = DeviceFile::look(path, &crate::look::expect(config)).map_err(|e| e.to_string())?;
-    let Some(to) = growth(config, path, look.as_ref()) else { return Ok((device, store, None)) };
-    let from = device.superblock().end();
-    drop(store);
-    device.grow(to).map_err(|e| not_grown(path, from, to, &e))?;
-    let store = device.open_meta(home_bytes(config, &device)?).map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok((device, store, Some((from, to))))
+/// Decides whether a pool's own device, open, grows now. Its metadata were opened before: they tell if an older superblock came back, beyond
+/// which somebody's data would be zeroed.
+fn growth(configs: [&PoolConfig; 2], held: &Held) -> Growth {
+    let label = configs[1].device.label();
+    let (path, d) = (Path::new(&label), &configs[1].device);
+    let (there, is_block_device) = match held {
+        Held::File(device) => (device.size_bytes(), device.is_block_device()),
+        Held::Image(device, _) => (device.size_bytes(), true),
+    };
+    let there = match there {
+        Ok(there) => there,
+        Err(e) => {
+            let warning = Some(format!("{label}: it doesn't grow: its size can't be found: {e}"));
+            return Growth { to: None, warning };
+        }
+    };
+    let path = d.file.as_deref().unwrap_or(path);
+    let grower = Grower { configs, path, there, is_block_device };
+    grower.decide(held.superblock(), |from, to| match held {
+        Held::File(device) => DeviceFile::is_used_beyond(device.path(), from, to),
+        Held::Image(_, image) => RemoteDevice::is_used_beyond(&crate::rbd::medium(&image.image), from, to),
+    })
 }
 
-/// The same for an RBD image.
-fn grow_image(
-    config: &PoolConfig,
-    path: &Path,
-    device: &mut RemoteDevice,
-    store: MetaStore,
-    medium: Arc<dyn plimsoll_store::Remote>,
-) -> std::result::Result<(MetaStore, Option<(u64, u64)>), String> {
-    let look = RemoteDevice::look(path, medium, &crate::look::expect(config)).map_err(|e| e.to_string())?;
-    let Some(to) = growth(config, path, Some(&look)) else { return Ok((store, None)) };
-    let from = device.superblock().end();
-    drop(store);
-    device.grow(to).map_err(|e| not_grown(path, from, to, &e))?;
-    let store = device.open_meta().map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok((store, Some((from, to))))
+/// Tells that a pool doesn't have all of its device.
+fn warn_of_growth(config: &PoolConfig, what: &str) {
+    tracing::warn!(pool = config.name.get_ref(), what, "the pool doesn't have all of its device");
 }
 
-fn growth(config: &PoolConfig, path: &Path, look: Option<&Look>) -> Option<u64> {
-    let growth = crate::look::growth(config, path, look?);
-    if let Some(what) = growth.warning {
-        tracing::warn!(pool = config.name.get_ref(), what, "the pool doesn't have all of its device");
+/// Takes on what a pool's own device has beyond its regions, up to `to` bytes; its metadata are opened anew. False, after a warning, if there
+/// is no room for that, or it can't be zeroed: the device is as it was.
+fn grow(
+    config: &PoolConfig,
+    held: &mut Held,
+    store: MetaStore,
+    to: u64,
+) -> std::result::Result<(MetaStore, bool), String> {
+    let (label, from) = (config.device.label(), held.superblock().end());
+    drop(store);
+    let grown = match held {
+        Held::File(device) => device.grow(to),
+        Held::Image(device, _) => device.grow(to),
+    };
+    match &grown {
+        Ok(()) => {}
+        Err(GrowError::Kept(e)) => {
+            warn_of_growth(config, &format!("{label}: cannot grow from {from} to {to} bytes: {e}"));
+        }
+        Err(GrowError::Unclear(e)) => {
+            return Err(format!(
+                "{label}: its superblock cannot be renewed for {to} bytes: {e}: nothing that it has is touched; start again"
+            ));
+        }
     }
-    growth.to
-}
-
-fn not_grown(path: &Path, from: u64, to: u64, error: &std::io::Error) -> String {
-    format!(
-        "{}: cannot grow from {from} to {to} bytes: {error}: nothing that it has is touched; make room, or set `size` to what it has",
-        path.display()
-    )
+    let store = match held {
+        Held::File(device) => device.open_meta(home_bytes(config, device)?),
+        Held::Image(device, _) => device.open_meta(),
+    };
+    Ok((store.map_err(|e| format!("{label}: {e}"))?, grown.is_ok()))
 }
 
 /// Bytes of a device's home that volumes can have, without logs: a modelled disk may be smaller than the file behind it.
@@ -286,10 +359,8 @@ fn home_bytes(config: &PoolConfig, device: &DeviceFile) -> std::result::Result<u
 
 /// Opens a pool's own RBD image, and takes its exclusive lock.
 fn open_main_image(config: &PoolConfig) -> std::result::Result<Main, String> {
-    let (mut held, store, mut image) = open_image(config, |main| crate::look::check_cache(config, main))?;
+    let (held, store, mut image) = open_image(config, |main| crate::look::check_cache(config, main))?;
     let label = config.device.label();
-    let medium = crate::rbd::medium(&image.image);
-    let (store, grown) = grow_image(config, Path::new(&label), &mut held, store, medium)?;
     let home = held.home();
     let device = |queue| Device::Rbd(RbdDevice { queue, start: home.offset, len: home.len });
     let main = device(plimsoll_rbd::Queue::new(image.image.clone()).map_err(|e| e.to_string())?);
@@ -312,7 +383,6 @@ fn open_main_image(config: &PoolConfig) -> std::result::Result<Main, String> {
         rotational: false,
         description: label,
         replicas,
-        grown,
     })
 }
 

@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-/// Check a configuration and the devices that it names; nothing is changed, locked or made.
+/// Check a configuration and the devices that it names; nothing is changed or made.
 #[derive(Args)]
 #[command(
     after_help = "Reports what `plimsoll serve` would refuse; the exit status is 1 then. The metadata of a pool are read unless a node serves it. Only a start \

@@ -469,6 +469,55 @@ fn a_check_reads_the_metadata_of_a_pool_that_nobody_serves() {
     assert!(errors.contains("volume `extra` is in pool `p`, and is configured in `q`"), "{errors}");
     assert!(images() == before, "something was changed");
     std::fs::rename(dir.path().join("fast.img"), dir.path().join("away.img")).unwrap();
-    let [errors, ..] = check(&cached.replace("device_size = \"64MiB\"\n", ""));
+    let without = cached.replace("device_size = \"64MiB\"\n", "");
+    let [errors, ..] = check(&without);
     assert!(errors.contains("only the cache may have what was written to vol, extra"), "{errors}");
+    // A start that is refused for that doesn't let the pool grow before.
+    let larger = without.replace("size = \"64MiB\"", "size = \"1GiB\"");
+    let why = Server::try_start(dir.path(), &larger).map(drop).unwrap_err();
+    let bytes = std::fs::metadata(dir.path().join("p.img")).unwrap().len();
+    assert!(why.contains("only the cache may have") && bytes == 64 << 20, "{bytes}: {why}");
+}
+
+/// `check` and a start agree where the new space cannot be taken on: the pool is served in its old size.
+#[test]
+fn a_pool_that_cannot_grow_is_served_as_it_is() {
+    const MIB: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("p.img");
+    let made = |rest: &str| config(&format!("{{ file = \"p.img\"{rest}"), "4MiB");
+    let size = |server: &Server| server.control("GET", "/v1/status").expect(200)["pools"][0]["size_bytes"].as_u64();
+    let server = Server::start(dir.path(), &made(", size = \"256MiB\" }"));
+    let was = size(&server);
+    assert!(server.stop());
+    common::write_profile(dir.path(), image.to_str().unwrap(), "d.profile");
+    let stays = |text: &str, why: &str| {
+        let file = dir.path().join("checked.toml");
+        std::fs::write(&file, text).unwrap();
+        let checked =
+            Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("check").arg(&file).arg("--json").output().unwrap();
+        let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
+        assert_eq!((&checked["errors"], &checked["notes"]), (&json!([]), &json!([])), "{checked}");
+        assert!(checked["warnings"].to_string().contains(why), "{checked}");
+        let server = Server::start(dir.path(), text);
+        assert_eq!(size(&server), was);
+        assert!(server.stop());
+    };
+    // A profile of the smaller device.
+    stays(&made(", size = \"1GiB\" }\nprofile = \"d.profile\""), "is the profile of another device");
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 256 * MIB);
+    // Data of somebody else.
+    let file = std::fs::File::options().read(true).write(true).open(&image).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7; 4096], 270 * MIB).unwrap();
+    file.set_len(300 * MIB).unwrap();
+    stays(&made(" }"), "its bytes from 268435456 to 314572800 hold data, as at 283115520");
+    let mut b = [0; 4096];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut b, 270 * MIB).unwrap();
+    assert_eq!((b, file.metadata().unwrap().len()), ([7; 4096], 300 * MIB));
+    // What `size` leaves out doesn't matter.
+    let server = Server::start(dir.path(), &made(", size = \"266MiB\" }"));
+    assert_eq!(size(&server), was.map(|was| was + 10 * MIB));
+    assert!(server.stop());
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut b, 270 * MIB).unwrap();
+    assert_eq!(b, [7; 4096]);
 }

@@ -180,9 +180,6 @@ pub struct Look {
     pub used_by: Option<u32>,
     /// Its superblock, or why [`DeviceFile::open`] would refuse it.
     pub found: Result<Superblock, DeviceError>,
-    /// A block device that is larger than its superblock says, and whose first or last MiB beyond that isn't zero: somebody's data.
-    /// False for a regular file, which nobody shares with it.
-    pub is_used_beyond: bool,
     /// Opening it converts it to a newer version, which earlier programs refuse.
     pub is_converted: bool,
 }
@@ -225,6 +222,28 @@ impl DeviceFile {
     /// If it can't be read, or is neither a file nor a block device.
     pub fn look(path: &Path, expect: &Expect) -> Result<Option<Look>, DeviceError> {
         look(path, expect).map_err(|kind| DeviceError { path: path.to_owned(), kind })
+    }
+
+    /// True if a process has the device open, or a mount: in whatever container, on this kernel. Its lock is taken for that, and given back
+    /// at once: whoever opens the device meanwhile tries again.
+    ///
+    /// # Errors
+    /// If it can't be opened or locked.
+    pub fn is_in_use(path: &Path) -> io::Result<bool> {
+        let mut options = OpenOptions::new();
+        options.read(true);
+        if let Some(probe::Kind::Block) = probe::kind(path)? {
+            options.custom_flags(rustix::fs::OFlags::EXCL.bits() as i32);
+        }
+        let file = match options.open(path) {
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => return Ok(true),
+            opened => opened?,
+        };
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(false),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Reads the metadata of the device at `path` as an open would, without locking or changing it. Of a device that a node has open they may
@@ -288,20 +307,40 @@ impl DeviceFile {
         self.renew(Superblock { main_uuid: Some(main_uuid), ..self.superblock.clone() })
     }
 
+    /// The device's size now, which may be more than it has regions for.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn size_bytes(&self) -> io::Result<u64> {
+        Probe::of(&self.buffered).map(|probe| probe.size_bytes)
+    }
+
+    /// Looks for data in a range of the device, without opening it: in its last MiB, and in the first one of each 64th of the range.
+    /// Returns the place of a byte that isn't zero.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub fn is_used_beyond(path: &Path, from: u64, to: u64) -> io::Result<Option<u64>> {
+        is_used_beyond(&File::open(path)?, from, to)
+    }
+
     /// Takes on what the device has beyond its superblock's regions, up to `end` bytes: the home region becomes longer. A regular file is
     /// made as long as that. The new space reads as zeroes. Power loss leaves the old size or the new one. No metadata store of the device
     /// may be open, and it must have been opened since the device was: that an older superblock came back is noticed there.
     ///
     /// # Errors
-    /// Those of the device. It may have grown nevertheless: open it anew.
+    /// Those of the device.
     ///
     /// # Panics
     /// As [`Superblock::grown`].
-    pub fn grow(&mut self, end: u64) -> io::Result<()> {
+    pub fn grow(&mut self, end: u64) -> Result<(), GrowError> {
         let next = self.superblock.grown(end);
         let zero = |from, len| {
             if self.is_block_device {
                 return probe::zero(&self.buffered, from, len);
+            }
+            if self.size_bytes()? > from + len {
+                return probe::punch(&self.buffered, from, len); // what is behind it stays
             }
             self.buffered.set_len(from)?; // whatever was there becomes a hole
             self.buffered.set_len(from + len)?;
@@ -374,26 +413,50 @@ pub(crate) fn take_on(
     now: &Superblock,
     next: &Superblock,
     zero: impl FnOnce(u64, u64) -> io::Result<()>,
-) -> io::Result<()> {
-    zero(now.end(), next.end() - now.end())?;
-    medium.sync()?;
-    write_superblock(medium, next, &next.stale(&[now.encode(); 2]))
+) -> Result<(), GrowError> {
+    let zeroed = zero(now.end(), next.end() - now.end()).and_then(|()| medium.sync());
+    zeroed.map_err(GrowError::Kept)?;
+    write_superblock(medium, next, &next.stale(&[now.encode(); 2])).map_err(GrowError::Unclear)
 }
 
-/// True if the first or the last MiB beyond the regions isn't zero. Less than a MiB is never used.
-pub(crate) fn is_used_beyond(medium: &impl Medium, superblock: &Superblock, probe: &Probe) -> io::Result<bool> {
-    let (from, end) = (superblock.end(), probe.size_bytes - probe.size_bytes % REGION_ALIGN);
-    if !probe.is_block_device || end <= from {
-        return Ok(false);
-    }
-    let mut b = vec![0; REGION_ALIGN as usize];
-    for at in [from, end - REGION_ALIGN] {
-        medium.read_at(&mut b, at)?;
-        if b.iter().any(|b| *b != 0) {
-            return Ok(true);
+/// Reason why a device hasn't grown.
+#[derive(Debug)]
+pub enum GrowError {
+    /// The new space couldn't be made or zeroed: the device is as it was.
+    Kept(io::Error),
+    /// Its superblocks couldn't be written: it may have grown. Open it anew.
+    Unclear(io::Error),
+}
+
+impl fmt::Display for GrowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GrowError::Kept(e) | GrowError::Unclear(e) => e.fmt(f),
         }
     }
-    Ok(false)
+}
+
+impl std::error::Error for GrowError {}
+
+/// Parts of a range of which the first MiB is read to find out whether it holds data.
+const PARTS: u64 = 64;
+
+/// Looks for data in the range from `from` to `to`: in its last MiB, and in the first one of each 64th of it. Returns the place of a byte
+/// that isn't zero.
+pub(crate) fn is_used_beyond(medium: &impl Medium, from: u64, to: u64) -> io::Result<Option<u64>> {
+    let len = to.saturating_sub(from);
+    let part = |n| (u128::from(len) * u128::from(n) / u128::from(PARTS)) as u64 / REGION_ALIGN * REGION_ALIGN;
+    let mut places: Vec<u64> = (0..PARTS).map(part).chain([len.saturating_sub(REGION_ALIGN)]).collect();
+    places.dedup();
+    let mut b = vec![0; REGION_ALIGN as usize];
+    for at in places {
+        let b = &mut b[..REGION_ALIGN.min(len - at) as usize];
+        medium.read_at(b, from + at)?;
+        if let Some(n) = b.iter().position(|b| *b != 0) {
+            return Ok(Some(from + at + n as u64));
+        }
+    }
+    Ok(None)
 }
 
 /// Opens the metadata store of a device with this superblock, whose bytes `medium` has.
@@ -548,17 +611,8 @@ fn look(path: &Path, expect: &Expect) -> Result<Option<Look>, DeviceErrorKind> {
             must_be(&superblock, expect, &probe).map(|()| superblock)
         })
         .map_err(|kind| DeviceError { path: path.to_owned(), kind });
-    let beyond = found.as_ref().map(|superblock| is_used_beyond(&file, superblock, &probe));
-    let is_used_beyond = beyond.unwrap_or(Ok(false)).map_err(io("cannot read its end"))?;
     let Probe { size_bytes, is_block_device, .. } = probe;
-    Ok(Some(Look {
-        size_bytes,
-        is_block_device,
-        used_by: probe::lock_holder(&file),
-        found,
-        is_used_beyond,
-        is_converted,
-    }))
+    Ok(Some(Look { size_bytes, is_block_device, used_by: probe::lock_holder(&file), found, is_converted }))
 }
 
 /// Bytes of a device, from its start, without volumes' data: up to home, or all of a device that has no volumes.
@@ -666,7 +720,21 @@ pub(crate) struct Locked {
     pub(crate) probe: Probe,
 }
 
+/// Times that a lock is asked for, and the pause between: [`DeviceFile::is_in_use`] may have it for a moment.
+const LOCK_TRIES: u32 = 4;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+
 pub(crate) fn lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind> {
+    for _ in 1..LOCK_TRIES {
+        match try_lock(path, create) {
+            Err(DeviceErrorKind::Locked { .. }) => std::thread::sleep(LOCK_PAUSE),
+            locked => return locked,
+        }
+    }
+    try_lock(path, create)
+}
+
+fn try_lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind> {
     let io = |doing| move |error| DeviceErrorKind::Io { doing, error };
     let found = probe::kind(path).map_err(io("cannot stat it"))?;
     let mut options = OpenOptions::new();

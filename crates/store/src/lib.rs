@@ -31,7 +31,7 @@ pub mod superblock;
 mod unfinished;
 
 pub use backup::{Age, Backup, RestoreError, RestoreOptions, Restored};
-pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, ROLE_MAIN};
+pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, GrowError, Look, ROLE_MAIN};
 pub use meta::{MetaError, MetaReader, MetaStore, MetaView};
 pub use record::{
     CacheRecord, DeadlineRecord, NewVolume, RecordError, ReplicaRecord, SettingsRecord, TenantLimits, TenantRecord,

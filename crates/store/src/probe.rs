@@ -119,6 +119,17 @@ pub(crate) fn zero(file: &File, offset: u64, len: u64) -> io::Result<()> {
     file.sync_data()
 }
 
+/// Makes a run of a regular file a hole, durably; where the file system has none, zeroes.
+pub(crate) fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len) {
+        Ok(()) => file.sync_all(),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODEV | rustix::io::Errno::NOSYS) => {
+            zero(file, offset, len)
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
 fn write_zeroes(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let zeroes = vec![0; 1 << 20];
     let mut at = offset;

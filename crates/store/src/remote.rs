@@ -1,8 +1,8 @@
 //! A Plimsoll device behind a protocol instead of a path: the same layout, over bytes that somebody else reads and writes.
 
 use crate::device::{
-    CREATING, CreateOptions, DeviceError, DeviceErrorKind, Expect, First, Look, first_bytes, is_used_beyond, look_meta,
-    must_be, new_superblock, open_meta, owner, read_superblock, take_on, write_superblock,
+    CREATING, CreateOptions, DeviceError, DeviceErrorKind, Expect, First, GrowError, Look, first_bytes, is_used_beyond,
+    look_meta, must_be, new_superblock, open_meta, owner, read_superblock, take_on, write_superblock,
 };
 use crate::meta::{MetaError, MetaStore, MetaView};
 use crate::probe::{self, Probe};
@@ -129,18 +129,7 @@ impl RemoteDevice {
                 must_be(&superblock, expect, &probe).map(|()| superblock)
             })
             .map_err(error);
-        let beyond = found.as_ref().map(|superblock| is_used_beyond(&medium, superblock, &probe));
-        let is_used_beyond = beyond
-            .unwrap_or(Ok(false))
-            .map_err(|e| error(DeviceErrorKind::Io { doing: "cannot read its end", error: e }))?;
-        Ok(Look {
-            size_bytes: probe.size_bytes,
-            is_block_device: true,
-            used_by: None,
-            found,
-            is_used_beyond,
-            is_converted,
-        })
+        Ok(Look { size_bytes: probe.size_bytes, is_block_device: true, used_by: None, found, is_converted })
     }
 
     /// Reads the metadata, as [`DeviceFile::look_meta`](crate::DeviceFile::look_meta) does.
@@ -152,14 +141,30 @@ impl RemoteDevice {
         look().map_err(|kind| DeviceError { path: name.into(), kind })
     }
 
+    /// The device's size now.
+    ///
+    /// # Errors
+    /// Those of the protocol.
+    pub fn size_bytes(&self) -> io::Result<u64> {
+        self.medium.0.size_bytes()
+    }
+
+    /// Looks for data in a range, as [`DeviceFile::is_used_beyond`](crate::DeviceFile::is_used_beyond) does.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub fn is_used_beyond(medium: &Arc<dyn Remote>, from: u64, to: u64) -> io::Result<Option<u64>> {
+        is_used_beyond(&Shared(medium.clone()), from, to)
+    }
+
     /// Takes on what the device has beyond its superblock's regions, as [`DeviceFile::grow`](crate::DeviceFile::grow) does.
     ///
     /// # Errors
-    /// Those of the protocol. It may have grown nevertheless: open it anew.
+    /// Those of the protocol.
     ///
     /// # Panics
     /// As [`Superblock::grown`].
-    pub fn grow(&mut self, end: u64) -> io::Result<()> {
+    pub fn grow(&mut self, end: u64) -> Result<(), GrowError> {
         let next = self.superblock.grown(end);
         take_on(&self.medium, &self.superblock, &next, |from, len| zero(&self.medium, from, from + len))?;
         self.superblock = next;

@@ -67,6 +67,7 @@ fn a_second_user_is_refused_and_told_of_the_first() {
     let path = dir.path().join("d");
     let first = create(&path).expect("created");
     let me = std::process::id();
+    assert!(DeviceFile::is_in_use(&path).expect("it can be locked"));
     let told = |e| matches!(e, DeviceErrorKind::Locked { pid } if pid.is_none_or(|p| p == me));
     assert!(told(open(&path).expect_err("locked")));
     assert!(told(create(&path).expect_err("locked")));

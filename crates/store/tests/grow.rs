@@ -6,8 +6,8 @@ mod disk;
 use disk::Disk;
 use plimsoll_base::{Class, Rng};
 use plimsoll_store::{
-    Backup, CreateOptions, DeviceErrorKind, DeviceFile, Expect, Medium, MetaStore, NewVolume, RemoteDevice,
-    RestoreOptions, TenantLimits, TenantRecord, Uuid,
+    Backup, CreateOptions, DeviceErrorKind, DeviceFile, Expect, GrowError, Medium, MetaStore, NewVolume, Remote,
+    RemoteDevice, RestoreOptions, TenantLimits, TenantRecord, Uuid,
 };
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -88,6 +88,11 @@ fn check(disk: &Disk) -> u64 {
     end
 }
 
+enum Stopped {
+    Growing(GrowError),
+    Opening,
+}
+
 #[test]
 fn a_growth_that_loses_power_anywhere_leaves_the_old_size_or_the_new() {
     let whole = full();
@@ -108,11 +113,15 @@ fn a_growth_that_loses_power_anywhere_leaves_the_old_size_or_the_new() {
             let (mut device, store) = open(&disk);
             drop(store);
             disk.fail_after(at);
-            let grown =
-                device.grow(NEW_BYTES).and_then(|()| device.open_meta().map(drop).map_err(std::io::Error::other));
+            let grown = device
+                .grow(NEW_BYTES)
+                .map_err(Stopped::Growing)
+                .and_then(|()| device.open_meta().map(drop).map_err(|_| Stopped::Opening));
             drop(device);
             disk.lose_power(&mut Rng::new(seed, "grow"));
             let end = check(&disk);
+            let is_kept = grown.as_ref().is_err_and(|e| matches!(e, Stopped::Growing(GrowError::Kept(_))));
+            assert!(end == OLD_BYTES || !is_kept, "it has grown, and was said not to have: call {at}, seed {seed}");
             assert!(grown.is_err() || end == NEW_BYTES, "what was done stays done: call {at}, seed {seed}");
             ends.push(end);
             // It can always go on.
@@ -204,4 +213,47 @@ fn a_file_grows_sparse_and_one_that_was_cut_is_refused() {
     std::fs::OpenOptions::new().write(true).open(&path).expect("there").set_len(64 * MIB).expect("cut");
     let e = DeviceFile::open(&path, &expect()).expect_err("cut").kind;
     assert!(matches!(e, DeviceErrorKind::TooSmall { needed_bytes, .. } if needed_bytes == 1 << 30), "{e:?}");
+}
+
+/// Only the range that the device takes on is emptied.
+#[test]
+fn data_behind_a_growth_are_left_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("p.img");
+    let mut device = DeviceFile::create(&path, &options(64 * MIB)).expect("created");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).expect("there");
+    for at in [70 * MIB, 80 * MIB - 4096, 80 * MIB, 90 * MIB] {
+        file.write_all_at(&[7; 4096], at).expect("written");
+    }
+    device.grow(80 * MIB).expect("grows");
+    let read = |at| {
+        let mut b = [1; 4096];
+        file.read_exact_at(&mut b, at).expect("read");
+        b
+    };
+    assert!(read(70 * MIB) == [0; 4096] && read(80 * MIB - 4096) == [0; 4096]);
+    assert!(read(80 * MIB) == [7; 4096] && read(90 * MIB) == [7; 4096]);
+    assert_eq!(device.size_bytes().expect("there"), 90 * MIB + 4096);
+}
+
+/// Data anywhere in the growth's own range is found, at its beginning, end, and the beginning of each 64th. Data outside of it isn't.
+#[test]
+fn data_are_looked_for_in_the_range_of_a_growth() {
+    let (from, to) = (16 * MIB, 16 * MIB + 640 * MIB + 512);
+    let used = |at: Option<u64>| {
+        let disk = Disk::of(700 * MIB);
+        at.iter().for_each(|at| disk.write_at(&[9; 512], *at).expect("written"));
+        let medium: Arc<dyn Remote> = Arc::new(disk);
+        RemoteDevice::is_used_beyond(&medium, from, to).expect("read")
+    };
+    assert_eq!(used(None), None);
+    for outside in [0, from - 512, to, 699 * MIB] {
+        assert_eq!(used(Some(outside)), None, "{outside}");
+    }
+    for inside in [from, from + MIB - 512, to - 512, from + 10 * MIB, from + 320 * MIB, from + 630 * MIB] {
+        assert_eq!(used(Some(inside)), Some(inside));
+    }
+    let small: Arc<dyn Remote> = Arc::new(Disk::of(20 * MIB));
+    assert_eq!(RemoteDevice::is_used_beyond(&small, 16 * MIB, 16 * MIB).expect("nothing is read"), None);
+    assert_eq!(RemoteDevice::is_used_beyond(&small, 18 * MIB, 20 * MIB).expect("read"), None);
 }
