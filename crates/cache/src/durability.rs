@@ -334,6 +334,11 @@ impl Durability {
         self.flushes.undurable().iter().any(|u| u.supersedes.iter().any(&of_it))
     }
 
+    /// Entries that are superseded by chunks on the device for which a flush is missing.
+    pub(crate) fn superseded(&self) -> impl Iterator<Item = &Superseded> {
+        self.flushes.undurable().iter().flat_map(|u| &u.supersedes)
+    }
+
     pub(crate) fn has_undurable(&self) -> bool {
         !self.flushes.undurable().is_empty()
     }

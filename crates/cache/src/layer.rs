@@ -6,8 +6,8 @@
 //!  write back ──► fingerprint, pack (workers) ──► open WEU ──► done;  flush: chunk, journal, flush of both devices
 //!  fill ──► fingerprint ──► duplicate │ pack ──► open WEU ──► full: written whole
 //! ```
-//! Recovery, the gate, durability, residency, packing and inserts own their state. The rest is kept here, and is changed by `read`, `write`, `insert` and
-//! `destage`. After each event [`Cache::progress`] continues the work that the event allows.
+//! Recovery, the gate, durability, residency, packing, inserts and dirty extents own their state. The rest is kept here, and is changed by
+//! `read`, `write`, `insert` and `destage`. After each event [`Cache::progress`] continues the work that the event allows.
 
 use crate::batch::{DirtyPart, WriteBack};
 use crate::config::{CacheConfig, CacheVolume, Mode, Planted, Sharing};
@@ -199,7 +199,6 @@ impl Cache {
         self.write_journal(now, false, out);
         self.durability.check();
         self.gate.check_waiting();
-        self.inserts.check();
         debug_assert_eq!(self.check_truth(), Ok(()));
     }
 }

@@ -6,8 +6,9 @@
 //!                           └──────────── the next chunk ──────────┘
 //! ```
 //! A partition has at most one open chunk for clean and one for dirty extents. [`Packing`] receives extents and hands back their places,
-//! then the writes of what is closed. It doesn't know where an extent was before, which WEUs are free, and who sends I/O. A chunk is named
-//! by its place in a list until the next one is closed or written.
+//! then the writes of what is closed. A chunk keeps the entries that its extents supersede until it is written, and hands them back then.
+//! Packing doesn't look up an extent's place, and doesn't know which WEUs are free and who sends I/O. A chunk is named by its place in a
+//! list until the next one is closed or written.
 
 mod check;
 
@@ -281,7 +282,7 @@ impl Packing {
         self.chunks.len()
     }
 
-    /// Returns true if dirty extents are in memory.
+    /// Returns true if a dirty chunk is in memory, even an empty one.
     pub(crate) fn has_dirty(&self) -> bool {
         self.chunks.iter().any(|c| c.dirty)
     }

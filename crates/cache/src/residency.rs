@@ -317,7 +317,8 @@ impl Residency {
         self.index.weu_mut(loc.weu()).set_sum(loc.slot(), sum, slots);
     }
 
-    /// A chunk of an open WEU was closed: the WEU's headers have this number of bytes, and list this number of slots. A full one takes no more.
+    /// A chunk of an open WEU was closed: the WEU's headers have this number of bytes, and list this number of slots. A full one takes no
+    /// more.
     pub(crate) fn closed(&mut self, weu: u32, header_bytes: u32, slots: u32, is_full: bool) {
         let w = self.index.weu_mut(weu);
         (w.header_bytes, w.slots) = (header_bytes, slots);

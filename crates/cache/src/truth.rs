@@ -5,7 +5,7 @@ use crate::index::{Key, Loc, WeuState};
 use crate::layer::Cache;
 use crate::place::Superseded;
 
-/// Entries of the index up to which all of them are checked after each event.
+/// Entries of the index up to which all of them are checked.
 const CHECKED_MAX: usize = 256;
 
 impl Cache {
@@ -50,13 +50,16 @@ impl Cache {
         self.dirty.forget(slot);
     }
 
-    /// Checks what must hold after each event, across the parts that know of an extent. Everything that is cached is looked at, so only in
-    /// tests of small caches.
+    /// Checks what must hold across the parts that know of an extent. Debug builds call it after each event while the cache serves. It
+    /// checks nothing with a planted mistake, or if more than [`CHECKED_MAX`] extents are indexed: everything that is cached is looked at.
     pub(crate) fn check_truth(&self) -> Result<(), String> {
         if self.config.planted.is_some() || self.residency.index().files() > CHECKED_MAX {
             return Ok(());
         }
         self.residency.check()?;
+        let fetched = self.fetches.iter().filter_map(|(_, f)| f.loc).map(Loc::weu);
+        let superseded = self.packing.all().iter().flat_map(|c| &c.supersedes).chain(self.durability.superseded());
+        self.residency.check_pins(fetched.chain(superseded.flat_map(|s| [s.place.weu(), s.bytes_in])))?;
         self.packing.check()?;
         for c in self.packing.all() {
             let w = self.residency.weu(c.weu);

@@ -1,7 +1,7 @@
 //! Rules that hold of what is resident after each event.
 
 use super::{Evict, Residency};
-use crate::index::{Loc, WeuState};
+use crate::index::{Key, Loc, WeuState};
 use std::collections::BTreeMap;
 
 impl Residency {
@@ -24,19 +24,11 @@ impl Residency {
             };
             rule(fits, &|| format!("WEU {weu} is {:?}, and leaves: {stage:?}", state(weu)))?;
         }
-        let mut names: BTreeMap<u32, u32> = BTreeMap::new();
         for (key, own) in &self.refs {
             let (weu, at) = (own.weu(), self.index.look(*key));
             let is_true = holds(&weu) && !self.index.weu(weu).is_dead(own.slot());
             rule(is_true, &|| format!("{key:?} is named by {own:?}, which is not true"))?;
             rule(at.is_none_or(Loc::is_dup), &|| format!("{key:?} is named by {own:?}, and is no duplicate"))?;
-            if at.is_some_and(Loc::is_dirty) {
-                *names.entry(weu).or_default() += 1;
-            }
-        }
-        for (weu, n) in names {
-            let pins = self.pins.get(&weu).copied().unwrap_or(0);
-            rule(pins >= n, &|| format!("WEU {weu} names {n} dirty duplicates, and is pinned {pins} times"))?;
         }
         for (key, loc) in self.index.entries() {
             match loc.is_dup() {
@@ -56,5 +48,21 @@ impl Residency {
             rule(weus.iter().all(mine), &|| format!("of WEUs {weus:?} one is none of names of partition {partition}"))?;
         }
         Ok(())
+    }
+
+    /// Checks that WEUs are pinned exactly by the names of dirty duplicates and by `others`, a WEU for each reason.
+    ///
+    /// # Errors
+    /// A WEU whose pins are not these.
+    pub(crate) fn check_pins(&self, others: impl Iterator<Item = u32>) -> Result<(), String> {
+        let is_dirty = |key: &Key| self.index.look(*key).is_some_and(Loc::is_dirty);
+        let names = self.refs.iter().filter(|(key, _)| is_dirty(key)).map(|(_, own)| own.weu());
+        let mut pins: BTreeMap<u32, u32> = BTreeMap::new();
+        others.chain(names).for_each(|weu| *pins.entry(weu).or_default() += 1);
+        let differs = |weu: &&u32| pins.get(weu) != self.pins.get(weu);
+        match pins.keys().chain(self.pins.keys()).find(differs) {
+            Some(weu) => Err(format!("WEU {weu} is pinned {:?} times, not {:?}", self.pins.get(weu), pins.get(weu))),
+            None => Ok(()),
+        }
     }
 }

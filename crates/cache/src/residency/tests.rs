@@ -18,6 +18,14 @@ struct Header {
     is_dead: bool,
     /// It is the one that says where its extent is.
     is_true: bool,
+    /// Its volume is gone. Another one may have the slot.
+    is_gone: bool,
+}
+
+impl Header {
+    fn new(key: Key, is_name: bool, fp: Option<Fingerprint>) -> Header {
+        Header { key, is_name, fp, is_dead: false, is_true: true, is_gone: false }
+    }
 }
 
 /// An extent's place: that of its bytes, and of the entry that names it.
@@ -41,8 +49,14 @@ struct Model {
     /// Entries superseded by what isn't durable yet.
     pending: Vec<Superseded>,
     volumes: [u16; VOLUMES as usize],
+    /// Slots of volumes that are gone.
+    gone: BTreeSet<u16>,
+    /// Slots that can be given out again.
+    free_slots: BTreeSet<u16>,
     next: u64,
     evicted: u32,
+    /// Slots that were given out again.
+    reused: u32,
 }
 
 type Checked = Result<(), String>;
@@ -53,8 +67,12 @@ fn rule(holds: bool, why: impl FnOnce() -> String) -> Checked {
 
 impl Model {
     fn new(seed: u64, planted: Option<Planted>) -> Model {
-        let mut r = Residency::new(WEUS, 4, 100, planted);
-        r.add_partition(WEUS - 1);
+        // A start finds a device that has more WEUs or fewer than it took it for.
+        let mut r = Residency::new([WEUS, 3, WEUS * 2][seed as usize % 3], 4, 100, planted);
+        r.add_partition(3);
+        r.set_weus(WEUS);
+        r.set_quota(0, WEUS - 1);
+        assert_eq!((r.index().weus().len(), r.index().free_weus()), (WEUS as usize, WEUS));
         Model {
             r,
             rng: Rng::new(seed, "residency"),
@@ -64,8 +82,11 @@ impl Model {
             reads: Vec::new(),
             pending: Vec::new(),
             volumes: std::array::from_fn(|v| v as u16),
+            gone: BTreeSet::new(),
+            free_slots: BTreeSet::new(),
             next: 1,
             evicted: 0,
+            reused: 0,
         }
     }
 
@@ -139,8 +160,7 @@ impl Model {
             return self.duplicate(key, loc.dup(true).dirty(is_dirty));
         }
         let Some(loc) = self.slot(is_dirty) else { return self.evict() };
-        let header = Header { key, is_name: false, fp: Some(fp), is_dead: false, is_true: true };
-        self.headers.insert((loc.weu(), loc.slot()), header);
+        self.headers.insert((loc.weu(), loc.slot()), Header::new(key, false, Some(fp)));
         self.point(key, loc, Some(loc))?;
         self.r.set_content(fp, loc);
         Ok(())
@@ -162,8 +182,7 @@ impl Model {
     /// A slot that names a duplicate; a clean one may go without.
     fn name(&mut self, key: Key, is_dirty: bool) -> Option<Loc> {
         let own = if is_dirty || self.rng.chance(0.7) { self.slot(is_dirty)? } else { return None };
-        let header = Header { key, is_name: true, fp: None, is_dead: false, is_true: true };
-        self.headers.insert((own.weu(), own.slot()), header);
+        self.headers.insert((own.weu(), own.slot()), Header::new(key, true, None));
         Some(Loc::new(own.weu(), 0, 0, own.slot()))
     }
 
@@ -215,19 +234,18 @@ impl Model {
         rule(!needed, || format!("WEU {weu} goes, and a start still needs it"))?;
         let mine = (0..SLOTS).filter_map(|slot| Some((slot, self.headers.get(&(weu, slot))?.clone())));
         let mut all: Vec<(u32, Header)> = mine.collect();
-        let is_there = |key: Key| self.volumes.contains(&key.volume());
         // A header may be damaged: then the entries from some slot on aren't known.
         let most = if self.rng.chance(0.1) { self.rng.below(u64::from(SLOTS)) as usize } else { all.len() };
         let unread: Vec<(u32, Header)> = all.split_off(most);
         let entry = |(slot, h): &(u32, Header)| Entry {
             slot: *slot,
-            key: Some(h.key).filter(|k| is_there(*k)),
+            key: Some(h.key).filter(|_| !h.is_gone),
             is_name: h.is_name,
             fp: h.fp,
             is_dead: h.is_dead,
         };
         let entries = all.iter().map(entry).collect();
-        let trusted: Vec<Key> = all.iter().filter(|(_, h)| h.is_true && is_there(h.key)).map(|(_, h)| h.key).collect();
+        let trusted: Vec<Key> = all.iter().filter(|(_, h)| h.is_true && !h.is_gone).map(|(_, h)| h.key).collect();
         let got = self.r.retire(weu, entries);
         rule(got.trusted == trusted, || format!("of WEU {weu} a start trusts {trusted:?}, not {:?}", got.trusted))?;
         rule(got.is_damaged == !unread.is_empty(), || format!("WEU {weu} is damaged: {}", got.is_damaged))?;
@@ -238,7 +256,7 @@ impl Model {
             at.named = at.named.filter(|own| !is_in(*own));
         }
         let mut nameless = Vec::new();
-        let in_order = all.iter().filter(|(_, h)| h.is_name && h.is_true && is_there(h.key)).map(|(_, h)| h.key);
+        let in_order = all.iter().filter(|(_, h)| h.is_name && h.is_true && !h.is_gone).map(|(_, h)| h.key);
         for key in in_order {
             let at = self.extents[&key];
             if at.is_here {
@@ -266,11 +284,31 @@ impl Model {
         }
         self.r.forget_volume(gone);
         self.extents.retain(|k, _| k.volume() != gone);
-        self.volumes[at] = self.volumes.iter().max().map_or(0, |v| v + 1);
+        self.headers.values_mut().for_each(|h| h.is_gone |= h.key.volume() == gone);
+        self.gone.insert(gone);
         if self.rng.chance(0.5) {
-            self.r.sweep_gone(std::iter::empty());
+            // Slots that something still uses can't be given out again.
+            let (stay, free) = std::mem::take(&mut self.gone).into_iter().partition(|_| self.rng.chance(0.5));
+            self.gone = stay;
+            self.free_slots.extend::<BTreeSet<u16>>(free);
+            self.r.sweep_gone(self.gone.iter().copied());
+            let (files, known) = (self.r.index().files(), self.r.index().entries().count());
+            rule(files == known, || format!("{files} entries are there after a sweep, and {known} are true"))?;
         }
+        self.reused += u32::from(!self.free_slots.is_empty());
+        let new = || (0..).find(|v| !self.volumes.contains(v) && !self.gone.contains(v));
+        self.volumes[at] = self.free_slots.pop_first().or_else(new).ok_or("there are many slots")?;
         Ok(())
+    }
+
+    /// Something that was under way when its volume went comes into the cache: nothing may be resident by that.
+    fn insert_late(&mut self) -> Checked {
+        let Some(&gone) = self.gone.first() else { return Ok(()) };
+        let Some(loc) = self.slot(false) else { return self.evict() };
+        let key = Key::new(gone, self.rng.below(EXTENTS));
+        self.headers.insert((loc.weu(), loc.slot()), Header { is_gone: true, ..Header::new(key, false, None) });
+        let old = self.r.point(key, loc, Some(loc));
+        rule(old.is_none() && self.r.look(key).is_none(), || format!("{key:?} of a volume that is gone is resident"))
     }
 
     fn step(&mut self) -> Checked {
@@ -299,7 +337,11 @@ impl Model {
                 let weu = self.reads.swap_remove(self.rng.below(self.reads.len() as u64) as usize);
                 self.r.unpin(weu);
             }
-            35 if self.rng.chance(0.1) => self.forget_volume()?,
+            35 => match self.rng.below(10) {
+                0 => self.forget_volume()?,
+                1 => self.insert_late()?,
+                _ => self.evict()?,
+            },
             36 => {
                 for s in std::mem::take(&mut self.pending) {
                     self.kill(s)?;
@@ -312,29 +354,38 @@ impl Model {
         self.compare()
     }
 
-    /// Each extent is where it should be, and all agrees.
+    /// Each extent is where it should be, nothing else is resident, and all agrees.
     fn compare(&self) -> Checked {
         for (key, at) in &self.extents {
             let expected = Some(at.loc).filter(|_| at.is_here);
             let found = self.r.look(*key);
             rule(found == expected, || format!("{key:?} is at {found:?}, not {at:?}"))?;
         }
+        let known = |key: &Key| self.extents.get(key).is_some_and(|at| at.is_here);
+        let other = self.r.index().entries().find(|e| !known(&e.0));
+        rule(other.is_none(), || format!("{other:?} is resident, and shouldn't be"))?;
+        let names = self.extents.iter().filter_map(|(key, at)| Some((*key, at.named.filter(|_| at.loc.is_dup())?)));
+        let names: BTreeMap<Key, Loc> = names.collect();
+        rule(self.r.refs == names, || format!("duplicates are named {:?}, not {names:?}", self.r.refs))?;
+        let superseded = self.pending.iter().flat_map(|s| [s.place.weu(), s.bytes_in]);
+        self.r.check_pins(self.reads.iter().copied().chain(superseded))?;
         self.r.check()
     }
 }
 
-fn run(seed: u64, planted: Option<Planted>) -> Result<u32, String> {
+fn run(seed: u64, planted: Option<Planted>) -> Result<[u32; 2], String> {
     let mut model = Model::new(seed, planted);
     for step in 0..1500 {
         model.step().map_err(|why| format!("seed {seed}, step {step}: {why}"))?;
     }
-    Ok(model.evicted)
+    Ok([model.evicted, model.reused])
 }
 
 #[test]
 fn whatever_happens_each_entry_is_handed_back_once_and_nothing_goes_that_is_needed() {
-    let evicted: u32 = (0..30).map(|seed| run(seed, None).unwrap_or_else(|why| panic!("{why}"))).sum();
-    assert!(evicted > 1000, "{evicted} WEUs were evicted");
+    let all: Vec<[u32; 2]> = (0..30).map(|seed| run(seed, None).unwrap_or_else(|why| panic!("{why}"))).collect();
+    let [evicted, reused] = [0, 1].map(|i| all.iter().map(|n| n[i]).sum::<u32>());
+    assert!(evicted > 1000 && reused > 30, "{evicted} WEUs were evicted, {reused} slots given out again");
 }
 
 #[test]
