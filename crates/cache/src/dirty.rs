@@ -273,7 +273,7 @@ impl Dirty {
         self.cleaned.retain(|c| !mine(&c.1));
     }
 
-    /// Checks what must hold after each event. It looks at all dirty extents.
+    /// Checks what must hold after each event, for `Cache::check_truth`. It looks at all dirty extents.
     ///
     /// # Errors
     /// The rule that is broken.

@@ -175,7 +175,7 @@ impl Cache {
         matches!(self.state, State::Serving)
     }
 
-    /// Lets go on what can, after anything has happened.
+    /// Lets go on what can, after anything has happened, and checks the parts. It does neither unless the cache serves.
     pub(crate) fn progress(&mut self, now: Time, out: &mut Actions) {
         if !self.is_ready() {
             return;

@@ -4,7 +4,7 @@ use super::Packing;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Packing {
-    /// Checks what must hold after each event.
+    /// Checks what must hold after each event, for `Cache::check_truth`.
     ///
     /// # Errors
     /// The rule that is broken, and where.

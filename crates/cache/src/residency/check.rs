@@ -5,7 +5,7 @@ use crate::index::{Key, Loc, WeuState};
 use std::collections::BTreeMap;
 
 impl Residency {
-    /// Checks what must hold after each event. It looks at everything that is resident.
+    /// Checks what must hold after each event, for `Cache::check_truth`. It looks at everything that is resident.
     ///
     /// # Errors
     /// The rule that is broken, and where.
