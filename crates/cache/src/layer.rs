@@ -225,19 +225,17 @@ impl Layer for Cache {
         if port == SLOW {
             self.slow_lost(now);
         }
-        match &self.state {
-            State::Bypassed(b) if port == FAST => {
-                return !b.is_recorded() || self.dirty.is_any_at_risk() || self.gate.is_any_closed();
-            }
-            // It may have what nobody else has, and nobody knows which.
-            State::Failed(_) => return true,
-            _ => {}
-        }
         let written_through = |v: &Volume| v.config.is_none_or(|c| c.mode != Mode::Back) && v.dirty == 0;
-        port == SLOW
-            || self.state.is_starting()
-            || self.gate.is_any_closed()
-            || !self.volumes.iter().all(written_through)
+        let all_through = self.volumes.iter().all(written_through);
+        let is_elsewhere = match &self.state {
+            // Its acknowledged data are on the slow device, but for what is dirty. Until the failure is recorded nothing is acknowledged that
+            // isn't, if all volumes are write-through.
+            State::Bypassed(b) => (b.is_recorded() || all_through) && !self.dirty.is_any_at_risk(),
+            // It may have what nobody else has, and nobody knows what.
+            State::Failed(_) | State::Recovering(_) | State::Starting(_) => false,
+            State::Serving => all_through,
+        };
+        port == SLOW || self.gate.is_any_closed() || !is_elsewhere
     }
 
     /// A cache whose fast device failed is ready if the slow device has all data: volumes are served whole, only slower. Its status says

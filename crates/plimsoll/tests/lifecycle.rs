@@ -336,7 +336,10 @@ fn a_pool_grows_with_its_device() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("p.img");
     let server = Server::start(dir.path(), &config(FILE, "4MiB"));
-    let pool = |server: &Server| server.control("GET", "/v1/status").expect(200)["pools"][0].clone();
+    let pool = |server: &Server| {
+        let status = server.control("GET", "/v1/status").expect(200);
+        status["pools"].as_array().unwrap().iter().find(|p| p["name"] == "p").unwrap().clone()
+    };
     let size = |server: &Server| pool(server)["size_bytes"].as_u64().unwrap();
     let metric = |server: &Server| {
         let page = server.control("GET", "/metrics").body;

@@ -304,9 +304,11 @@ fn check_looks_at_devices_and_changes_nothing() {
 
     let server = Server::start(dir.path(), &config(r#"{ file = "p.img", size = "64MiB" }"#, "1MiB"));
     let before = std::fs::metadata(dir.path().join("p.img")).unwrap().modified().unwrap();
-    let told = warnings(r#"{ file = "p.img", size = "128MiB" }"#);
-    assert!(told.contains(&format!("process {} has it open now", server.pid())), "{told}");
-    assert!(told.contains("`size` is ignored: the device was made with 67108864 bytes"), "{told}");
+    let (_, report) = checked(r#"{ file = "p.img", size = "128MiB" }"#);
+    let [warned, noted] = ["warnings", "notes"].map(|kind| texts(&report[kind]));
+    assert!(warned.contains(&format!("process {} has it open now", server.pid())), "{warned}");
+    assert!(noted.contains("the next start grows it with its device, from 67108864 to 134217728 bytes"), "{noted}");
+    assert!(warnings(r#"{ file = "p.img", size = "32MiB" }"#).contains("pools don't shrink"));
     assert_eq!(std::fs::metadata(dir.path().join("p.img")).unwrap().modified().unwrap(), before);
     assert!(server.stop());
     let (ok, report) = checked(r#"{ file = "p.img", size = "64MiB" }"#);
