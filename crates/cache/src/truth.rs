@@ -64,7 +64,7 @@ impl Cache {
         for c in self.packing.all() {
             let w = self.residency.weu(c.weu);
             if (w.sequence, w.partition, w.for_dirty) != (c.sequence, c.part, c.dirty)
-                || (w.state == WeuState::Open) < !c.closed
+                || (w.state != WeuState::Open && !c.closed)
             {
                 return Err(format!("WEU {} is {w:?}, and a chunk in memory is of {}", c.weu, c.sequence));
             }

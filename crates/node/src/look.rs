@@ -9,6 +9,9 @@ use plimsoll_store::{
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Decides whether a pool's own device that was found grows.
+type Grows<'a> = dyn Fn(&Look, &Superblock) -> Growth + 'a;
+
 /// A device as configured.
 pub(crate) struct Wanted<'a> {
     pub path: &'a Path,
@@ -80,12 +83,7 @@ impl<'a> Wanted<'a> {
 
     /// Judges what was found of a device.
     /// Of a pool's own device `growth` decides whether it grows.
-    fn judge(
-        &self,
-        looked: Result<Option<Look>, String>,
-        growth: Option<&dyn Fn(&Look, &Superblock) -> Growth>,
-        seen: &mut Seen,
-    ) -> Option<u64> {
+    fn judge(&self, looked: Result<Option<Look>, String>, growth: Option<&Grows<'_>>, seen: &mut Seen) -> Option<u64> {
         let path = self.path.display();
         let look = match looked.and_then(|look| self.step(look.as_ref()).map(|step| (step, look))) {
             Ok(found) => found,

@@ -3,6 +3,7 @@
 
 use crate::region::Medium;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -55,12 +56,14 @@ impl<M: Medium> Medium for Overlay<M> {
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let mut pages = self.pages();
         for (page, of_page, at) in parts(offset, data.len()) {
-            if !pages.contains_key(&page) {
-                let mut below = vec![0; PAGE_BYTES as usize];
-                self.below.read_at(&mut below, page * PAGE_BYTES)?;
-                pages.insert(page, below);
-            }
-            let written = pages.get_mut(&page).expect("it was just put there");
+            let written = match pages.entry(page) {
+                Entry::Occupied(written) => written.into_mut(),
+                Entry::Vacant(place) => {
+                    let mut below = vec![0; PAGE_BYTES as usize];
+                    self.below.read_at(&mut below, page * PAGE_BYTES)?;
+                    place.insert(below)
+                }
+            };
             written[of_page.clone()].copy_from_slice(&data[at..at + of_page.len()]);
         }
         Ok(())

@@ -248,7 +248,7 @@ impl Model {
         let trusted: Vec<Key> = all.iter().filter(|(_, h)| h.is_true && !h.is_gone).map(|(_, h)| h.key).collect();
         let got = self.r.retire(weu, entries);
         rule(got.trusted == trusted, || format!("of WEU {weu} a start trusts {trusted:?}, not {:?}", got.trusted))?;
-        rule(got.is_damaged == !unread.is_empty(), || format!("WEU {weu} is damaged: {}", got.is_damaged))?;
+        rule(got.is_damaged != unread.is_empty(), || format!("WEU {weu} is damaged: {}", got.is_damaged))?;
         self.headers.retain(|at, _| at.0 != weu);
         // Bytes go, and names go. A duplicate stays while it has one of them.
         for at in self.extents.values_mut() {

@@ -83,7 +83,8 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
             page.sample("plimsoll_pool_free_bytes", &[("pool", &p.name)], free);
         }
     }
-    let beneath: [(&str, &str, fn(Beneath) -> u64); 3] = [
+    type Gauge = (&'static str, &'static str, fn(Beneath) -> u64);
+    let beneath: [Gauge; 3] = [
         ("plimsoll_pool_file_system_size_bytes", "Size of the file system below the pool's file.", |b| b.size_bytes),
         ("plimsoll_pool_file_system_free_bytes", "Free space of the file system below the pool's file.", |b| {
             b.free_bytes
