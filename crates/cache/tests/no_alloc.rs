@@ -30,7 +30,7 @@ static COUNTING: Counting = Counting;
 const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 1 };
 const EXTENT: u64 = 4096;
 const SLOW_BYTES: u64 = 2 << 20;
-/// Extents that are cached first: of so many a debug build doesn't check each after every event, which allocates.
+/// Extents that are cached first. A debug build checks all after each event, which allocates, unless there are more than 256.
 const CACHED: u64 = 300;
 const FAST_BYTES: u64 = 4 << 20;
 const WARM: u64 = 2000;

@@ -1,8 +1,8 @@
 //! Ranges in flight at the front, and those of them that a new one must wait for.
 //!
-//! Two ranges conflict if they share bytes of a volume and at least one of them changes these. A new one gets a
-//! part of its conflicts, which is enough: once those have ended, all others have. A change waits for everything older that it overlaps, so
-//! where one covers the new range, anything older than that change needs no telling. So a thousand writes of the same block
+//! Two ranges conflict if they share bytes of a volume and at least one of them changes these. A new one waits
+//! for some of its conflicts only: once those have ended, all others have. A change waits for everything older that it overlaps, so
+//! where one covers the new range, it needn't wait for anything older than that change. So a thousand writes of the same block
 //! are a chain, not a thousand times a thousand waits.
 //!
 //! Cost: a range is recorded in each 64 KiB granule that it touches, by hash. A search reads the notes of its own granules, newest

@@ -720,7 +720,8 @@ pub(crate) struct Locked {
     pub(crate) probe: Probe,
 }
 
-/// Times that a lock is asked for, and the pause between: [`DeviceFile::is_in_use`] may have it for a moment.
+/// Times that a lock is asked for, and the pause between: [`DeviceFile::is_in_use`] of a `plimsoll check` may have it for a moment, and a
+/// start mustn't fail for that. Waiting for the lock itself would hang where another node has it.
 const LOCK_TRIES: u32 = 4;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
 
