@@ -210,24 +210,37 @@ impl Walk {
         self.bytes.get(used..).unwrap_or(&[])
     }
 
+    /// Asks for `need` bytes of the record at hand: first for few more than that, as most chains are short.
+    fn want(&self, need: u64) -> Step {
+        let wish = if self.bytes.is_empty() { LOOK_BYTES } else { READ_BYTES };
+        Step::Read(need, need.max(wish).min(self.end - self.at))
+    }
+
+    /// What was read from the record at hand on, if its header is there; otherwise the next step.
+    fn record_bytes(&self, block: u64, header_length: impl Fn(&[u8]) -> Option<u64>) -> Result<&[u8], Step> {
+        let (left, bytes) = (self.end - self.at, self.have());
+        if left < block {
+            return Err(Step::End);
+        }
+        if (bytes.len() as u64) < block {
+            return Err(self.want(block));
+        }
+        match header_length(bytes).filter(|header| *header <= left) {
+            None => Err(Step::End),
+            Some(header) if header > bytes.len() as u64 => Err(self.want(header)),
+            Some(_) => Ok(bytes),
+        }
+    }
+
     /// Takes the records that are in what was read; returns how much more to read, or that the chain ends.
     fn follow(&mut self, rules: &Rules<'_>) -> Step {
-        let (end, block) = (self.end, rules.layout.block());
+        let block = rules.layout.block();
         loop {
-            let (left, have) = (end - self.at, self.have().len() as u64);
-            let wish = if have == 0 && self.bytes.is_empty() { LOOK_BYTES } else { READ_BYTES };
-            let want = |need: u64| Step::Read(need, need.max(wish).min(left));
-            if left < block {
-                return Step::End;
-            }
-            if have < block {
-                return want(block);
-            }
-            let bytes = self.have();
-            let Some(header) = header_length(bytes).filter(|h| *h <= left) else { return Step::End };
-            if header > have {
-                return want(header);
-            }
+            let bytes = match self.record_bytes(block, header_length) {
+                Ok(bytes) => bytes,
+                Err(step) => return step,
+            };
+            let (left, have) = (self.end - self.at, bytes.len() as u64);
             let previous = if rules.has(Planted::ChainIgnored) { previous_of(bytes) } else { Some(self.sum) };
             let place = Place { at: self.at, log: self.log, previous: previous.unwrap_or(0), epoch: self.epoch };
             let Some(record) = decode_record(rules.layout, place, bytes) else { return Step::End };
@@ -237,7 +250,7 @@ impl Walk {
             }
             if total > have && self.unreadable_data != Some(self.at) {
                 self.record = Some(self.at);
-                return want(total);
+                return self.want(total);
             }
             let data = bytes.get(record.header_bytes as usize..total as usize);
             let entries = check_entries(rules, &record, self.at + record.header_bytes, data);
@@ -257,22 +270,13 @@ impl Walk {
 
     /// The same for format version 1.
     fn follow_v1(&mut self, rules: &Rules<'_>) -> Step {
-        let (end, block) = (self.end, rules.layout.block());
+        let block = rules.layout.block();
         loop {
-            let (left, have) = (end - self.at, self.have().len() as u64);
-            let wish = if have == 0 && self.bytes.is_empty() { LOOK_BYTES } else { READ_BYTES };
-            let want = |need: u64| Step::Read(need, need.max(wish).min(left));
-            if left < block {
-                return Step::End;
-            }
-            if have < block {
-                return want(block);
-            }
-            let bytes = self.have();
-            let Some(header) = format_v1::header_length(bytes).filter(|h| *h <= left) else { return Step::End };
-            if header > have {
-                return want(header);
-            }
+            let bytes = match self.record_bytes(block, format_v1::header_length) {
+                Ok(bytes) => bytes,
+                Err(step) => return step,
+            };
+            let (left, have) = (self.end - self.at, bytes.len() as u64);
             let place = Place { at: self.at, log: self.log, previous: self.sum, epoch: self.epoch };
             let Some(record) = format_v1::decode_record(rules.layout, place, bytes) else { return Step::End };
             let total = record.header_bytes.saturating_add(record.data_bytes);
@@ -280,7 +284,7 @@ impl Walk {
                 return Step::End;
             }
             if total > have {
-                return want(total);
+                return self.want(total);
             }
             if data_sum(rules.layout, &bytes[record.header_bytes as usize..total as usize]) != record.data_sum {
                 return Step::End;
