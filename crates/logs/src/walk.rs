@@ -216,7 +216,7 @@ impl Walk {
         Step::Read(need, need.max(wish).min(self.end - self.at))
     }
 
-    /// What was read from the record at hand on, if its header is there; otherwise the next step.
+    /// The bytes read from the record at hand on, if its header is among them; otherwise the next step.
     fn record_bytes(&self, block: u64, header_length: impl Fn(&[u8]) -> Option<u64>) -> Result<&[u8], Step> {
         let (left, bytes) = (self.end - self.at, self.have());
         if left < block {
