@@ -50,7 +50,7 @@ pub(crate) struct Conflicts {
     lists: Box<[Lists]>,
     /// Number of ranges that are recorded by granule.
     small: usize,
-    /// Number of ranges that are recorded once.
+    /// Number of ranges that are recorded once, as they are too large.
     large: usize,
     /// Number of ranges added so far: gives their order.
     added: u64,
@@ -148,10 +148,8 @@ impl Conflicts {
 
     /// Takes out a range that has ended.
     pub fn remove(&mut self, Noted(mut at): Noted) {
-        match (self.notes[at as usize].list as usize) < GRANULE_LISTS {
-            true => self.small -= 1,
-            false => self.large -= 1,
-        }
+        let is_small = (self.notes[at as usize].list as usize) < GRANULE_LISTS;
+        *(if is_small { &mut self.small } else { &mut self.large }) -= 1;
         while at != NONE {
             let note = &mut self.notes[at as usize];
             note.is_first = false;
