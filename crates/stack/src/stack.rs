@@ -425,6 +425,11 @@ impl Stack {
         self.done.pop_front()
     }
 
+    /// True if the engine has yet to carry something out: a request for a device, work, or an answer.
+    pub fn has_orders(&self) -> bool {
+        !(self.to_devices.is_empty() && self.to_workers.is_empty() && self.done.is_empty())
+    }
+
     /// The next report of a layer to the pool's owner.
     pub fn next_report(&mut self) -> Option<Addressed> {
         self.actions.reports.pop_front()

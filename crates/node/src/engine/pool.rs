@@ -200,6 +200,7 @@ impl Pool {
     fn round(&mut self) -> io::Result<bool> {
         self.tick();
         let timeout = self.timeout();
+        debug_assert!(!self.stack.has_orders(), "the pool sleeps although a layer has ordered something");
         self.clients.sleeps(self.now, timeout.map(Span::from));
         self.ring.wait(timeout)?;
         crate::panics::point("pool");

@@ -154,6 +154,7 @@ impl Pool {
     pub(super) fn look_around(&mut self) -> io::Result<()> {
         self.ring.wait(Some(Duration::ZERO))?;
         self.reap()?;
+        self.pump()?;
         self.serve_connections()?;
         self.clients.end_slow(self.now);
         if !self.injections.is_empty() {
