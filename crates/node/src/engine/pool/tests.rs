@@ -431,7 +431,7 @@ fn what_has_come_is_taken_in_before_clients_are_judged() {
     s.end();
 }
 
-/// What the device answers while slow clients are looked for is answered at once, not when something else wakes the thread.
+/// A request that the device ends while slow clients are looked for is answered at once, not when something else wakes the thread.
 #[test]
 fn what_ends_while_clients_are_judged_is_answered_at_once() {
     let mut file = tempfile::tempfile().unwrap();
