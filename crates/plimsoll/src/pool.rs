@@ -8,7 +8,9 @@ use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
 use plimsoll_node::http::api::{PoolRemoved, PoolStatus, Status};
+use plimsoll_node::parts::logs;
 use plimsoll_node::parts::settings::SettingView;
+use plimsoll_store::superblock::RegionKind;
 use plimsoll_store::{Backup, RestoreOptions, Restored};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -141,7 +143,8 @@ impl Pool {
             }
             Command::Restore { device, from, older, had_cache, never_cached, yes, json } => {
                 let had_cache = (had_cache || never_cached).then_some(had_cache);
-                restore(&device, &from, RestoreOptions { older, had_cache }, yes, json)
+                let options = RestoreOptions { older, had_cache, home_bytes: None };
+                restore(&device, &from, options, yes, json)
             }
             Command::Remove { name, disconnect, control } => remove(&name, disconnect, &control),
             Command::Show { name, control } => part::show_all(&Client::new(&control)?, &name, &control),
@@ -164,16 +167,26 @@ fn restore(device: &Path, from: &Path, options: RestoreOptions, yes: bool, json:
     if !yes {
         confirm::by_name(&what, &device.display().to_string())?;
     }
-    let Restored { age, volumes, zeroed_bytes } = backup.restore(device, options)?;
+    let tables = backup.superblock().region(RegionKind::Logs);
+    let home_bytes = tables.and_then(|tables| logs::home_bytes_on(device, tables));
+    let options = RestoreOptions { home_bytes, ..options };
+    let Restored { age, volumes, zeroed_bytes, zeroed_later_bytes } = backup.restore(device, options)?;
     if json {
         let device = device.display().to_string();
         return print_json(&serde_json::json!({
             "restored": device, "volumes": volumes, "age": age.to_string(), "zeroed_bytes": zeroed_bytes,
+            "zeroed_later_bytes": zeroed_later_bytes,
         }));
     }
     println!("{}: {volumes} volumes are restored and verified; {age}", device.display());
     if zeroed_bytes > 0 {
         println!("  {} were zeroed: free space, and space that other volumes had since", bytes(zeroed_bytes));
+    }
+    if zeroed_later_bytes > 0 {
+        println!(
+            "  {} of free space are zeroed after the pool's start, and aren't free before",
+            bytes(zeroed_later_bytes)
+        );
     }
     Ok(())
 }

@@ -287,3 +287,56 @@ fn what_only_the_cache_has_is_there_after_a_restore() {
         server.kill();
     }
 }
+
+/// A pool with logs lost its metadata, and a record of their length. What its logs have of the backup's volumes is kept. Free space is
+/// zeroed by the serving pool, as logs lie in its midst, and nobody reads there what a lost volume had.
+#[test]
+fn an_older_backup_of_a_pool_with_logs_is_restored_and_free_space_is_zeroed_after_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = "[pool.logs]\ngroup = \"16MiB\"\nlog = \"1MiB\"\nlogged_write = \"64KiB\"\nidle = \"1h\"\n";
+    let text = without_cache().replacen("[[tenant]]", &format!("{logs}[[tenant]]"), 1);
+    let server = Server::start(dir.path(), &text);
+    let mut kept = client(&server, "vol");
+    kept.write(0, &block(0, 1)).unwrap().unwrap();
+    backup(&server);
+    create(&server, "lost", "a");
+    let mut lost = client(&server, "lost");
+    for n in 0..VOLUME_BYTES / BLOCK {
+        // Some of it in logs, some of it where it belongs.
+        lost.write((n * BLOCK) as u64, &block(n, 7)).unwrap().unwrap();
+    }
+    lost.flush().unwrap().unwrap();
+    kept.write(BLOCK as u64, &block(1, 2)).unwrap().unwrap();
+    kept.flush().unwrap().unwrap();
+    drop((kept, lost));
+    server.kill();
+    lose_metadata(dir.path());
+
+    let said = restore_lost(dir.path(), &["--never-cached"]);
+    assert!(!said.status.success());
+    let why = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(why.contains("--older restores it nevertheless"), "{why}");
+    let said = restore_lost(dir.path(), &["--never-cached", "--older"]);
+    let shown = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.status.success() && shown.contains("of free space are zeroed after the pool's start"), "{shown}");
+    // Killed in the middle, it goes on.
+    Server::start(dir.path(), &text).kill();
+    let server = Server::start(dir.path(), &text);
+    let mut kept = client(&server, "vol");
+    assert_eq!(kept.read(0, BLOCK as u32).unwrap().unwrap(), block(0, 1));
+    assert_eq!(kept.read(BLOCK as u64, BLOCK as u32).unwrap().unwrap(), block(1, 2));
+    let pool = || server.control("GET", "/v1/status").json()["pools"][0].clone();
+    common::shaped::until("the free space isn't zeroed", || pool()["deleting"].as_array().unwrap().is_empty());
+    let volumes = pool()["free_bytes"].as_u64().unwrap() / VOLUME_BYTES as u64;
+    assert!(volumes > 2, "{volumes}");
+    for n in 0..volumes {
+        create(&server, &format!("new{n}"), "b");
+        let mut new = client(&server, &format!("new{n}"));
+        for at in (0..VOLUME_BYTES).step_by(MIB) {
+            assert!(new.read(at as u64, MIB as u32).unwrap().unwrap().iter().all(|b| *b == 0), "volume {n} at {at}");
+        }
+    }
+    assert!(server.cli(&["volume", "list"]).contains("new0") && !server.cli(&["volume", "list"]).contains("lost"));
+    drop(kept);
+    assert!(server.stop());
+}

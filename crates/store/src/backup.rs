@@ -8,6 +8,9 @@
 //! Unless the backup has the pool's own map, all space that it calls free is zeroed: free space reads as zeroes. So is what it calls a
 //! volume's and is another volume's by the metadata that are still there. If none are, nobody knows of such space.
 //!
+//! Where a pool has logs, only the pool that serves can zero its space. So the free space becomes a volume that is being deleted, which the
+//! pool goes on with after its start. Space of a volume that is another's can't be zeroed so: such a backup is refused.
+//!
 //! Knowledge of the pool on other devices, which an older backup takes back: `older.rs`.
 //!
 //! If the metadata can't be read and the backup knows no cache, the pool may have got one since. Only the operator knows, and is asked: a pool
@@ -20,9 +23,11 @@ use crate::device::{
     read_superblock, write_superblock,
 };
 use crate::meta::{CACHE_ROW, MetaError, MetaStore, MetaView};
-use crate::older::Found;
+use crate::older::{Found, set_aside};
 use crate::probe::Probe;
-use crate::record::{CacheRecord, ReplicaRecord, tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
+use crate::record::{
+    CacheRecord, ReplicaRecord, VolumeRecord, tenant_from_json, tenant_to_json, volume_from_json, volume_to_json,
+};
 use crate::region::{HEADER_BYTES, Medium, RegionBackend, Witnessed, witness_of};
 use crate::remote::{Remote, Shared, probe};
 use crate::state::{GivenUp, State};
@@ -79,6 +84,8 @@ pub struct RestoreOptions {
     pub older: bool,
     /// True if the pool ever had a cache, for where nothing else tells it. `None`: the operator gave no answer.
     pub had_cache: Option<bool>,
+    /// Bytes of the home region that the pool addresses, where it has logs: the rest of the region isn't addressed.
+    pub home_bytes: Option<u64>,
 }
 
 /// A restore that is done.
@@ -90,6 +97,8 @@ pub struct Restored {
     pub volumes: usize,
     /// Bytes that were zeroed: free space, and space of volumes that other volumes had since.
     pub zeroed_bytes: u64,
+    /// Bytes of free space that the pool zeroes after its next start, as only its logs can.
+    pub zeroed_later_bytes: u64,
 }
 
 /// Error of a restore.
@@ -218,20 +227,26 @@ impl Backup {
         if found.age != Age::Current && !found.goes_on && !options.older {
             return Err(RestoreError::Old(found.age));
         }
-        if !found.is_same && self.superblock.region(RegionKind::Logs).is_some() {
-            let what =
-                "its pool has logs, which lie in the space that it calls free: only a current backup can be restored";
+        if self.zeroes_later() && !found.is_same {
+            let what = "its pool has logs, whose layout pages can't be read: restore the device from a copy";
+            found.home_bytes = options.home_bytes.ok_or_else(|| RestoreError::Backup(what.into()))?;
+        }
+        if self.zeroes_later() && !self.of_others(&found).is_empty() {
+            let what = "its pool has logs, and space that the backup calls a volume's is another's by the pool's metadata, which can be read: \
+                        restore a backup of the pool as it is";
             return Err(RestoreError::Backup(what.into()));
         }
         self.settle_cache(&mut found, options.had_cache)?;
-        let free_bytes = self.put_and_verify(&medium, &probe, &found).map_err(on_device)?;
+        self.put_and_verify(&medium, &probe, &found).map_err(on_device)?;
+        let free_bytes = self.home(&found).len - self.state.volumes.values().map(held_bytes).sum::<u64>();
         let others_bytes: u64 = self.of_others(&found).iter().map(|(_, len)| len).sum();
-        let zeroed_bytes = if found.is_same { 0 } else { free_bytes + others_bytes };
-        Ok(Restored { age: found.age, volumes: self.volumes(), zeroed_bytes })
+        let bytes = if found.is_same { 0 } else { free_bytes + others_bytes };
+        let (zeroed_bytes, zeroed_later_bytes) = if self.zeroes_later() { (0, bytes) } else { (bytes, 0) };
+        Ok(Restored { age: found.age, volumes: self.volumes(), zeroed_bytes, zeroed_later_bytes })
     }
 
-    /// Writes the metadata, reads them as a start does, and only then lets a start read them. Returns the free bytes.
-    fn put_and_verify(&self, medium: &Shared, probe: &Probe, found: &Found) -> Result<u64, DeviceErrorKind> {
+    /// Writes the metadata, reads them as a start does, and only then lets a start read them.
+    fn put_and_verify(&self, medium: &Shared, probe: &Probe, found: &Found) -> Result<(), DeviceErrorKind> {
         let (superblock, state) = self.put(medium, found)?;
         let (read, _) = read_superblock(medium, probe)?;
         let store = open_restored_meta(medium.clone(), &read, u64::MAX).map_err(DeviceErrorKind::Meta)?;
@@ -239,14 +254,23 @@ impl Backup {
             let what = "what is read back isn't what was written: check the device".to_string();
             return Err(DeviceErrorKind::Meta(MetaError::Corrupt { what }));
         }
-        let free_bytes = store.free_bytes();
         drop(store);
-        unfinished::remove(medium, self.region(RegionKind::Metadata)).map_err(io("cannot write its metadata"))?;
-        Ok(free_bytes)
+        unfinished::remove(medium, self.region(RegionKind::Metadata)).map_err(io("cannot write its metadata"))
+    }
+
+    /// True if only the serving pool can zero its space: logs lie in the midst of it.
+    fn zeroes_later(&self) -> bool {
+        self.superblock.region(RegionKind::Logs).is_some()
     }
 
     fn region(&self, kind: RegionKind) -> Region {
         self.superblock.region(kind).expect("every superblock has one")
+    }
+
+    /// The part of the home region that the pool addresses. It may have grown since the backup.
+    fn home(&self, found: &Found) -> Region {
+        let home = self.region(RegionKind::Home);
+        Region { len: (found.end - home.offset).min(found.home_bytes), ..home }
     }
 
     /// Identifies the backup in the note of its restore.
@@ -322,6 +346,7 @@ impl Backup {
             state,
             goes_on: false,
             end,
+            home_bytes: u64::MAX,
         })
     }
 
@@ -344,7 +369,19 @@ impl Backup {
         let sequence = sequence.max(note.sequence);
         let Note { changes, changes_min, formatted, cache_generation, .. } = note;
         let end = self.superblock.end();
-        Found { age, is_same, sequence, formatted, changes, changes_min, cache_generation, state, goes_on, end }
+        Found {
+            age,
+            is_same,
+            sequence,
+            formatted,
+            changes,
+            changes_min,
+            cache_generation,
+            state,
+            goes_on,
+            end,
+            home_bytes: u64::MAX,
+        }
     }
 
     fn age(&self, changes: Option<u64>, is_same: bool) -> Age {
@@ -368,11 +405,10 @@ impl Backup {
         // A pool that has grown since doesn't become smaller: other volumes' space would be forgotten, not zeroed.
         let home = superblock.regions.last_mut().expect("every superblock has regions");
         home.len = found.end - home.offset;
-        let home = *home;
         let mut state = if found.is_same { self.same(found) } else { self.older(found) };
         // Where the restore goes on, its rows may be there already: their number doesn't fall, as it is noted beside them.
         state.commit = state.commit.max(found.state.as_ref().map_or(0, |there| there.commit));
-        let metadata = self.region(RegionKind::Metadata);
+        let (home, metadata) = (self.home(found), self.region(RegionKind::Metadata));
         let space = state.check(home).map_err(|what| DeviceErrorKind::Meta(MetaError::Corrupt { what }))?;
         let note = Note {
             backup: self.id(),
@@ -385,7 +421,9 @@ impl Backup {
             cache_generation: found.cache_generation,
         };
         note.write(medium, metadata).map_err(io("cannot write its metadata"))?;
-        if !found.is_same {
+        if !found.is_same && self.zeroes_later() {
+            set_aside(&mut state, &space);
+        } else if !found.is_same {
             for (offset, len) in self.of_others(found) {
                 medium.0.zero(offset, len).map_err(io("cannot zero what other volumes had since"))?;
             }
@@ -416,6 +454,10 @@ impl Backup {
         let home = superblock.region(RegionKind::Home).expect("every superblock has one");
         MetaStore::format(backend.map_err(MetaError::Io)?, home)?.replace(state.clone())
     }
+}
+
+fn held_bytes(volume: &VolumeRecord) -> u64 {
+    volume.extents.iter().map(|e| e.len).sum()
 }
 
 fn io(doing: &'static str) -> impl Fn(std::io::Error) -> DeviceErrorKind {
@@ -525,7 +567,7 @@ mod tests {
         let backup = Backup { superblock: device.superblock().clone(), state: rows(2, 0) };
         assert!(matches!(store().replace(backup.state.clone()), Err(MetaError::Full { .. })), "there is room for both");
         drop(device);
-        backup.restore(&path, RestoreOptions { older: true, had_cache: None }).expect("asked to");
+        backup.restore(&path, RestoreOptions { older: true, ..Default::default() }).expect("asked to");
         let expect = Expect { pool_uuid: None, device_uuid: None, role: ROLE_MAIN.into() };
         let store = DeviceFile::open(&path, &expect).map(|device| device.open_meta(u64::MAX).expect("opens"));
         assert_eq!(store.expect("opens").state().generations, backup.state.generations);

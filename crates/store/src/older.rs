@@ -6,9 +6,11 @@
 
 use crate::backup::{Age, Backup, RestoreError};
 use crate::meta::CACHE_ROW;
-use crate::record::CacheRecord;
+use crate::record::{CacheRecord, EXTENTS_MAX, ReplicaRecord, VolumeRecord, VolumeState};
+use crate::space::Space;
 use crate::state::State;
 use plimsoll_base::VolumeKey;
+use plimsoll_stack::Extent;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,6 +20,9 @@ const CHANGES_SKIPPED: u64 = 1 << 20;
 /// Generations of the cache that such a restore skips if nothing tells the newest: more failures of its device than there were since the
 /// backup. Few beside the 32,768 that the cache's device can distinguish.
 const CACHE_GENERATIONS_SKIPPED: u32 = 1024;
+
+/// The name of free space that is zeroed after a start.
+const SET_ASIDE: &str = "free space of a restore";
 
 /// Remains of a device's metadata, and what the operator knows.
 pub(crate) struct Found {
@@ -39,6 +44,8 @@ pub(crate) struct Found {
     pub(crate) goes_on: bool,
     /// Bytes that the device's regions have: the pool may have grown since the backup.
     pub(crate) end: u64,
+    /// Bytes of the home region that the pool addresses.
+    pub(crate) home_bytes: u64,
 }
 
 impl Backup {
@@ -142,6 +149,33 @@ impl Backup {
             }
         }
         others
+    }
+}
+
+/// Gives all free `space` to volumes that are being deleted: it isn't free again before the pool has zeroed it.
+pub(crate) fn set_aside(state: &mut State, space: &Space) {
+    let runs: Vec<Extent> = space.free_runs().map(|(device_offset, len)| Extent { device_offset, len }).collect();
+    for extents in runs.chunks(EXTENTS_MAX) {
+        // The next change makes it, as any volume.
+        let (id, generation) = state.next_key(1);
+        state.commit += 1;
+        state.generations.insert(id, generation);
+        let volume = VolumeRecord {
+            key: VolumeKey { id, generation },
+            name: SET_ASIDE.into(),
+            size_bytes: extents.iter().map(|e| e.len).sum(),
+            tenant: SET_ASIDE.into(),
+            read_only: false,
+            description: None,
+            cache: None,
+            extents: extents.to_vec(),
+            state: VolumeState::Deleting,
+            replica: ReplicaRecord::default(),
+            deadline: None,
+            behind: None,
+            given_up: None,
+        };
+        state.volumes.insert(id, volume);
     }
 }
 

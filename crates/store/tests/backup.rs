@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const MIB: u64 = 1 << 20;
 
 /// The operator's words: nothing, that the backup may be older, that the pool never had a cache, and both.
-const PLAIN: RestoreOptions = RestoreOptions { older: false, had_cache: None };
+const PLAIN: RestoreOptions = RestoreOptions { older: false, had_cache: None, home_bytes: None };
 const OLDER: RestoreOptions = RestoreOptions { older: true, ..PLAIN };
 const NEVER_CACHED: RestoreOptions = RestoreOptions { had_cache: Some(false), ..PLAIN };
 const OLDER_NEVER_CACHED: RestoreOptions = RestoreOptions { older: true, ..NEVER_CACHED };

@@ -215,7 +215,7 @@ fn free_is_zero(case: &Case, disk: &Disk, store: &MetaStore) -> Result<(), Strin
 }
 
 fn restore(case: &Case, disk: &Disk, older: bool) -> Result<Age, RestoreError> {
-    let options = RestoreOptions { older, had_cache: Some(false) };
+    let options = RestoreOptions { older, had_cache: Some(false), home_bytes: None };
     case.backup.restore_remote(name(), Arc::new(disk.clone()), options).map(|done| done.age)
 }
 
@@ -363,7 +363,7 @@ fn another_backup_is_restored_after_an_unfinished_one_only_when_asked_to() {
             continue;
         }
         unfinished += 1;
-        let asked = |older| RestoreOptions { older, had_cache: None };
+        let asked = |older| RestoreOptions { older, ..Default::default() };
         let onto = |older| newer.restore_remote(name(), Arc::new(disk.clone()), asked(older));
         assert!(matches!(onto(false), Err(RestoreError::Old(Age::Unfinished))), "call {at}");
         let done = onto(true).expect("asked to");
@@ -462,7 +462,7 @@ impl Hands {
     }
 
     fn restore(&self, backup: usize, disk: &Disk) -> Result<Age, RestoreError> {
-        let options = RestoreOptions { older: true, had_cache: None };
+        let options = RestoreOptions { older: true, ..Default::default() };
         self.backups[backup].restore_remote(name(), Arc::new(disk.clone()), options).map(|done| done.age)
     }
 

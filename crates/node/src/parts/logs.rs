@@ -142,6 +142,15 @@ pub fn home_bytes(c: &Section, device_bytes: u64, block_bytes: u32) -> Result<u6
     Ok(layout(c, device_bytes, block_bytes)?.home_bytes / REGION_ALIGN * REGION_ALIGN)
 }
 
+/// The same by the layout pages of a device that has logs; `None` if neither can be read.
+pub fn home_bytes_on(path: &Path, tables: Region) -> Option<u64> {
+    let mut first = vec![0; plimsoll_logs::format::LOOK_BYTES as usize];
+    File::open(path).and_then(|file| file.read_exact_at(&mut first, tables.offset)).ok()?;
+    let page = |at: u64| plimsoll_logs::decode_layout(&first[at as usize..]).ok();
+    let (layout, _) = plimsoll_logs::layout::LAYOUTS_AT.into_iter().find_map(page)?;
+    Some(layout.home_bytes / REGION_ALIGN * REGION_ALIGN)
+}
+
 /// Returns where the logs themselves lie on the pool's device: offset and length of each run.
 ///
 /// # Errors

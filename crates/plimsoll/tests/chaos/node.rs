@@ -61,14 +61,28 @@ impl Node {
 
     /// Waits until a pool is ready.
     pub fn await_ready(&self, pool: &str) -> Result<(), String> {
+        self.await_pool(pool, |p| match p["state"].as_str() {
+            Some("ready") => Some(true),
+            Some("recovering") => Some(false),
+            _ => None,
+        })
+    }
+
+    /// Waits until no space of a pool is being zeroed.
+    pub fn await_zeroed(&self, pool: &str) -> Result<(), String> {
+        self.await_pool(pool, |p| Some(p["deleting"].as_array()?.is_empty()))
+    }
+
+    /// Waits until this is true of a pool. `None`: it can't become true.
+    fn await_pool(&self, pool: &str, is: impl Fn(&Value) -> Option<bool>) -> Result<(), String> {
         let begun = Instant::now();
         loop {
             let status = self.get("/v1/status")?;
             let pools = status["pools"].as_array().ok_or("a status without pools")?;
-            match pools.iter().find(|p| p["name"] == pool).and_then(|p| p["state"].as_str()) {
-                Some("ready") => return Ok(()),
-                Some("recovering") if begun.elapsed() < HANG => std::thread::sleep(Duration::from_millis(10)),
-                state => return Err(format!("after its start pool {pool} is {state:?}: {status}")),
+            match pools.iter().find(|p| p["name"] == pool).and_then(&is) {
+                Some(true) => return Ok(()),
+                Some(false) if begun.elapsed() < HANG => std::thread::sleep(Duration::from_millis(10)),
+                _ => return Err(format!("after its start pool {pool} isn't as it must be: {status}")),
             }
         }
     }

@@ -63,6 +63,8 @@ pub struct Pool {
     must_fail: BTreeSet<u64>,
     /// Requests that are refused where zeroes aren't fast.
     fast: BTreeSet<u64>,
+    /// Space of it may be zeroed after its start, before volumes get it.
+    is_zeroing: bool,
     /// The node has had its subsystems since its start. They change with a restart only.
     pub has_subsystems: bool,
     pub oracle: Oracle,
@@ -86,6 +88,7 @@ impl Pool {
             may_fail: BTreeSet::new(),
             must_fail: BTreeSet::new(),
             fast: BTreeSet::new(),
+            is_zeroing: false,
             has_subsystems: false,
             oracle: Oracle::new(salt, &sizes),
             sizes,
@@ -110,6 +113,9 @@ impl Pool {
         self.must_fail.clear();
         self.fast.clear();
         self.node.await_ready(self.plan.pool)?;
+        if std::mem::take(&mut self.is_zeroing) {
+            self.node.await_zeroed(self.plan.pool)?;
+        }
         self.found_sizes()?;
         self.connections = self.sizes.iter().map(|_| Vec::new()).collect();
         (0..self.sizes.len()).try_for_each(|volume| self.connect(volume))?;
@@ -209,16 +215,14 @@ impl Pool {
         self.until(|r| r.oracle.in_flight() == 0)
     }
 
-    /// Takes a backup of the pool's metadata. Logs take back none that is older.
+    /// Takes a backup of the pool's metadata.
     pub fn back_up(&mut self) -> Result<(), String> {
-        if self.plan.logs.is_none() {
-            let answer = self.node.answer("GET", &format!("/v1/pools/{}/backup", self.plan.pool), None);
-            if answer.code != 200 {
-                return Err(format!("a backup ended {}: {}", answer.code, answer.body));
-            }
-            let volumes = self.sizes.iter().enumerate().map(|(n, size)| (self.oracle.generation(n), *size)).collect();
-            self.backup = Some(Backup { text: answer.body, volumes });
+        let answer = self.node.answer("GET", &format!("/v1/pools/{}/backup", self.plan.pool), None);
+        if answer.code != 200 {
+            return Err(format!("a backup ended {}: {}", answer.code, answer.body));
         }
+        let volumes = self.sizes.iter().enumerate().map(|(n, size)| (self.oracle.generation(n), *size)).collect();
+        self.backup = Some(Backup { text: answer.body, volumes });
         Ok(())
     }
 
@@ -234,7 +238,15 @@ impl Pool {
         let (device, from) = (self.node.dir.join(self.plan.device()), self.node.dir.join("old.backup"));
         std::fs::write(&from, &backup.text).map_err(|e| e.to_string())?;
         let (device, from) = (device.to_str().expect("text"), from.to_str().expect("text"));
-        common::ok(env!("CARGO_BIN_EXE_plimsoll"), &["pool", "restore", device, "--from", from, "--older", "--yes"]);
+        let arguments = ["pool", "restore", device, "--from", from, "--older", "--yes"];
+        let done = common::run(env!("CARGO_BIN_EXE_plimsoll"), &arguments);
+        if !done.status.success() {
+            let why = String::from_utf8_lossy(&done.stderr).into_owned();
+            // Only a pool without logs is zeroed where it was another volume's since.
+            let is_refused = self.plan.logs.is_some() && why.contains("calls a volume's is another's");
+            return if is_refused { Ok(false) } else { Err(format!("a restore failed: {why}")) };
+        }
+        self.is_zeroing = self.plan.logs.is_some();
         for (n, (now, then)) in now.iter().zip(&mut backup.volumes).enumerate() {
             if now.0 != then.0 {
                 self.oracle.remade(n, then.1);
