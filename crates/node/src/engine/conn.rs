@@ -243,6 +243,12 @@ impl Conn {
         !waits && !ends && !self.inbox.is_receiving()
     }
 
+    /// True if a receive is under way.
+    #[cfg(test)]
+    pub fn is_receiving(&self) -> bool {
+        self.inbox.is_receiving()
+    }
+
     /// A receive has ended. With no bytes nothing more will come: the end of the stream, or an error on the socket.
     pub fn received(&mut self, now: Time, into: RecvInto, n: usize) {
         self.inbox.received(now, into, n);

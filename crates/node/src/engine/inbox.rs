@@ -84,6 +84,11 @@ struct Payload {
 }
 
 impl Payload {
+    #[inline]
+    fn is_whole(&self) -> bool {
+        self.filled == self.request.length as usize
+    }
+
     /// Its request, now with all bytes.
     fn ready(self) -> Ready {
         Ready { request: self.request, data: Data::Bytes(self.buf.freeze()), waited_since: self.waited_since }
@@ -144,10 +149,12 @@ impl Inbox {
         self.receiving
     }
 
-    /// True if something has been received that could be understood.
+    /// True if something could be understood though no more is received: bytes, a payload that is whole, or a write whose data can be asked
+    /// for now.
     #[inline]
     pub fn has_received(&self) -> bool {
-        !self.have.is_empty()
+        let waits = || matches!(&self.dialect, Dialect::Nvme(receiving) if !receiving.waiting.is_empty());
+        !self.have.is_empty() || self.payload.as_ref().map_or_else(waits, Payload::is_whole)
     }
 
     /// Begins a receive. Returns the place of the next bytes.
@@ -217,7 +224,7 @@ impl Inbox {
                     }
                     Err(fault) => return Heard::Faulty(fault),
                 }
-                if p.filled == p.request.length as usize {
+                if p.is_whole() {
                     receiving.queue.has_fetched();
                     return Heard::Ready(payload.take().expect("just seen").ready());
                 }

@@ -156,6 +156,7 @@ fn reads(many: u64, length: u32) -> Vec<u8> {
 }
 
 const READ: u16 = 0;
+const WRITE: u16 = 1;
 const WRITE_ZEROES: u16 = 6;
 
 /// `many` requests for the first bytes of the export.
@@ -372,6 +373,41 @@ fn who_does_not_read_answers_waits_for_itself() {
     s.round();
     assert_eq!(waits(&mut s), (Some(CLIENT), Some("permit")), "of the two only the second is the node's to serve");
     drop((slow, other));
+    s.end();
+}
+
+/// A payload's last bytes come while too much waits to be sent to its client. It is written once the client has read.
+#[test]
+fn a_payload_that_is_whole_before_its_client_reads_is_written() {
+    const READS: u64 = 12;
+    const PAYLOAD_BYTES: usize = 40 << 10;
+    let mut s = slow_scene(PermitLimits { jobs_max: 1000, bytes_max: 64 << 20 });
+    s.set_volume(1);
+    let mut client = s.connect(1);
+    client.write_all(&reads(READS, 1 << 20)).unwrap();
+    client.write_all(&requests(WRITE, 1, PAYLOAD_BYTES as u32)).unwrap();
+    let is_full = |s: &Scene| s.pool.clients.iter().any(|c| c.outbox.is_full());
+    while !is_full(&s) {
+        s.round();
+    }
+    assert!(s.pool.clients.iter().all(|c| c.is_receiving()), "the payload's room is there");
+    client.write_all(&[7; PAYLOAD_BYTES]).unwrap();
+    while s.pool.clients.iter().any(|c| c.is_receiving()) {
+        s.round();
+    }
+    assert!(is_full(&s), "its client has read nothing");
+    client.set_nonblocking(true).unwrap();
+    let (mut left, mut buffer) = (READS as usize * (16 + (1 << 20)) + 16, vec![0; 100_000]);
+    let begun = std::time::Instant::now();
+    while left > 0 {
+        s.round();
+        match client.read(&mut buffer) {
+            Ok(0) => panic!("the connection ended with {left} bytes left"),
+            Ok(n) => left -= n,
+            Err(_) => assert!(begun.elapsed() < Duration::from_secs(60), "{left} bytes left"),
+        }
+    }
+    drop(client);
     s.end();
 }
 
