@@ -133,11 +133,11 @@ path=1
 for n in a b; do
     names="[[subsystem]]
 nqn = \"nqn.2026-11.plimsoll:refuse\"
-export = \"data?deadline=$deadline&busy=error\"
+export = \"data?deadline=$deadline&busy=error&replica=read\"
 path = $path
 [[subsystem]]
 nqn = \"nqn.2026-11.plimsoll:plain\"
-export = \"data\"
+export = \"data?replica=read\"
 path = $path"
     start_node $n "$(config '{ file = "disk.img", size = "512MiB", model = "cheetah-15k5" }' true "$names")"
     path=$((path + 1))

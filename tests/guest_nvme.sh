@@ -160,8 +160,8 @@ for n in a b; do
     wait "${nodes[$n]}"
 done
 (umask 077; echo $host_secret >"$work/a/host.key"; echo $node_secret >"$work/a/node.key")
-start_node a "$(config a "$disk" "$(subsystem all 'data?deadline=1us&busy=error' 1; subsystem some 'data?deadline=25ms&busy=error' 1; subsystem rw 'rw?deadline=10ms&busy=error' ''; subsystem secret rw ''; echo "$nvme_host")" true)"
-start_node b "$(config b "$plain" "$(subsystem all data 2; subsystem some data 2)" true)"
+start_node a "$(config a "$disk" "$(subsystem all 'data?deadline=1us&busy=error&replica=read' 1; subsystem some 'data?deadline=25ms&busy=error&replica=read' 1; subsystem rw 'rw?deadline=10ms&busy=error' ''; subsystem secret rw ''; echo "$nvme_host")" true)"
+start_node b "$(config b "$plain" "$(subsystem all 'data?replica=read' 2; subsystem some 'data?replica=read' 2)" true)"
 port() { "$plimsoll" status --json --control "$work/$1/control.sock" | grep -o '"nvme_tcp": *"[^"]*"' | grep -o '[0-9]*"$' | tr -d '"'; }
 guest_start "$cache" "$work/serial" 768 "a=$(port a) b=$(port b) host=$host_secret node=$node_secret wrong=$wrong_secret" -netdev user,id=n -device virtio-net-pci,netdev=n
 qemu=$!

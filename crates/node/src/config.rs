@@ -17,7 +17,7 @@ pub use plimsoll_base::CacheMode;
 pub use pool::{
     CacheConfig, CacheDedup, DeviceConfig, FenceConfig, LogsConfig, NvramConfig, PoolConfig, VolatileConfig,
 };
-pub use subsystem::SubsystemConfig;
+pub use subsystem::{PATHS_MAX, SubsystemConfig};
 pub use tenant::{
     AutoDeadlineConfig, Grant, JOBS_MAX, ObjectiveConfig, Peer, TenantConfig, ThrottleConfig, VolumeConfig,
     check_deadline, check_jobs_max, class_of,

@@ -311,6 +311,11 @@ pub fn check_export(name: &str) -> Result<&str, String> {
     }
 }
 
+/// True if an export's name asks for one of several replicas, to read.
+pub fn is_read_of_replica(name: &str) -> bool {
+    parse_name(name).is_ok_and(|asked| asked.replica == Some(ReplicaUse::Read))
+}
+
 impl Directory {
     /// Returns the name of a pool's volume; its number if it is deleted.
     pub fn volume_name(&self, pool: usize, key: VolumeKey) -> String {

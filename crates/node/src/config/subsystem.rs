@@ -1,7 +1,7 @@
 //! `[[subsystem]]`: a volume and its promise under a name for NVMe/TCP hosts.
 
 use super::{Config, Place};
-use crate::directory::check_export;
+use crate::directory::{check_export, is_read_of_replica};
 use plimsoll_nvme::opening::is_nqn;
 use plimsoll_nvme::wire::DISCOVERY_NQN;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub struct SubsystemConfig {
     pub nqn: Spanned<String>,
     /// Its volume and promise, as in an NBD export's name: `archive?deadline=20ms&busy=error`.
     pub export: Spanned<String>,
-    /// This node's number among several with the same data under the same NQN, from 1. For read-only volumes.
+    /// This node's number among several with the same data under the same NQN, from 1. For read-only volumes, with `replica=read` in `export`.
     pub path: Option<Spanned<u16>>,
     /// Most I/O queues of a host.
     #[serde(default = "default_queues")]
@@ -59,6 +59,10 @@ impl SubsystemConfig {
         }
         if !volume.read_only {
             let what = "several nodes can serve a volume only if none of them writes it: set its `read_only`, or take `path` out";
+            return Err(named(path.span(), what.into()));
+        }
+        if !is_read_of_replica(export) {
+            let what = "several nodes can serve a volume only if one whose copy may lack writes says so: add `replica=read` to its `export`, or take `path` out";
             return Err(named(path.span(), what.into()));
         }
         Ok(())

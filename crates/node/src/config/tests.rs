@@ -112,7 +112,7 @@ fn a_subsystem_is_checked_against_its_volume() {
     let wrong = |nqn: &str, keys: &str, volume: &str| error(&named(nqn, keys, volume));
     let nqn = "nqn.2026-11.org.example:v";
     assert!(Config::parse(&named(nqn, "export = \"v?deadline=9ms\"", ""), Path::new("t")).is_ok());
-    let several = named(nqn, "export = \"v\"\npath = 16", "read_only = true");
+    let several = named(nqn, "export = \"v?replica=read\"\npath = 16", "read_only = true");
     assert!(Config::parse(&several, Path::new("t")).is_ok());
     assert!(wrong("v", "export = \"v\"", "").starts_with("node.toml:4: subsystem `v`: an NQN is a text such as nqn."));
     let at_export = format!("node.toml:5: subsystem `{nqn}`: ");
@@ -129,6 +129,8 @@ fn a_subsystem_is_checked_against_its_volume() {
         let error = wrong(nqn, &format!("export = \"v\"\npath = {path}"), "");
         assert!(error.starts_with(&format!("{at_path}{what}")), "{error}");
     }
+    let unmarked = wrong(nqn, "export = \"v\"\npath = 1", "read_only = true");
+    assert!(unmarked.starts_with(&format!("{at_path}several nodes can serve a volume only if one whose copy")), "{unmarked}");
     let nobody = named(nqn, "export = \"v\"", "").replace("nvme_tcp = \"127.0.0.1:0\"", "");
     assert!(error(&nobody).contains("nobody can connect: set listen.nvme_tcp, too"));
     for peer in ["host:v", "host:nqn.a@nowhere", "host:"] {

@@ -4,6 +4,7 @@
 //! queue of a controller and goes to the volume's pool. When the controller ends, its I/O queues end, too.
 
 use super::{Guest, Service, keep_alive};
+use crate::config::PATHS_MAX;
 use crate::crowd::Standing;
 use crate::directory::{Identity, NvmeName};
 use crate::engine::{Health, QueueParams, Wire};
@@ -22,7 +23,7 @@ use plimsoll_nvme::wire::{AnaState, BLOCK_BYTES, DISCOVERY_NQN};
 use plimsoll_stack::LayerState;
 use plimsoll_store::Uuid;
 use rustix::net::Shutdown;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
@@ -32,11 +33,17 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 /// Controllers of one node, whose numbers differ from those of other nodes with the same subsystem.
 const CONTROLLERS_MAX: u16 = 4000;
+/// Numbers of discovery controllers: behind those of all paths.
+const DISCOVERY_IDS: Range<u16> = PATHS_MAX * CONTROLLERS_MAX + 1..0xfff0;
+/// Discovery controllers at a time. No grant is needed for one, so the oldest makes room for the next.
+const DISCOVERIES_MAX: usize = 256;
+/// Time after which a discovery controller without keep-alive ends if its host sends nothing.
+const DISCOVERY_IDLE: Duration = Duration::from_secs(120);
 /// Time after which a host that doesn't take an answer on its admin queue is disconnected.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// Interval between two looks whether a replica lacks writes.
@@ -48,17 +55,43 @@ type No = (Status, Option<Parameter>);
 
 /// A host's association with a subsystem.
 struct Association {
-    host: [u8; 16],
+    /// The host's identifier and NQN: whoever claims the one and proves the other isn't the same host.
+    host: ([u8; 16], String),
     subsystem: String,
     queues_max: u16,
     is_ready: bool,
     queues: BTreeMap<u16, Weak<OwnedFd>>,
 }
 
+impl Association {
+    fn new(connect: &Connect, queues_max: u16) -> Association {
+        let host = (connect.host_id, connect.host.clone());
+        Association { host, subsystem: connect.subsystem.clone(), queues_max, is_ready: false, queues: BTreeMap::new() }
+    }
+}
+
+/// Discovery controllers in the order in which they were made. One whose sender is dropped ends.
+#[derive(Default)]
+struct Discoveries(VecDeque<oneshot::Sender<()>>);
+
+impl Discoveries {
+    /// One more, and its end. The oldest one ends if there are too many.
+    fn add(&mut self) -> oneshot::Receiver<()> {
+        self.0.retain(|ends| !ends.is_closed());
+        while self.0.len() >= DISCOVERIES_MAX {
+            self.0.pop_front();
+        }
+        let (sender, ends) = oneshot::channel();
+        self.0.push_back(sender);
+        ends
+    }
+}
+
 /// Hosts' controllers.
 #[derive(Default)]
 pub struct Controllers {
     by_id: Mutex<BTreeMap<u16, Association>>,
+    discoveries: Mutex<Discoveries>,
     sessions: Mutex<JoinSet<()>>,
 }
 
@@ -67,11 +100,10 @@ impl Controllers {
         f(&mut self.by_id.lock().expect("no panic while held"))
     }
 
-    /// A new one's number.
-    fn add(&self, path: u16, association: Association) -> Result<u16, No> {
-        let first = (path - 1) * CONTROLLERS_MAX + 1;
+    /// A new one's number, of these.
+    fn add(&self, mut ids: Range<u16>, association: Association) -> Result<u16, No> {
         self.with(|all| {
-            let free = (first..first + CONTROLLERS_MAX).find(|id| !all.contains_key(id));
+            let free = ids.find(|id| !all.contains_key(id));
             let id = free.ok_or((Status::CONNECT_BUSY, None))?;
             all.insert(id, association);
             Ok(id)
@@ -124,7 +156,7 @@ fn may_join(all: &BTreeMap<u16, Association>, connect: &Connect) -> Result<(), N
     match all.get(&connect.controller) {
         None => no(Parameter::Controller),
         Some(a) if a.subsystem != connect.subsystem => no(Parameter::Subsystem),
-        Some(a) if a.host != connect.host_id => no(Parameter::Host),
+        Some(a) if (a.host.0, &a.host.1) != (connect.host_id, &connect.host) => no(Parameter::Host),
         Some(a) if !a.is_ready => Err((Status::SEQUENCE, None)),
         Some(a) if connect.queue > a.queues_max => no(Parameter::Queue),
         Some(a) if a.queues.get(&connect.queue).is_some_and(|q| q.strong_count() > 0) => no(Parameter::Queue),
@@ -144,14 +176,56 @@ impl Drop for Place {
     }
 }
 
+/// Numbers of the controllers of one of several nodes.
+fn ids_of(path: u16) -> Range<u16> {
+    let first = (path - 1) * CONTROLLERS_MAX + 1;
+    first..first + CONTROLLERS_MAX
+}
+
+/// Reason for a controller to change, or to end, though its host does nothing.
+enum Watched {
+    Volume(WatchedVolume),
+    /// A discovery controller has no volume. It ends when others need its place.
+    Nothing(oneshot::Receiver<()>),
+}
+
+impl Watched {
+    fn ana(&self) -> AnaState {
+        match self {
+            Watched::Volume(volume) => volume.ana(),
+            Watched::Nothing(_) => AnaState::Optimized,
+        }
+    }
+
+    /// Time after which the controller ends if its host sends nothing, and keep-alive isn't asked for.
+    fn idle_max(&self) -> Option<Duration> {
+        matches!(self, Watched::Nothing(_)).then_some(DISCOVERY_IDLE)
+    }
+
+    /// Waits until the state may have changed.
+    ///
+    /// # Errors
+    /// The reason why the controller ends.
+    async fn changes(&mut self) -> Result<(), &'static str> {
+        match self {
+            Watched::Volume(volume) if volume.changes().await => Ok(()),
+            Watched::Volume(_) => Err("its volume's pool has ended"),
+            Watched::Nothing(ends) => {
+                let _ = ends.await; // nothing is ever sent
+                Err("newer discovery controllers need its place")
+            }
+        }
+    }
+}
+
 /// State of a subsystem's volume.
-struct Watched {
+struct WatchedVolume {
     health: watch::Receiver<Health>,
     /// The volume as one of several replicas, if its export says so.
     replica: Option<Arc<Replica>>,
 }
 
-impl Watched {
+impl WatchedVolume {
     fn ana(&self) -> AnaState {
         let is_served = !matches!(self.health.borrow().state, LayerState::Recovering | LayerState::Failed);
         let is_current = self.replica.as_ref().is_none_or(|r| r.behind() == Behind::No);
@@ -263,6 +337,10 @@ impl Service {
             Err((status, parameter)) => {
                 let (host, subsystem) = (&connect.host, &connect.subsystem);
                 tracing::debug!(host, subsystem, ?status, ?parameter, "an NVMe host may not connect");
+                if !matches!(status, Status::CONNECT_BUSY) {
+                    let what = format!("NVMe host refused: it may not connect to `{subsystem}` ({})", reason_of(status, parameter));
+                    self.events.add(Kind::Refusal, Severity::Warning, Some(guest.who.to_string()), what);
+                }
                 door.opening.refuse(status, parameter);
                 return send(&mut door.stream, door.opening.output()).await;
             }
@@ -322,6 +400,15 @@ impl Service {
             Err(no) => return Ok(Err(no)),
         };
         let Some(admitted) = door.admit(connect.controller, proof, guest).await? else { return Ok(Ok(Connected::Not)) };
+        // It may have become writable since its controller was made.
+        let opened = if export.flags.contains(TransmissionFlags::READ_ONLY) {
+            Ok(())
+        } else {
+            self.mark_open(&guest.who, &name.export).await
+        };
+        if opened.is_err() {
+            return Ok(Ok(Connected::Not)); // as of a controller: the connection closes, and the host tries again
+        }
         Ok(Ok(Connected::Queue(name, namespace_of(&export), admitted)))
     }
 
@@ -339,10 +426,11 @@ impl Service {
                 Err(no) => return Ok(Err(no)),
             },
         };
-        let (path, queues_max) = known.as_ref().map_or((1, 0), |(name, _)| (name.path, name.queues_max));
-        let (host, subsystem) = (connect.host_id, connect.subsystem.clone());
-        let association = Association { host, subsystem, queues_max, is_ready: false, queues: BTreeMap::new() };
-        let id = match self.nvme.add(path, association) {
+        let (ids, queues_max) = match &known {
+            None => (DISCOVERY_IDS, 0),
+            Some((name, _)) => (ids_of(name.path), name.queues_max),
+        };
+        let id = match self.nvme.add(ids, Association::new(connect, queues_max)) {
             Ok(id) => id,
             Err(no) => return Ok(Err(no)),
         };
@@ -357,15 +445,18 @@ impl Service {
             None => None,
         };
         let (role, watched) = match known {
-            None => (Role::Discovery(self.nvme_targets(&guest.who, door.stream.local_addr()?)), None),
+            None => {
+                let ends = self.nvme.discoveries.lock().expect("no panic while held").add();
+                (Role::Discovery(self.nvme_targets(&guest.who, door.stream.local_addr()?)), Watched::Nothing(ends))
+            }
             Some((name, export)) => match self.nvme_subsystem(connect, (name, export), guest).await {
-                Ok((subsystem, watched)) => (Role::Io(subsystem), Some(watched)),
+                Ok((subsystem, watched)) => (Role::Io(subsystem), Watched::Volume(watched)),
                 // Its Connect has succeeded already: the connection closes, and the host tries again.
                 Err(_) if proves => return Ok(Ok(Connected::Not)),
                 Err(no) => return Ok(Err(no)),
             },
         };
-        let ana = watched.as_ref().map_or(AnaState::Optimized, Watched::ana);
+        let ana = watched.ana();
         let admitted = proved.unwrap_or_else(|| door.opening.accept(id));
         let controller = Controller::new(role, id, admitted, connect.keep_alive_ms, 0, ana);
         Ok(Ok(Connected::Controller(Box::new(controller), place, watched)))
@@ -384,7 +475,7 @@ impl Service {
         connect: &Connect,
         (name, export): (NvmeName, ExportInfo),
         guest: &mut Guest,
-    ) -> Result<(Subsystem, Watched), No> {
+    ) -> Result<(Subsystem, WatchedVolume), No> {
         let namespace = namespace_of(&export);
         if !namespace.read_only {
             self.mark_open(&guest.who, &name.export).await.map_err(no)?;
@@ -394,7 +485,7 @@ impl Service {
             let (_, tenant) = directory.tenant(&guest.who, &name.export).map_err(no)?;
             let (volume, used_as) = directory.volume(&guest.who, &name.export).map_err(no)?;
             let replica = (used_as == Some(ReplicaUse::Read)).then(|| volume.replica.clone());
-            (tenant, Watched { health: volume.health.clone(), replica })
+            (tenant, WatchedVolume { health: volume.health.clone(), replica })
         };
         guest.seat.belongs_to(tenant).map_err(|_| (Status::CONNECT_BUSY, None))?;
         let nqn = connect.subsystem.clone();
@@ -417,7 +508,7 @@ impl Service {
 enum Connected {
     /// The host didn't prove itself, or its subsystem closed meanwhile.
     Not,
-    Controller(Box<Controller>, Place, Option<Watched>),
+    Controller(Box<Controller>, Place, Watched),
     Queue(NvmeName, Namespace, (Terms, Replies)),
 }
 
@@ -445,13 +536,24 @@ fn no(refusal: Refusal) -> No {
     }
 }
 
+/// A refusal in an operator's words.
+fn reason_of(status: Status, parameter: Option<Parameter>) -> &'static str {
+    match parameter {
+        None if status == Status::CONNECT_HOST => "no grant allows it",
+        None => "its connection comes out of turn",
+        Some(Parameter::Subsystem) => "there is no such subsystem, or the controller is another's",
+        Some(Parameter::Host) => "the controller is another host's",
+        Some(_) => "there is no such controller, or the queue isn't free",
+    }
+}
+
 /// Serves a controller's admin queue until it ends.
 async fn attend(
     mut stream: TcpStream,
     mut received: Received,
     mut controller: Controller,
     place: Place,
-    mut watched: Option<Watched>,
+    mut watched: Watched,
     _seat: Seat,
 ) -> io::Result<()> {
     let began = Instant::now();
@@ -463,37 +565,38 @@ async fn attend(
             send(&mut stream, controller.output()).await?;
             taken.map_err(|fault| io::Error::other(fault.to_string()))?;
         }
-        let expires = async {
-            match controller.expires_at_ms() {
-                Some(at) => tokio::time::sleep(Duration::from_millis(at.saturating_sub(now_ms()))).await,
-                None => pending().await,
-            }
+        let expires_in = match controller.expires_at_ms() {
+            Some(at) => Some(Duration::from_millis(at.saturating_sub(now_ms()))),
+            None => watched.idle_max(),
         };
-        let changes = async {
-            match &mut watched {
-                Some(watched) => watched.changes().await,
+        let expires = async {
+            match expires_in {
+                Some(time) => tokio::time::sleep(time).await,
                 None => pending().await,
             }
         };
         tokio::select! {
+            // What has come counts before what is over: the node may have been stopped for a while.
+            biased;
             more = received.more(&mut stream) => if !more? {
                 return Ok(());
             },
-            is_there = changes => if !is_there {
-                return Err(io::Error::other("its volume's pool has ended"));
-            },
+            changed = watched.changes() => changed.map_err(io::Error::other)?,
             () = expires => return Err(io::Error::other("its host didn't keep alive")),
         }
-        if let Some(watched) = &watched {
-            controller.set_ana(watched.ana());
-            send(&mut stream, controller.output()).await?;
-        }
+        controller.set_ana(watched.ana());
+        send(&mut stream, controller.output()).await?;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn connect_of(host: &str, subsystem: &str) -> Connect {
+        let (host, subsystem) = (host.to_string(), subsystem.to_string());
+        Connect { queue: 1, entries: 32, keep_alive_ms: 0, controller: 0, host_id: [7; 16], host, subsystem }
+    }
 
     fn socket() -> Arc<OwnedFd> {
         Arc::new(OwnedFd::from(std::os::unix::net::UnixStream::pair().unwrap().0))
@@ -503,21 +606,10 @@ mod tests {
     #[test]
     fn a_queue_is_one_connection_and_its_controllers() {
         let all = Controllers::default();
-        let (host, subsystem) = ([7; 16], "nqn.a".to_string());
-        let association = |subsystem: &str| {
-            let subsystem = subsystem.to_string();
-            Association { host, subsystem, queues_max: 2, is_ready: true, queues: BTreeMap::new() }
-        };
-        let controller = all.add(1, association(&subsystem)).unwrap();
-        let connect = Connect {
-            queue: 1,
-            entries: 32,
-            keep_alive_ms: 0,
-            controller,
-            host_id: host,
-            host: "nqn.h".into(),
-            subsystem,
-        };
+        let mut connect = connect_of("nqn.h", "nqn.a");
+        let ready = |connect: &Connect| Association { is_ready: true, ..Association::new(connect, 2) };
+        connect.controller = all.add(ids_of(1), ready(&connect)).unwrap();
+        let controller = connect.controller;
         let (first, second) = (socket(), socket());
         assert!(all.check(&connect).is_ok() && all.check(&connect).is_ok());
         assert!(all.join(&connect, &first));
@@ -526,7 +618,37 @@ mod tests {
         assert!(all.join(&connect, &second), "the queue is free again");
         all.remove(controller);
         // Another controller has its number by now.
-        assert_eq!(all.add(1, association("nqn.b")).unwrap(), controller);
+        assert_eq!(all.add(ids_of(1), ready(&connect_of("nqn.h", "nqn.b"))).unwrap(), controller);
         assert!(!all.join(&connect, &socket()));
+    }
+
+    /// A host that is granted the same subsystem claims another's identifier, and connects a queue of that one's controller.
+    #[test]
+    fn a_queue_of_another_hosts_controller_is_refused() {
+        let all = Controllers::default();
+        let mut theirs = connect_of("nqn.theirs", "nqn.a");
+        let association = Association { is_ready: true, ..Association::new(&theirs, 2) };
+        theirs.controller = all.add(ids_of(1), association).unwrap();
+        let ours = Connect { host: "nqn.ours".into(), ..theirs.clone() };
+        assert_eq!(all.check(&ours), Err((Status::CONNECT_PARAMETER, Some(Parameter::Host))));
+        assert!(!all.join(&ours, &socket()) && all.join(&theirs, &socket()));
+    }
+
+    #[test]
+    fn numbers_of_discovery_controllers_are_no_paths() {
+        assert!((1..=PATHS_MAX).map(ids_of).all(|ids| ids.end <= DISCOVERY_IDS.start));
+        assert!(DISCOVERY_IDS.len() > 4 * DISCOVERIES_MAX, "those that are ending still have theirs");
+    }
+
+    #[test]
+    fn the_oldest_discovery_controllers_make_room() {
+        let mut all = Discoveries::default();
+        let mut ends: Vec<_> = (0..DISCOVERIES_MAX).map(|_| all.add()).collect();
+        drop(ends.remove(7));
+        let mut is_over = |n: usize| ends[n].try_recv() == Err(oneshot::error::TryRecvError::Closed);
+        let _in_its_place = all.add();
+        assert!(!is_over(0), "one had ended by itself");
+        let _one_more = all.add();
+        assert!(is_over(0) && !is_over(1));
     }
 }
