@@ -8,7 +8,9 @@
 //!   capped by its slot, and inodes (256 bytes, 16 in a 4 KiB block) lie in front;
 //! * optimistic: no directories, no allocation maps, no journal; open, close and stat are answered from memory, and
 //!   reads are not preceded by any of metadata;
-//! * pessimistic: no page cache: reads always reach the device, and a write is waited for where it is made;
+//! * pessimistic: no page cache: reads always reach the device, and a write is waited for where it is made. One exception: nobody syncs the
+//!   log that all threads append to, so its last block is written once it is full, as a page cache does. Otherwise the threads would write one
+//!   block many times at once, and each of these writes would wait for the others;
 //! * create and delete write the file's inode block; fsync writes it and flushes.
 
 pub mod oltp;
@@ -354,7 +356,8 @@ impl Filebench {
                     // A full slot begins anew, as a rotated log does.
                     let from = if *size + len > files.slot_bytes { 0 } else { *size };
                     *size = from + len;
-                    files.transfer(Op::Write, f, from, from + len, io).for_each(send);
+                    let to = if op == FlowOp::AppendLog { *size / BLOCK * BLOCK } else { *size };
+                    files.transfer(Op::Write, f, from, to, io).for_each(send);
                 }
             }
             FlowOp::Fsync => {
