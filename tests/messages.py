@@ -25,6 +25,7 @@ SOURCES = [
     "crates/node/src/http/problems.rs",
     "crates/node/src/look.rs",
     "crates/node/src/open.rs",
+    "crates/node/src/objectives.rs",
     "crates/node/src/parts/cache/device.rs",
     "crates/node/src/node/ending.rs",
     "crates/node/src/node/error.rs",

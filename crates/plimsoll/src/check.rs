@@ -5,6 +5,7 @@ use clap::Args;
 use plimsoll_base::OnBusy;
 use plimsoll_node::config::{Config, ConfigError, ConfigErrors, Grant, PoolConfig, VolumeConfig};
 use plimsoll_node::look::look;
+use plimsoll_node::objectives::judge;
 use plimsoll_node::open::{rehearse, rehearse_layers};
 use plimsoll_pool::PoolPlan;
 use plimsoll_store::{GRANULE_BYTES, MetaView};
@@ -172,6 +173,7 @@ fn findings(config: &Config) -> Findings {
     all
 }
 
+    objectives(config, &mut all);
 /// Warns of promises whose refusals are I/O errors to clients that know no promises.
 fn errors_for_being_late(config: &Config, warnings: &mut Vec<ConfigError>) {
     let tenants = config.tenant.iter().map(|t| ("tenant", &t.name, t.busy));
@@ -323,6 +325,22 @@ fn metadata(p: &PoolConfig, view: &MetaView, config: &Config, all: &mut Findings
     for v in &config.volume {
         let name = v.name.get_ref();
         let at = |what: String| config.source.error(Some(v.name.span().start), what);
+/// Judges tenants' objectives, pool by pool: by all pools' metadata, as those keep what was changed live.
+fn objectives(config: &Config, all: &mut Findings) {
+    for p in &config.pool {
+        let Some(plan) = all.plans.get(p.name.get_ref()) else { continue };
+        let judged = judge(p, plan, config, &all.stored);
+        for (tenant, what) in judged.unkept {
+            let section = config.tenant.iter().find(|t| *t.name.get_ref() == tenant);
+            let place = section.map_or(p.name.span(), |t| t.name.span()).start;
+            let what = format!("tenant `{tenant}`: in pool `{}`, {what}", p.name.get_ref());
+            all.warnings.push(config.source.error(Some(place), what));
+        }
+        let unjudged = judged.unjudged.map(|what| format!("pool `{}`: {what}", p.name.get_ref()));
+        all.notes.extend(unjudged.map(|what| config.source.error(Some(p.name.span().start), what)));
+    }
+}
+
         match view.volume(name) {
             Some(_) if v.pool.get_ref() != pool => {
                 let configured = v.pool.get_ref();

@@ -521,3 +521,61 @@ fn an_objective_that_does_not_fit_leaves_a_reload_the_rest() {
     assert_eq!((&done["failed"], &done["changed"]), (&json!([]), &json!(["tenant `u`"])), "{done}");
     assert!(server.stop());
 }
+
+/// `check` says of objectives what `tenant show` says once requests are measured: here from the profile, before anything is served.
+#[test]
+fn check_judges_objectives_by_the_profile() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("checked.toml");
+    let critical = |name: &str, within: &str, jobs: u32| {
+        format!(
+            "[[tenant]]\nname = \"{name}\"\nclass = \"latency-critical\"\nobjectives = [{{ percentile = 99, within = \"{within}\" }}]\n\
+             jobs_max = {jobs}\n[[volume]]\nname = \"{name}\"\npool = \"p\"\nsize = \"1MiB\"\ntenant = \"{name}\"\n"
+        )
+    };
+    let with = |pool: &str, tenants: &str| {
+        let device = r#"{ file = "p.img", size = "256MiB", model = "cheetah-15k5" }"#;
+        let text = config(device, "8MiB").replace("[[tenant]]", &format!("{pool}\n[[tenant]]"));
+        std::fs::write(&file, text.replace("[[grant]]", &format!("{tenants}[[grant]]"))).unwrap();
+        let (_, checked) = check(&file);
+        assert_eq!(texts(&checked["errors"]), "", "{checked}");
+        (texts(&checked["warnings"]), texts(&checked["notes"]))
+    };
+    common::write_profile(dir.path(), "cheetah-15k5", "d.profile");
+    let profiled = "cores = 2\nprofile = \"d.profile\"";
+    // One that fits, one that needs fewer requests in flight, and one that the device alone misses.
+    let (warnings, notes) = with(profiled, &critical("fits", "100ms", 2));
+    assert_eq!((warnings.as_str(), notes.as_str()), ("", ""));
+    let (warnings, _) = with(profiled, &critical("many", "60ms", 1000));
+    assert!(
+        warnings.contains("tenant `many`: in pool `p`, by the profile of its device, with random reads of 4 KiB, the objective doesn't fit: it needs ")
+            && warnings.contains("--jobs-max "),
+        "{warnings}"
+    );
+    let (warnings, _) = with(profiled, &critical("short", "1ms", 1));
+    assert!(warnings.contains("tenant `short`") && warnings.contains("requests alone take "), "{warnings}");
+    // Each alone has its core, three together don't.
+    let three: String = ["40ms", "50ms", "60ms"].map(|within| critical(&format!("t{within}"), within, 1)).concat();
+    let (warnings, _) = with(profiled, &three);
+    assert_eq!(warnings.matches("1 missing").count(), 3, "{warnings}");
+    // Nothing is guessed where nothing is known, and nobody is without an objective.
+    let (warnings, notes) = with("cores = 2", &critical("db", "60ms", 1000));
+    assert_eq!(warnings, "");
+    assert!(notes.contains("pool `p`: the objectives of db aren't judged: without a `profile`"), "{notes}");
+    let (warnings, notes) = with("", &critical("db", "60ms", 1000));
+    assert!(
+        warnings.is_empty() && notes.contains("of db: objectives are measured, not enforced: set `cores` for pool `p`"),
+        "{notes}"
+    );
+    assert_eq!(with(profiled, ""), (String::new(), String::new()));
+    // A live change goes before the file.
+    let text = std::fs::read_to_string(&file)
+        .unwrap()
+        .replace("[[grant]]", &format!("{}[[grant]]", critical("db", "100ms", 2)));
+    let server = Server::start(dir.path(), &text);
+    server.cli(&["tenant", "set", "db", "--objective", "99=1ms"]);
+    server.kill();
+    std::fs::write(&file, text).unwrap();
+    let warnings = texts(&check(&file).1["warnings"]);
+    assert!(warnings.contains("tenant `db`") && warnings.contains("requests alone take "), "{warnings}");
+}
