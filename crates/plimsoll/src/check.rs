@@ -168,6 +168,7 @@ fn findings(config: &Config) -> Findings {
     all.warnings.extend(warnings.into_iter().map(anywhere));
     config.pool.iter().for_each(|p| pool(p, config, &mut all));
     overcommitted(config, &mut all);
+    errors.extend(plimsoll_node::engine::check_io_uring().err().map(|e| e.to_string()));
     errors_for_being_late(config, &mut all.warnings);
     grants(config, &all.stored, &mut all.warnings);
     all

@@ -579,3 +579,22 @@ fn check_judges_objectives_by_the_profile() {
     let warnings = texts(&check(&file).1["warnings"]);
     assert!(warnings.contains("tenant `db`") && warnings.contains("requests alone take "), "{warnings}");
 }
+
+/// The kernel refuses io_uring, as in most containers: that is told with the remedy before any device is made, by `check` too.
+#[test]
+fn a_kernel_that_refuses_io_uring_is_told_with_the_remedy() {
+    const EPERM: u32 = 1;
+    let dir = tempfile::tempdir().unwrap();
+    let text = config(r#"{ file = "p.img", size = "64MiB" }"#, "8MiB");
+    let refused = [(common::IO_URING_SETUP, EPERM)];
+    let why = Server::try_start_refused(dir.path(), &text, &refused).map(drop).unwrap_err();
+    for part in ["the kernel refuses io_uring", "(os error 1)", "`--security-opt seccomp=unconfined`"] {
+        assert!(why.contains(part), "{why}");
+    }
+    let mut check = common::refusing(&refused);
+    let checked = check.arg("check").arg(dir.path().join("node.toml")).arg("--json").output().unwrap();
+    let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
+    assert!(texts(&checked["errors"]).contains("the kernel refuses io_uring"), "{checked}");
+    assert!(!dir.path().join("p.img").exists());
+    assert!(Server::start(dir.path(), &text).stop());
+}
