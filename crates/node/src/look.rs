@@ -294,10 +294,18 @@ pub fn look(config: &PoolConfig) -> Seen {
         None => None,
         Some(path) => Some((path.as_path(), DeviceFile::look(path, &expect).map_err(|e| e.to_string()))),
     };
-    if let (Some(path), Some((_, Ok(Some(main))))) = (&d.file, &main) {
-        read_meta(path, main, &expect, &mut seen);
-    } else if d.rbd.is_some() {
-        seen.unseen.push("its metadata weren't read, as they are on an RBD image: only a start reads them".into());
+    match (&d.file, &cluster, &main) {
+        (Some(path), _, Some((_, Ok(Some(main))))) => read_meta(path, main, &expect, &mut seen),
+        (None, Some(Ok(cluster)), Some((_, Ok(Some(main))))) if main.found.is_ok() => {
+            match crate::rbd::look_meta(cluster, d, &expect) {
+                Ok(Some(view)) => seen.meta = Some(view),
+                Ok(None) => seen.unseen.push(
+                    "its metadata weren't read: a client has the image's exclusive lock, or ended without giving it back".into(),
+                ),
+                Err(what) => seen.errors.push(what),
+            }
+        }
+        _ => {}
     }
     let mut live = config.clone();
     if let Some(view) = &seen.meta {
