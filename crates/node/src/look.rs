@@ -2,6 +2,7 @@
 //! `plimsoll check` share the decision.
 
 use crate::config::{CacheConfig, DeviceConfig, PoolConfig};
+use crate::engine::tape::TapeWriter;
 use plimsoll_store::{
     DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, MetaView, ROLE_MAIN, RegionKind, RemoteDevice, Superblock,
     Uuid,
@@ -339,6 +340,9 @@ pub fn look(config: &PoolConfig) -> Seen {
         }
         None => d.size.map(|size| size.0),
     };
+    if let Some(Err(e)) = config.tape.as_deref().map(TapeWriter::check) {
+        seen.errors.push(crate::open::tape_fault(config.tape.as_deref().unwrap_or(Path::new("")), &e));
+    }
     if d.format && d.file.as_deref().is_some_and(Path::is_file) {
         seen.warnings.push("`format` is ignored: it is for block devices".into());
     }

@@ -1,10 +1,11 @@
-//! Pools on RBD images of the fake of Ceph's libraries (`crates/rbd/examples/fake_ceph.rs`): looked at by `check`.
+//! Pools on RBD images of the fake of Ceph's libraries (`crates/rbd/examples/fake_ceph.rs`): looked at by `check`, and grown.
 
 mod common;
+use common::client::Client;
 use common::{Server, config};
 use serde_json::Value;
 use std::fs::File;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
@@ -61,6 +62,10 @@ impl Fake {
     }
 }
 
+fn size(server: &Server) -> u64 {
+    server.control("GET", "/v1/status").expect(200)["pools"][0]["size_bytes"].as_u64().unwrap()
+}
+
 /// As of a file: its volumes, unless somebody may be changing them.
 #[test]
 fn a_check_reads_the_metadata_of_an_image_that_nobody_has_locked() {
@@ -87,4 +92,63 @@ fn a_check_reads_the_metadata_of_an_image_that_nobody_has_locked() {
     let [errors, ..] = fake.check(&fake.text(""));
     assert!(errors.contains("can't be read"), "{errors}");
     assert!(std::fs::read(fake.image()).unwrap() == before, "something was changed");
+}
+
+/// A pool takes on what its image has more at a start. One that fails to leaves it as it is.
+#[test]
+fn a_pool_grows_with_its_image() {
+    let fake = Fake::new(64 * MIB);
+    let server = fake.start();
+    let was = size(&server);
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    client.write(0, &[7; 4096]).unwrap().unwrap();
+    client.flush().unwrap().unwrap();
+    drop(client);
+    assert!(server.stop());
+
+    // Remains of something else, between the places that are looked at.
+    let image = File::options().read(true).write(true).open(fake.image()).unwrap();
+    image.write_all_at(&[9; 4096], 67 * MIB + MIB / 2).unwrap();
+    image.set_len(320 * MIB).unwrap();
+    let [errors, _, notes] = fake.check(&fake.text(""));
+    assert!(
+        errors == "[]" && notes.contains("the next start grows it with its device, from 67108864 to 335544320 bytes"),
+        "{errors} {notes}"
+    );
+    let grown = |server: &Server| server.cli(&["events", "--kind=node"]).contains("has grown with its device");
+
+    // A start that is refused comes before the growth.
+    std::fs::create_dir(fake.dir.path().join("tapes")).unwrap();
+    let taped = fake.text("").replace("sched = \"noop\"", "sched = \"noop\"\ntape = \"tapes\"");
+    let why = Server::try_start(fake.dir.path(), &taped).map(drop).unwrap_err();
+    assert!(why.contains("tapes: Is a directory"), "{why}");
+    let mut remains = [0; 4096];
+    image.read_exact_at(&mut remains, 67 * MIB + MIB / 2).unwrap();
+    assert_eq!(remains, [9; 4096]);
+
+    // The cluster can't zero it.
+    fake.control("fail zero 5\n");
+    let server = fake.start();
+    assert!(size(&server) == was && !grown(&server));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    drop(client);
+    assert!(server.stop());
+    fake.control("");
+    let server = fake.start();
+    assert!(size(&server) == was + 256 * MIB && grown(&server));
+    server.cli(&["volume", "create", "new", "--pool", "p", "--size", "250MiB", "--tenant", "t"]);
+    let mut new = Client::connect(&server.socket(), "new").unwrap();
+    for at in (0..250).map(|mib| mib * MIB) {
+        assert!(new.read(at, MIB as u32).unwrap().unwrap().iter().all(|b| *b == 0), "{at}");
+    }
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    drop((client, new));
+    assert!(server.stop());
+
+    // One that was made smaller is refused.
+    fake.control("size 209715200\n");
+    let why = Server::try_start(fake.dir.path(), &fake.text("")).map(drop).unwrap_err();
+    assert!(why.contains("has 209715200 bytes, 335544320 are needed"), "{why}");
 }
