@@ -20,10 +20,11 @@ use std::path::{Path, PathBuf};
 #[derive(Args)]
 #[command(
     after_help = "Reports what `plimsoll serve` would refuse; the exit status is 1 then. The metadata of a pool are read unless a node serves it. Only a start \
-        reads logs and the content of caches.\n\nExamples:\n  plimsoll check /etc/plimsoll/plimsoll.toml\n  plimsoll check /etc/plimsoll/plimsoll.toml --json"
+        reads logs and the content of caches.\n\nExamples:\n  plimsoll check /etc/plimsoll/plimsoll.toml\n  plimsoll check /etc/plimsoll/plimsoll.toml --json\n  \
+        plimsoll config export | plimsoll check -"
 )]
 pub struct Check {
-    /// Configuration file.
+    /// Configuration file; `-`: standard input, with relative paths from the current folder.
     file: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -80,11 +81,15 @@ struct Findings {
 impl Check {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        let (report, plans) = match Config::load(&self.file) {
-            Ok(config) => report(&config, &self.file),
+        let (name, loaded) = match self.file == Path::new("-") {
+            true => (PathBuf::from("stdin"), Config::parse(&crate::output::read(&self.file)?, Path::new("stdin"))),
+            false => (self.file.clone(), Config::load(&self.file)),
+        };
+        let (report, plans) = match loaded {
+            Ok(config) => report(&config, &name),
             Err(ConfigErrors(errors)) => {
                 let errors = errors.iter().map(Finding::of).collect();
-                (Report { file: self.file.clone(), errors, ..Report::default() }, BTreeMap::new())
+                (Report { file: name, errors, ..Report::default() }, BTreeMap::new())
             }
         };
         match (self.resolved && report.errors.is_empty(), self.json) {
@@ -163,18 +168,18 @@ fn findings(config: &Config) -> Findings {
     let mut all = Findings::default();
     let anywhere = |what: String| config.source.error(None, what);
     let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+    errors.extend(plimsoll_node::engine::check_io_uring().err().map(|e| e.to_string()));
     addresses(config, &mut errors, &mut warnings);
     all.errors.extend(errors.into_iter().map(anywhere));
     all.warnings.extend(warnings.into_iter().map(anywhere));
     config.pool.iter().for_each(|p| pool(p, config, &mut all));
+    objectives(config, &mut all);
     overcommitted(config, &mut all);
-    errors.extend(plimsoll_node::engine::check_io_uring().err().map(|e| e.to_string()));
     errors_for_being_late(config, &mut all.warnings);
     grants(config, &all.stored, &mut all.warnings);
     all
 }
 
-    objectives(config, &mut all);
 /// Warns of promises whose refusals are I/O errors to clients that know no promises.
 fn errors_for_being_late(config: &Config, warnings: &mut Vec<ConfigError>) {
     let tenants = config.tenant.iter().map(|t| ("tenant", &t.name, t.busy));
@@ -320,12 +325,6 @@ fn pool(p: &PoolConfig, config: &Config, all: &mut Findings) {
     }
 }
 
-/// Compares a pool's stored volumes with the configured ones.
-fn metadata(p: &PoolConfig, view: &MetaView, config: &Config, all: &mut Findings) {
-    let pool = p.name.get_ref();
-    for v in &config.volume {
-        let name = v.name.get_ref();
-        let at = |what: String| config.source.error(Some(v.name.span().start), what);
 /// Judges tenants' objectives, pool by pool: by all pools' metadata, as those keep what was changed live.
 fn objectives(config: &Config, all: &mut Findings) {
     for p in &config.pool {
@@ -342,6 +341,12 @@ fn objectives(config: &Config, all: &mut Findings) {
     }
 }
 
+/// Compares a pool's stored volumes with the configured ones.
+fn metadata(p: &PoolConfig, view: &MetaView, config: &Config, all: &mut Findings) {
+    let pool = p.name.get_ref();
+    for v in &config.volume {
+        let name = v.name.get_ref();
+        let at = |what: String| config.source.error(Some(v.name.span().start), what);
         match view.volume(name) {
             Some(_) if v.pool.get_ref() != pool => {
                 let configured = v.pool.get_ref();

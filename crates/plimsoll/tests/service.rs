@@ -286,6 +286,33 @@ fn check_tells_all_errors_with_their_lines() {
     }
 }
 
+/// `-` is standard input, whose relative paths are the current folder's.
+#[test]
+fn check_reads_standard_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = |text: &str| {
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        let mut child = program
+            .args(["check", "-"])
+            .current_dir(dir.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), text.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let text = config(r#"{ file = "here/p.img", size = "64MiB" }"#, "8MiB");
+    let (is_fine, said) = ask(&text);
+    assert!(!is_fine && said.contains("here/p.img: its folder doesn't exist"), "{said}");
+    std::fs::create_dir(dir.path().join("here")).unwrap();
+    let (is_fine, said) = ask(&text);
+    assert!(is_fine && said.starts_with("stdin: 1 pool"), "{said}");
+    let (is_fine, said) = ask(&text.replace("[[volume]]", "[[volume]]\nsise = 1"));
+    assert!(!is_fine && said.contains("stdin:") && said.contains("sise"), "{said}");
+}
+
 #[test]
 fn check_looks_at_devices_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
