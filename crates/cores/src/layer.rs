@@ -89,6 +89,14 @@ impl Cores {
         admission::fit(&self.queues, terms, except)
     }
 
+    /// Takes the times of requests that a device lets expect for those of each queue with objectives, before any request was measured.
+    pub fn expect(&mut self, times: &[Span]) {
+        let critical: Vec<usize> = self.queues.critical().collect();
+        for at in critical {
+            times.iter().for_each(|took| self.queues.get_mut(at).service.record(*took));
+        }
+    }
+
     /// The queues, to inspect.
     pub fn queues(&self) -> &Queues {
         &self.queues

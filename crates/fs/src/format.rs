@@ -206,7 +206,11 @@ impl Super {
         verify(b, Kind::Super, block, word(1))?;
         let bad = |what: &str| Error::Corrupt(format!("superblock at block {block}: {what}"));
         if word(0) != u64::from(VERSION) {
-            return Err(bad("version of the format is unknown"));
+            let what = format!(
+                "has version {} of the format, and this program knows {VERSION}: use a program that knows it",
+                word(0)
+            );
+            return Err(bad(&what));
         }
         let mode =
             Mode::ALL.into_iter().find(|&m| m as u64 == word(3)).ok_or_else(|| bad("journaling mode is unknown"))?;
@@ -421,5 +425,35 @@ impl Record {
             entries: (0..entries).map(entry).collect(),
             revokes: (0..revokes).map(|i| u64_at(b, revoked + i * 8)).collect(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_superblock_of_a_newer_version_is_refused_by_name() {
+        let sb = Super {
+            fs_id: 7,
+            generation: 3,
+            mode: Mode::ALL[0],
+            blocks: 1000,
+            group_blocks: 100,
+            inodes_per_group: 10,
+            log_blocks: 10,
+            journal_blocks: 0,
+            logged_write_blocks: 1,
+            epoch: 1,
+            checkpoint_seq: 0,
+            durable_seq: 0,
+            epochs: vec![(0, 5)],
+        };
+        let mut b = sb.encode(0);
+        assert_eq!(Super::decode(&b, 0).expect("whole"), sb);
+        put64(&mut b, HEADER, u64::from(VERSION) + 1);
+        seal(&mut b, Kind::Super, 0, sb.fs_id);
+        let e = Super::decode(&b, 0).expect_err("newer").to_string();
+        assert!(e.contains("superblock at block 0: has version 2 of the format, and this program knows 1"), "{e}");
     }
 }

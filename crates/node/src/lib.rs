@@ -9,6 +9,7 @@ pub mod look;
 mod memory;
 pub mod node;
 mod notify;
+pub mod objectives;
 pub mod open;
 pub mod panics;
 pub mod parts;

@@ -2,6 +2,7 @@
 //! `plimsoll check` share the decision.
 
 use crate::config::{CacheConfig, DeviceConfig, PoolConfig};
+use crate::engine::tape::TapeWriter;
 use plimsoll_store::{
     DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, MetaView, ROLE_MAIN, RegionKind, RemoteDevice, Superblock,
     Uuid,
@@ -294,10 +295,18 @@ pub fn look(config: &PoolConfig) -> Seen {
         None => None,
         Some(path) => Some((path.as_path(), DeviceFile::look(path, &expect).map_err(|e| e.to_string()))),
     };
-    if let (Some(path), Some((_, Ok(Some(main))))) = (&d.file, &main) {
-        read_meta(path, main, &expect, &mut seen);
-    } else if d.rbd.is_some() {
-        seen.unseen.push("its metadata weren't read, as they are on an RBD image: only a start reads them".into());
+    match (&d.file, &cluster, &main) {
+        (Some(path), _, Some((_, Ok(Some(main))))) => read_meta(path, main, &expect, &mut seen),
+        (None, Some(Ok(cluster)), Some((_, Ok(Some(main))))) if main.found.is_ok() => {
+            match crate::rbd::look_meta(cluster, d, &expect) {
+                Ok(Some(view)) => seen.meta = Some(view),
+                Ok(None) => seen.unseen.push(
+                    "its metadata weren't read: a client has the image's exclusive lock, or ended without giving it back".into(),
+                ),
+                Err(what) => seen.errors.push(what),
+            }
+        }
+        _ => {}
     }
     let mut live = config.clone();
     if let Some(view) = &seen.meta {
@@ -331,6 +340,9 @@ pub fn look(config: &PoolConfig) -> Seen {
         }
         None => d.size.map(|size| size.0),
     };
+    if let Some(Err(e)) = config.tape.as_deref().map(TapeWriter::check) {
+        seen.errors.push(crate::open::tape_fault(config.tape.as_deref().unwrap_or(Path::new("")), &e));
+    }
     if d.format && d.file.as_deref().is_some_and(Path::is_file) {
         seen.warnings.push("`format` is ignored: it is for block devices".into());
     }

@@ -677,7 +677,7 @@ fn throttled(v: &VolumeConfig) -> Option<(String, ThrottleTerms)> {
     Some((v.name.get_ref().clone(), parts::throttle::terms(v.throttle.as_ref()?).ok()?))
 }
 
-fn permits_of(t: &TenantConfig) -> PermitLimits {
+pub(crate) fn permits_of(t: &TenantConfig) -> PermitLimits {
     let default = PermitLimits::default();
     PermitLimits {
         jobs_max: t.jobs_max.unwrap_or(default.jobs_max),
@@ -685,7 +685,7 @@ fn permits_of(t: &TenantConfig) -> PermitLimits {
     }
 }
 
-fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
+pub(crate) fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
     let default = PermitLimits::default();
     PermitLimits {
         jobs_max: limits.in_flight_requests_max.unwrap_or(default.jobs_max),

@@ -163,6 +163,7 @@ pub(crate) fn open_pool(
     let options = pool_options(&config, modelled, trace_every);
     let build = |devices: &[Device]| build_live([&config, &configured], &facts, devices);
     let from = held.superblock().end();
+    check_rest(&config, &held)?;
     // Last, as it can't be taken back: a start that is refused leaves the device as it is.
     let growth = growth([&config, &configured], &held);
     let mut warning = growth.warning;
@@ -235,6 +236,24 @@ fn build_live(
         }
         built => built.map(|(plan, stack)| (plan, stack, Ok(()))),
     }
+}
+
+/// Asks for the rest of a start that may be refused, after the devices are open: the tape, and what an RBD image is watched by.
+fn check_rest(config: &PoolConfig, held: &Held) -> std::result::Result<(), String> {
+    if let Some(path) = &config.tape {
+        crate::engine::tape::TapeWriter::check(path).map_err(|e| tape_fault(path, &e))?;
+    }
+    match held {
+        Held::File(_) => Ok(()),
+        Held::Image(_, HeldImage { image, .. }) => {
+            image.size_bytes().and_then(|_| image.layout()).map(drop).map_err(|e| e.to_string())
+        }
+    }
+}
+
+/// The fault of a tape that can't be made.
+pub(crate) fn tape_fault(path: &Path, e: &std::io::Error) -> String {
+    format!("tape {}: {e}", path.display())
 }
 
 /// Gives the devices of these numbers, whose region is at the end of theirs, another length.
@@ -329,6 +348,15 @@ fn grow(
 ) -> std::result::Result<(MetaStore, bool), String> {
     let (label, from) = (config.device.label(), held.superblock().end());
     drop(store);
+    if !matches!(held, Held::File(device) if !device.is_block_device()) {
+        let (pool, bytes) = (config.name.get_ref(), to - from);
+        tracing::info!(
+            pool,
+            device = label,
+            bytes,
+            "zeroing the space that the pool grows by; a start of the node waits for it"
+        );
+    }
     let grown = match held {
         Held::File(device) => device.grow(to),
         Held::Image(device, _) => device.grow(to),

@@ -5,7 +5,7 @@ pub(crate) mod maps;
 use crate::config::DeviceConfig;
 use crate::engine::{Command, PoolHandle};
 use plimsoll_rbd::{Cluster, Image, Libraries, LockState, Queue};
-use plimsoll_store::{Expect, Look, Medium, Remote, RemoteDevice};
+use plimsoll_store::{Expect, Look, Medium, MetaView, Remote, RemoteDevice};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -66,6 +66,20 @@ pub(crate) fn handles(cluster: &Cluster, d: &DeviceConfig) -> Result<Vec<(String
 pub(crate) fn look(cluster: &Arc<Cluster>, d: &DeviceConfig, expect: &Expect) -> Result<Look, String> {
     let image = open(cluster, d, true)?;
     RemoteDevice::look(Path::new(&d.label()), medium(&image), expect).map_err(|e| e.to_string())
+}
+
+/// Reads the metadata of an image, which nobody may have locked: its owner may be changing them. `None` if somebody has, before or after.
+///
+/// # Errors
+/// If they can't be read.
+pub(crate) fn look_meta(cluster: &Arc<Cluster>, d: &DeviceConfig, expect: &Expect) -> Result<Option<MetaView>, String> {
+    let image = open(cluster, d, true)?;
+    let has_owner = || image.has_owner().map_err(|e| e.to_string());
+    if has_owner()? {
+        return Ok(None);
+    }
+    let read = RemoteDevice::look_meta(Path::new(&d.label()), medium(&image), expect);
+    if has_owner()? { Ok(None) } else { read.map(Some).map_err(|e| e.to_string()) }
 }
 
 /// An image as the bytes under a device's metadata.

@@ -64,7 +64,8 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     let tls = acceptor(&config)?;
     let token =
         config.control.token_file.as_deref().map(Token::load_or_make).transpose().map_err(NodeError::Refused)?;
-    // Before any device is opened: a port in use must be told at once, and harm nothing.
+    // Before any device is opened, made or grown: whatever keeps the node from serving must be told at once, and harm nothing.
+    crate::engine::check_io_uring().map_err(|e| NodeError::Failed(e.to_string()))?;
     let listeners = Listeners::bind(&config).await?;
     let node = Arc::new(Node::start(&config).await?);
     let events = node.events.clone();

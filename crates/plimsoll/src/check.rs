@@ -5,6 +5,7 @@ use clap::Args;
 use plimsoll_base::OnBusy;
 use plimsoll_node::config::{Config, ConfigError, ConfigErrors, Grant, PoolConfig, VolumeConfig};
 use plimsoll_node::look::look;
+use plimsoll_node::objectives::judge;
 use plimsoll_node::open::{rehearse, rehearse_layers};
 use plimsoll_pool::PoolPlan;
 use plimsoll_store::{GRANULE_BYTES, MetaView};
@@ -19,10 +20,11 @@ use std::path::{Path, PathBuf};
 #[derive(Args)]
 #[command(
     after_help = "Reports what `plimsoll serve` would refuse; the exit status is 1 then. The metadata of a pool are read unless a node serves it. Only a start \
-        reads logs and the content of caches.\n\nExamples:\n  plimsoll check /etc/plimsoll/plimsoll.toml\n  plimsoll check /etc/plimsoll/plimsoll.toml --json"
+        reads logs and the content of caches.\n\nExamples:\n  plimsoll check /etc/plimsoll/plimsoll.toml\n  plimsoll check /etc/plimsoll/plimsoll.toml --json\n  \
+        plimsoll config export | plimsoll check -"
 )]
 pub struct Check {
-    /// Configuration file.
+    /// Configuration file; `-`: standard input, with relative paths from the current folder.
     file: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -79,11 +81,15 @@ struct Findings {
 impl Check {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        let (report, plans) = match Config::load(&self.file) {
-            Ok(config) => report(&config, &self.file),
+        let (name, loaded) = match self.file == Path::new("-") {
+            true => (PathBuf::from("stdin"), Config::parse(&crate::output::read(&self.file)?, Path::new("stdin"))),
+            false => (self.file.clone(), Config::load(&self.file)),
+        };
+        let (report, plans) = match loaded {
+            Ok(config) => report(&config, &name),
             Err(ConfigErrors(errors)) => {
                 let errors = errors.iter().map(Finding::of).collect();
-                (Report { file: self.file.clone(), errors, ..Report::default() }, BTreeMap::new())
+                (Report { file: name, errors, ..Report::default() }, BTreeMap::new())
             }
         };
         match (self.resolved && report.errors.is_empty(), self.json) {
@@ -162,10 +168,12 @@ fn findings(config: &Config) -> Findings {
     let mut all = Findings::default();
     let anywhere = |what: String| config.source.error(None, what);
     let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+    errors.extend(plimsoll_node::engine::check_io_uring().err().map(|e| e.to_string()));
     addresses(config, &mut errors, &mut warnings);
     all.errors.extend(errors.into_iter().map(anywhere));
     all.warnings.extend(warnings.into_iter().map(anywhere));
     config.pool.iter().for_each(|p| pool(p, config, &mut all));
+    objectives(config, &mut all);
     overcommitted(config, &mut all);
     errors_for_being_late(config, &mut all.warnings);
     grants(config, &all.stored, &mut all.warnings);
@@ -314,6 +322,22 @@ fn pool(p: &PoolConfig, config: &Config, all: &mut Findings) {
                 .push(at(format!("its volumes want {wanted} bytes more, but its device has {left} left for them")));
         }
         Some(Ok((_, plan))) => drop(all.plans.insert(name.clone(), plan)),
+    }
+}
+
+/// Judges tenants' objectives, pool by pool: by all pools' metadata, as those keep what was changed live.
+fn objectives(config: &Config, all: &mut Findings) {
+    for p in &config.pool {
+        let Some(plan) = all.plans.get(p.name.get_ref()) else { continue };
+        let judged = judge(p, plan, config, &all.stored);
+        for (tenant, what) in judged.unkept {
+            let section = config.tenant.iter().find(|t| *t.name.get_ref() == tenant);
+            let place = section.map_or(p.name.span(), |t| t.name.span()).start;
+            let what = format!("tenant `{tenant}`: in pool `{}`, {what}", p.name.get_ref());
+            all.warnings.push(config.source.error(Some(place), what));
+        }
+        let unjudged = judged.unjudged.map(|what| format!("pool `{}`: {what}", p.name.get_ref()));
+        all.notes.extend(unjudged.map(|what| config.source.error(Some(p.name.span().start), what)));
     }
 }
 

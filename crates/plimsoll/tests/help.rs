@@ -147,7 +147,7 @@ fn works(dir: &Path, example: &str) -> Result<(), String> {
     // The packaged node's files are here.
     let line = example.replace("/run/plimsoll/", "").replace("/etc/plimsoll/plimsoll.toml", "node.toml");
     let binary = env!("CARGO_BIN_EXE_plimsoll");
-    let line = line.replacen("plimsoll ", &format!("{binary} "), 1);
+    let line = line.replacen("plimsoll ", &format!("{binary} "), 1).replace("| plimsoll ", &format!("| {binary} "));
     let mut program = Command::new("sh");
     program.args(["-c", &line]).current_dir(dir).env("PLIMSOLL_CONTROL", "control.sock").stdin(Stdio::null());
     let output = program.output().unwrap();

@@ -2,6 +2,7 @@
 
 mod common;
 use common::client::Client;
+use common::mount::{Loop, may_mount};
 use common::shaped::until;
 use common::{Server, config};
 use plimsoll_nbd::wire::{Command as Request, CommandFlags};
@@ -523,4 +524,112 @@ fn a_pool_that_cannot_grow_is_served_as_it_is() {
     assert!(server.stop());
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut b, 270 * MIB).unwrap();
     assert_eq!(b, [7; 4096]);
+}
+
+/// A file that can't be made longer, and a start that is refused for its tape: the pool stays as it is.
+#[test]
+fn a_growth_that_fails_or_comes_too_early_leaves_the_size() {
+    const EFBIG: u32 = 27;
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("p.img");
+    let bytes = || std::fs::metadata(&image).unwrap().len() >> 20;
+    let size = |server: &Server| server.control("GET", "/v1/status").expect(200)["pools"][0]["size_bytes"].as_u64();
+    let server = Server::start(dir.path(), &config(FILE, "4MiB"));
+    let was = size(&server);
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    client.write(0, &[7; 4096]).unwrap().unwrap();
+    client.flush().unwrap().unwrap();
+    drop(client);
+    assert!(server.stop());
+    let larger = config(&FILE.replace("64MiB", "128MiB"), "4MiB");
+
+    let tape = dir.path().join("tapes");
+    std::fs::create_dir(&tape).unwrap();
+    let taped = larger.replace("[[tenant]]", "tape = \"tapes\"\n[[tenant]]");
+    let file = dir.path().join("checked.toml");
+    std::fs::write(&file, &taped).unwrap();
+    let checked = common::run(env!("CARGO_BIN_EXE_plimsoll"), &["check", file.to_str().unwrap(), "--json"]);
+    let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
+    let why = Server::try_start(dir.path(), &taped).map(drop).unwrap_err();
+    assert!(why.contains("tapes: Is a directory") && checked.contains("tapes: Is a directory"), "{why} {checked}");
+    assert_eq!(bytes(), 64);
+
+    let server = Server::try_start_refused(dir.path(), &larger, &[(common::FTRUNCATE, EFBIG)]).unwrap();
+    assert_eq!((size(&server), bytes()), (was, 64));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    client.write(4096, &[8; 4096]).unwrap().unwrap();
+    client.flush().unwrap().unwrap();
+    drop(client);
+    assert!(server.stop());
+
+    let server = Server::start(dir.path(), &larger);
+    assert_eq!((size(&server), bytes()), (was.map(|was| was + (64 << 20)), 128));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    assert_eq!(client.read(4096, 4096).unwrap().unwrap(), [8; 4096]);
+    drop(client);
+    assert!(server.stop());
+}
+
+/// A pool takes on what its block device has more, zeroed, whatever was there where nobody looks.
+#[test]
+fn a_pool_grows_with_its_block_device() {
+    const MIB: u64 = 1 << 20;
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let backing = dir.path().join("backing");
+    std::fs::File::create(&backing).unwrap().set_len(64 * MIB).unwrap();
+    let device = Loop::over(&backing, &[]);
+    let path = device.path.to_str().unwrap();
+    let text = config(&format!("{{ file = \"{path}\", format = true }}"), "4MiB");
+    let size = |server: &Server| server.control("GET", "/v1/status").expect(200)["pools"][0]["size_bytes"].as_u64();
+    let server = Server::start(dir.path(), &text);
+    let was = size(&server);
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    client.write(0, &[7; 4096]).unwrap().unwrap();
+    client.flush().unwrap().unwrap();
+    drop(client);
+    assert!(server.stop());
+
+    // Remains of something else, between the places that are looked at.
+    let file = std::fs::File::options().write(true).open(&backing).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[9; 4096], 97 * MIB + MIB / 2).unwrap();
+    file.set_len(320 * MIB).unwrap();
+    common::ok("losetup", &["--set-capacity", path]);
+    let check = |text: &str| {
+        let file = dir.path().join("checked.toml");
+        std::fs::write(&file, text).unwrap();
+        let checked = common::run(env!("CARGO_BIN_EXE_plimsoll"), &["check", file.to_str().unwrap(), "--json"]);
+        String::from_utf8_lossy(&checked.stdout).into_owned()
+    };
+    let checked = check(&text);
+    assert!(checked.contains("the next start grows it with its device, from 67108864 to 335544320 bytes"), "{checked}");
+    // `size` says how much of it is the pool's, and more than there is can't be had.
+    let limited = text.replace("format = true", "size = \"96MiB\"");
+    let server = Server::start(dir.path(), &limited);
+    assert_eq!(size(&server), was.map(|was| was + 32 * MIB));
+    assert!(server.stop());
+    let checked = check(&text.replace("format = true", "size = \"1GiB\""));
+    assert!(checked.contains("from 100663296 to 335544320 bytes"), "{checked}");
+    let server = Server::start(dir.path(), &text);
+    assert_eq!(size(&server), was.map(|was| was + 256 * MIB));
+    let events = server.cli(&["events", "--kind=node"]);
+    assert!(events.contains("pool `p` has grown with its device, from 100663296 to 335544320 bytes"), "{events}");
+    server.cli(&["volume", "create", "new", "--pool", "p", "--size", "250MiB", "--tenant", "t"]);
+    let mut new = Client::connect(&server.socket(), "new").unwrap();
+    for at in (0..250).map(|mib| mib * MIB) {
+        assert!(new.read(at, MIB as u32).unwrap().unwrap().iter().all(|b| *b == 0), "{at}");
+    }
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    drop((client, new));
+    assert!(server.stop());
+
+    // One that was made smaller is refused.
+    file.set_len(200 * MIB).unwrap();
+    common::ok("losetup", &["--set-capacity", path]);
+    let why = Server::try_start(dir.path(), &text).map(drop).unwrap_err();
+    assert!(why.contains("has 209715200 bytes, 335544320 are needed"), "{why}");
 }

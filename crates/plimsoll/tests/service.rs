@@ -286,6 +286,33 @@ fn check_tells_all_errors_with_their_lines() {
     }
 }
 
+/// `-` is standard input, whose relative paths are the current folder's.
+#[test]
+fn check_reads_standard_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = |text: &str| {
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        let mut child = program
+            .args(["check", "-"])
+            .current_dir(dir.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), text.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let text = config(r#"{ file = "here/p.img", size = "64MiB" }"#, "8MiB");
+    let (is_fine, said) = ask(&text);
+    assert!(!is_fine && said.contains("here/p.img: its folder doesn't exist"), "{said}");
+    std::fs::create_dir(dir.path().join("here")).unwrap();
+    let (is_fine, said) = ask(&text);
+    assert!(is_fine && said.starts_with("stdin: 1 pool"), "{said}");
+    let (is_fine, said) = ask(&text.replace("[[volume]]", "[[volume]]\nsise = 1"));
+    assert!(!is_fine && said.contains("stdin:") && said.contains("sise"), "{said}");
+}
+
 #[test]
 fn check_looks_at_devices_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -520,4 +547,81 @@ fn an_objective_that_does_not_fit_leaves_a_reload_the_rest() {
     let done = server.control("POST", "/v1/reload").expect(200);
     assert_eq!((&done["failed"], &done["changed"]), (&json!([]), &json!(["tenant `u`"])), "{done}");
     assert!(server.stop());
+}
+
+/// `check` says of objectives what `tenant show` says once requests are measured: here from the profile, before anything is served.
+#[test]
+fn check_judges_objectives_by_the_profile() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("checked.toml");
+    let critical = |name: &str, within: &str, jobs: u32| {
+        format!(
+            "[[tenant]]\nname = \"{name}\"\nclass = \"latency-critical\"\nobjectives = [{{ percentile = 99, within = \"{within}\" }}]\n\
+             jobs_max = {jobs}\n[[volume]]\nname = \"{name}\"\npool = \"p\"\nsize = \"1MiB\"\ntenant = \"{name}\"\n"
+        )
+    };
+    let with = |pool: &str, tenants: &str| {
+        let device = r#"{ file = "p.img", size = "256MiB", model = "cheetah-15k5" }"#;
+        let text = config(device, "8MiB").replace("[[tenant]]", &format!("{pool}\n[[tenant]]"));
+        std::fs::write(&file, text.replace("[[grant]]", &format!("{tenants}[[grant]]"))).unwrap();
+        let (_, checked) = check(&file);
+        assert_eq!(texts(&checked["errors"]), "", "{checked}");
+        (texts(&checked["warnings"]), texts(&checked["notes"]))
+    };
+    common::write_profile(dir.path(), "cheetah-15k5", "d.profile");
+    let profiled = "cores = 2\nprofile = \"d.profile\"";
+    // One that fits, one that needs fewer requests in flight, and one that the device alone misses.
+    let (warnings, notes) = with(profiled, &critical("fits", "100ms", 2));
+    assert_eq!((warnings.as_str(), notes.as_str()), ("", ""));
+    let (warnings, _) = with(profiled, &critical("many", "60ms", 1000));
+    assert!(
+        warnings.contains("tenant `many`: in pool `p`, by the profile of its device, with random reads of 4 KiB, the objective doesn't fit: it needs ")
+            && warnings.contains("--jobs-max "),
+        "{warnings}"
+    );
+    let (warnings, _) = with(profiled, &critical("short", "1ms", 1));
+    assert!(warnings.contains("tenant `short`") && warnings.contains("requests alone take "), "{warnings}");
+    // Each alone has its core, three together don't.
+    let three: String = ["40ms", "50ms", "60ms"].map(|within| critical(&format!("t{within}"), within, 1)).concat();
+    let (warnings, _) = with(profiled, &three);
+    assert_eq!(warnings.matches("1 missing").count(), 3, "{warnings}");
+    // Nothing is guessed where nothing is known, and nobody is without an objective.
+    let (warnings, notes) = with("cores = 2", &critical("db", "60ms", 1000));
+    assert_eq!(warnings, "");
+    assert!(notes.contains("pool `p`: the objectives of db aren't judged: without a `profile`"), "{notes}");
+    let (warnings, notes) = with("", &critical("db", "60ms", 1000));
+    assert!(
+        warnings.is_empty() && notes.contains("of db: objectives are measured, not enforced: set `cores` for pool `p`"),
+        "{notes}"
+    );
+    assert_eq!(with(profiled, ""), (String::new(), String::new()));
+    // A live change goes before the file.
+    let text = std::fs::read_to_string(&file)
+        .unwrap()
+        .replace("[[grant]]", &format!("{}[[grant]]", critical("db", "100ms", 2)));
+    let server = Server::start(dir.path(), &text);
+    server.cli(&["tenant", "set", "db", "--objective", "99=1ms"]);
+    server.kill();
+    std::fs::write(&file, text).unwrap();
+    let warnings = texts(&check(&file).1["warnings"]);
+    assert!(warnings.contains("tenant `db`") && warnings.contains("requests alone take "), "{warnings}");
+}
+
+/// The kernel refuses io_uring, as in most containers: that is told with the remedy before any device is made, by `check` too.
+#[test]
+fn a_kernel_that_refuses_io_uring_is_told_with_the_remedy() {
+    const EPERM: u32 = 1;
+    let dir = tempfile::tempdir().unwrap();
+    let text = config(r#"{ file = "p.img", size = "64MiB" }"#, "8MiB");
+    let refused = [(common::IO_URING_SETUP, EPERM)];
+    let why = Server::try_start_refused(dir.path(), &text, &refused).map(drop).unwrap_err();
+    for part in ["the kernel refuses io_uring", "(os error 1)", "`--security-opt seccomp=unconfined`"] {
+        assert!(why.contains(part), "{why}");
+    }
+    let mut check = common::refusing(&refused);
+    let checked = check.arg("check").arg(dir.path().join("node.toml")).arg("--json").output().unwrap();
+    let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
+    assert!(texts(&checked["errors"]).contains("the kernel refuses io_uring"), "{checked}");
+    assert!(!dir.path().join("p.img").exists());
+    assert!(Server::start(dir.path(), &text).stop());
 }

@@ -177,6 +177,30 @@ impl Image {
         Ok(())
     }
 
+    /// True if a client has the image's exclusive lock, or ended without giving it back.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn has_owner(&self) -> Result<bool, Error> {
+        let l = &self.cluster.libraries;
+        let mut mode = 0;
+        let mut owners = [null_mut::<c_char>(); 8];
+        let mut count = owners.len();
+        // SAFETY: the image is open; the mode and the number are written, and at most as many pointers as the number says.
+        let asked = unsafe { (l.rbd_lock_get_owners)(self.handle, &mut mode, owners.as_mut_ptr(), &mut count) };
+        if asked == -libc::ENOENT {
+            return Ok(false);
+        }
+        // An exclusive lock has one owner; more than there is room for are owners, too.
+        if asked == -libc::ERANGE {
+            return Ok(true);
+        }
+        check(asked, || format!("RBD image {}: the owner of its exclusive lock can't be found", self.name))?;
+        // SAFETY: the library filled in `count` names, which it frees.
+        unsafe { (l.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), count) };
+        Ok(count > 0)
+    }
+
     /// Asks whether the lock is still there. Once it was lost, it stays lost for this handle.
     pub fn lock_state(&self) -> LockState {
         let mut is_owner = 0;

@@ -131,11 +131,15 @@ fn nothing_is_written_once_the_lock_is_lost() {
 fn one_handle_has_the_lock() {
     let fake = Fake::new();
     let first = fake.image();
+    assert!(!first.has_owner().unwrap());
     first.lock().unwrap();
+    let looking = Image::open(&fake.cluster(), "pool/image", true).unwrap();
+    assert!(looking.has_owner().unwrap() && first.has_owner().unwrap());
     let second = fake.image();
     let e = second.lock().unwrap_err().to_string();
     assert!(e.contains("pool/image: its exclusive lock can't be had: another client has it"), "{e}");
     drop(first);
+    assert!(!looking.has_owner().unwrap());
     second.lock().unwrap();
     fake.control("no-exclusive-lock\n");
     let e = fake.image().lock().unwrap_err().to_string();

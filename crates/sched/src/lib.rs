@@ -17,6 +17,7 @@ pub mod deadline;
 pub mod decision;
 pub mod device;
 pub mod disk;
+pub mod expected;
 mod fifo;
 pub mod inject;
 pub mod measure;

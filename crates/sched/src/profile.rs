@@ -384,7 +384,7 @@ impl FlashProfile {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn sample() -> Profile {

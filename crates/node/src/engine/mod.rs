@@ -46,6 +46,7 @@ pub use inject::{Fault, InjectTerms, InjectView, Only};
 pub use nvme::QueueParams;
 pub use permits::PermitLimits;
 pub use pool::{Pool, PoolOptions, Report};
+pub use ring::check_io_uring;
 pub use trace::Trace;
 pub use volatile::VolatileFile;
 pub(crate) use workers::{check_allowed, check_cpus};

@@ -120,8 +120,48 @@ pub struct Ring {
     early: VecDeque<cqueue::Entry>,
 }
 
+/// The answer of a kernel that refuses io_uring: the fault, its cause as far as it is known, and the remedy. `disabled` and `group` are the
+/// values of the sysctls.
+fn refusal(error: &io::Error, disabled: Option<i64>, group: Option<i64>) -> String {
+    let remedy = match (error.raw_os_error(), disabled) {
+        (Some(libc::EPERM), Some(2)) => {
+            "the sysctl kernel.io_uring_disabled is 2, which forbids it to every process: set it to 0, or to 1 and kernel.io_uring_group to \
+             the number of the node's group"
+                .to_string()
+        }
+        (Some(libc::EPERM), Some(1)) => format!(
+            "the sysctl kernel.io_uring_disabled is 1, which allows it to the group kernel.io_uring_group only, now {}: set that to the \
+             number of the node's group, or kernel.io_uring_disabled to 0",
+            group.unwrap_or(-1)
+        ),
+        (Some(libc::EPERM | libc::ENOSYS | libc::EACCES), _) => {
+            "a seccomp filter forbids it, as the default profiles of most containers do, or the kernel was built without it (5.6 is the \
+             oldest that will do). Run the container with `--security-opt seccomp=unconfined`, or with a profile that allows io_uring_setup, \
+             io_uring_enter and io_uring_register; a systemd unit needs `SystemCallFilter=@aio`"
+                .to_string()
+        }
+        (Some(libc::ENOMEM), _) => "allow the node more locked memory (`LimitMEMLOCK=` of its unit, `ulimit -l`)".to_string(),
+        (Some(libc::EMFILE | libc::ENFILE), _) => {
+            "allow the node more open files (`LimitNOFILE=` of its unit, `ulimit -n`)".to_string()
+        }
+        _ => "see the kernel's log".to_string(),
+    };
+    format!("the kernel refuses io_uring, without which no pool can be served: {error}: {remedy}")
+}
+
+/// Checks that this process may use io_uring.
+///
+/// # Errors
+/// The fault, its cause as far as it is known, and the remedy.
+pub fn check_io_uring() -> io::Result<()> {
+    Ring::new(4).map(drop)
+}
+
 impl Ring {
     /// A ring that takes up to `entries` new operations between two waits.
+    ///
+    /// # Errors
+    /// The kernel's, with its cause as far as it is known, and the remedy.
     pub fn new(entries: u32) -> io::Result<Ring> {
         let modern = IoUring::builder()
             .setup_single_issuer()
@@ -130,7 +170,10 @@ impl Ring {
             .setup_cqsize(entries * 4)
             .build(entries);
         // Kernels before 6.1 know neither flag; the plain ring does the same, slower.
-        let uring = modern.or_else(|_| IoUring::builder().setup_cqsize(entries * 4).build(entries))?;
+        let uring = modern.or_else(|_| IoUring::builder().setup_cqsize(entries * 4).build(entries)).map_err(|e| {
+            let sysctl = |name| std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?.trim().parse().ok();
+            io::Error::new(e.kind(), refusal(&e, sysctl("io_uring_disabled"), sysctl("io_uring_group")))
+        })?;
         Ok(Ring { uring, pending: Slab::with_capacity(entries as usize), early: VecDeque::new() })
     }
 
@@ -303,6 +346,24 @@ mod tests {
     use std::io::Read as _;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_refusal_names_the_cause_and_the_remedy() {
+        let says = |errno, disabled| refusal(&io::Error::from_raw_os_error(errno), disabled, Some(-1));
+        for (errno, disabled, part) in [
+            (libc::EPERM, Some(2), "kernel.io_uring_disabled is 2"),
+            (libc::EPERM, Some(1), "kernel.io_uring_group only, now -1"),
+            (libc::EPERM, Some(0), "--security-opt seccomp=unconfined"),
+            (libc::EPERM, None, "--security-opt seccomp=unconfined"),
+            (libc::ENOSYS, Some(0), "SystemCallFilter=@aio"),
+            (libc::ENOMEM, Some(0), "LimitMEMLOCK="),
+            (libc::EMFILE, Some(2), "LimitNOFILE="),
+        ] {
+            let said = says(errno, disabled);
+            assert!(said.starts_with("the kernel refuses io_uring, ") && said.contains(part), "{said}");
+            assert!(said.contains(&format!("(os error {errno})")), "{said}");
+        }
+    }
 
     #[test]
     fn a_vectored_send_keeps_the_order_and_resumes_anywhere() {

@@ -66,6 +66,16 @@ pub struct TapeWriter {
 }
 
 impl TapeWriter {
+    /// Checks that a tape can be made at `path`, and makes nothing.
+    ///
+    /// # Errors
+    /// If something else than a tape is there, or nothing can be made in its folder.
+    pub fn check(path: &Path) -> io::Result<()> {
+        has_a_tape(path)?;
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Ok(rustix::fs::access(folder, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?)
+    }
+
     /// Makes the file at `path`, for at most `bytes_max` bytes. A tape that is there is kept beside it as `….1`: after a
     /// crash it's the one that is wanted.
     ///
@@ -170,16 +180,22 @@ impl Drop for TapeWriter {
 }
 
 fn keep_older(path: &Path) -> io::Result<()> {
+    if has_a_tape(path)? {
+        let mut older = path.as_os_str().to_owned();
+        older.push(".1");
+        // Earlier versions left it to the umask who may read a tape.
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
+        std::fs::rename(path, older)?;
+    }
+    Ok(())
+}
+
+/// True if a tape is at `path`, false if nothing is.
+fn has_a_tape(path: &Path) -> io::Result<bool> {
     let mut magic = [0; 8];
     match File::open(path).and_then(|mut f| f.read_exact(&mut magic)) {
-        Ok(()) if &magic == MAGIC => {
-            let mut older = path.as_os_str().to_owned();
-            older.push(".1");
-            // Earlier versions left it to the umask who may read a tape.
-            std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
-            std::fs::rename(path, older)
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(()) if &magic == MAGIC => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => Err(e),
         _ => Err(io::Error::other("holds something else than a tape: name another file, or remove it")),
     }

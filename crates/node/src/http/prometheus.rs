@@ -98,7 +98,8 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
     for (name, help, value) in beneath {
         page.family(name, "gauge", help);
         for (p, seen) in all.iter().filter_map(|(_, p, _)| Some((p, p.beneath()?))) {
-            page.sample(name, &[("pool", &p.name)], value(seen));
+            let file_system = format!("{}:{}", rustix::fs::major(seen.device), rustix::fs::minor(seen.device));
+            page.sample(name, &[("pool", &p.name), ("file_system", &file_system)], value(seen));
         }
     }
     let mut per_pool = |name: &str, help: &str, value: fn(&PoolView) -> u64| {

@@ -292,12 +292,9 @@ fn enforcement(class: &Class, without_cores: &[String]) -> (bool, String) {
         Class::BestEffort { .. } if without.is_empty() => {
             (true, "the weight shares the cores that no objective needs".into())
         }
-        Class::LatencyCritical { .. } => (
-            false,
-            format!(
-                "objectives are measured, not enforced: set `cores` for pool {without}; permits bound what is inside"
-            ),
-        ),
+        Class::LatencyCritical { .. } => {
+            (false, format!("{}; permits bound what is inside", crate::objectives::not_enforced(&without)))
+        }
         Class::BestEffort { .. } => (
             false,
             format!(

@@ -17,6 +17,8 @@ const LOOK_TIME: Duration = Duration::from_secs(1);
 /// Space below a pool's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beneath {
+    /// Number of the file system's device: pools' files with the same one share the space.
+    pub device: u64,
     /// The file system's.
     pub size_bytes: u64,
     /// Of that, free for this process.
@@ -30,6 +32,7 @@ impl Beneath {
         let file = File::open(path)?;
         let (there, system) = (file.metadata()?, rustix::fs::fstatvfs(&file)?);
         Ok(Beneath {
+            device: there.dev(),
             size_bytes: system.f_blocks * system.f_frsize,
             free_bytes: system.f_bavail * system.f_frsize,
             unallocated_bytes: there.len().saturating_sub(there.blocks() * 512),

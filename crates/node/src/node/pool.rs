@@ -142,7 +142,7 @@ impl RunningPool {
             Some(path) => {
                 let bytes_max = config.tape_max.map_or(TAPE_BYTES_MAX_DEFAULT, |b| b.0);
                 let opened = TapeWriter::create(path, bytes_max, &name, &opened.live.plan, &devices.offers());
-                Some(opened.map_err(|e| NodeError::Failed(format!("pool `{name}`: tape {}: {e}", path.display())))?)
+                Some(opened.map_err(|e| in_pool(&crate::open::tape_fault(path, &e)))?)
             }
         };
         let store = opened.store.map(|s| Arc::new(PoolStore::new(s)));

@@ -70,6 +70,11 @@ impl Server {
         Server::spawn(program, dir, config).unwrap_or_else(|e| panic!("the node did not start: {e}"))
     }
 
+    /// Starts a node whose kernel refuses some calls; what it said if it ended instead.
+    pub fn try_start_refused(dir: &Path, config: &str, refused: &[Refused]) -> Result<Server, String> {
+        Server::spawn(refusing(refused), dir, config)
+    }
+
     fn spawn(mut program: Command, dir: &Path, config: &str) -> Result<Server, String> {
         let file = dir.join("node.toml");
         std::fs::write(&file, config).unwrap();
@@ -159,6 +164,46 @@ impl Drop for Server {
         let _ = self.child.kill(); // it may have ended already
         let _ = self.child.wait();
     }
+}
+
+/// A system call that the kernel refuses, by its number, with the error.
+pub type Refused = (u32, u32);
+/// `io_uring_setup`, on all architectures.
+pub const IO_URING_SETUP: u32 = 425;
+/// `ftruncate`.
+pub const FTRUNCATE: u32 = if cfg!(target_arch = "aarch64") { 46 } else { 77 };
+
+/// Runs a program under a seccomp filter: CALL=ERROR,… PROGRAM ARGUMENT…
+const REFUSE: &str = r#"
+import ctypes, os, struct, sys
+
+refused = [tuple(map(int, r.split("="))) for r in sys.argv[1].split(",")]
+code = [(0x20, 0, 0, 0)]  # load the call's number
+for number, error in refused:
+    code += [(0x15, 0, 1, number), (0x06, 0, 0, 0x50000 | error)]
+code.append((0x06, 0, 0, 0x7FFF0000))
+filters = b"".join(struct.pack("HBBI", *c) for c in code)
+buffer = ctypes.create_string_buffer(filters, len(filters))
+
+
+class Program(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+program = Program(len(code), ctypes.cast(buffer, ctypes.c_void_p))
+libc = ctypes.CDLL(None, use_errno=True)
+for call in ((38, 1, 0, 0, 0), (22, 2, ctypes.byref(program), 0, 0)):
+    if libc.prctl(*call):
+        raise OSError(ctypes.get_errno(), f"prctl {call[0]}")
+os.execv(sys.argv[2], sys.argv[2:])
+"#;
+
+/// `plimsoll` with a kernel that refuses some calls.
+pub fn refusing(refused: &[Refused]) -> Command {
+    let calls: Vec<String> = refused.iter().map(|(call, error)| format!("{call}={error}")).collect();
+    let mut program = Command::new("python3");
+    program.args(["-c", REFUSE, &calls.join(","), env!("CARGO_BIN_EXE_plimsoll")]);
+    program
 }
 
 /// A configuration with one pool of `device` and one volume `vol`.

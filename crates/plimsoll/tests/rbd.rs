@@ -1,0 +1,154 @@
+//! Pools on RBD images of the fake of Ceph's libraries (`crates/rbd/examples/fake_ceph.rs`): looked at by `check`, and grown.
+
+mod common;
+use common::client::Client;
+use common::{Server, config};
+use serde_json::Value;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::PathBuf;
+
+const MIB: u64 = 1 << 20;
+
+/// A folder with a cluster and an image, and a node's configuration.
+struct Fake {
+    dir: tempfile::TempDir,
+}
+
+impl Fake {
+    /// Cargo builds examples for tests; they lie beside the tests' own folder.
+    fn new(bytes: u64) -> Fake {
+        let exe = std::env::current_exe().unwrap();
+        let library = exe.ancestors().nth(2).unwrap().join("examples/libfake_ceph.so");
+        assert!(library.exists(), "{} is missing: `cargo build --workspace --examples` makes it", library.display());
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["librados.so.2", "librbd.so.1"] {
+            symlink(&library, dir.path().join(name)).unwrap();
+        }
+        std::fs::write(dir.path().join("ceph.conf"), "").unwrap();
+        let fake = Fake { dir };
+        File::create(fake.image()).unwrap().set_len(bytes).unwrap();
+        fake
+    }
+
+    fn image(&self) -> PathBuf {
+        self.dir.path().join("pool.image")
+    }
+
+    fn control(&self, lines: &str) {
+        std::fs::write(self.dir.path().join("control"), lines).unwrap();
+    }
+
+    fn text(&self, more: &str) -> String {
+        let folder = self.dir.path().display();
+        let device = format!(
+            "{{ rbd = \"pool/image\", conf = \"{folder}/ceph.conf\", libraries = \"{folder}\", format = true{more} }}"
+        );
+        // What the cluster's maps say is another test's.
+        config(&device, "4MiB").replace("[[tenant]]", "sched = \"noop\"\n[[tenant]]")
+    }
+
+    fn start(&self) -> Server {
+        Server::start(self.dir.path(), &self.text(""))
+    }
+
+    /// Errors, warnings and notes.
+    fn check(&self, text: &str) -> [String; 3] {
+        let file = self.dir.path().join("checked.toml");
+        std::fs::write(&file, text).unwrap();
+        let checked = common::run(env!("CARGO_BIN_EXE_plimsoll"), &["check", file.to_str().unwrap(), "--json"]);
+        let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
+        ["errors", "warnings", "notes"].map(|kind| checked[kind].to_string())
+    }
+}
+
+fn size(server: &Server) -> u64 {
+    server.control("GET", "/v1/status").expect(200)["pools"][0]["size_bytes"].as_u64().unwrap()
+}
+
+/// As of a file: its volumes, unless somebody may be changing them.
+#[test]
+fn a_check_reads_the_metadata_of_an_image_that_nobody_has_locked() {
+    let fake = Fake::new(64 * MIB);
+    let [errors, warnings, notes] = fake.check(&fake.text(""));
+    assert!(errors == "[]" && warnings.contains("zeroes ALL") && notes == "[]", "{errors} {warnings} {notes}");
+    let server = fake.start();
+    server.cli(&["volume", "create", "extra", "--pool", "p", "--size", "8MiB", "--tenant", "t"]);
+    let [errors, _, notes] = fake.check(&fake.text(""));
+    let note = "its metadata weren't read: a client has the image's exclusive lock";
+    assert!(errors == "[]" && notes.contains(note), "{errors} {notes}");
+    server.kill();
+
+    let before = std::fs::read(fake.image()).unwrap();
+    let granted = fake.text("") + "[[grant]]\npeer = \"uid:7\"\nvolumes = [\"extra\", \"none\"]\n";
+    let [errors, warnings, notes] = fake.check(&granted);
+    assert!(errors == "[]" && notes == "[]", "{errors} {notes}");
+    assert!(warnings.contains("no volume `none`") && !warnings.contains("`extra`"), "{warnings}");
+    let [errors, ..] = fake.check(&fake.text("").replace("size = \"4MiB\"", "size = \"60MiB\""));
+    assert!(errors.contains("its volumes want 58720256 bytes more, but its device has 49283072 left"), "{errors}");
+    let [errors, warnings, _] = fake.check(&fake.text("").replace("size = \"4MiB\"", "size = \"2MiB\""));
+    assert!(errors == "[]" && warnings.contains("`size` is ignored: it has 4194304 bytes"), "{errors} {warnings}");
+    fake.control("fail read 5\n");
+    let [errors, ..] = fake.check(&fake.text(""));
+    assert!(errors.contains("can't be read"), "{errors}");
+    assert!(std::fs::read(fake.image()).unwrap() == before, "something was changed");
+}
+
+/// A pool takes on what its image has more at a start. One that fails to leaves it as it is.
+#[test]
+fn a_pool_grows_with_its_image() {
+    let fake = Fake::new(64 * MIB);
+    let server = fake.start();
+    let was = size(&server);
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    client.write(0, &[7; 4096]).unwrap().unwrap();
+    client.flush().unwrap().unwrap();
+    drop(client);
+    assert!(server.stop());
+
+    // Remains of something else, between the places that are looked at.
+    let image = File::options().read(true).write(true).open(fake.image()).unwrap();
+    image.write_all_at(&[9; 4096], 67 * MIB + MIB / 2).unwrap();
+    image.set_len(320 * MIB).unwrap();
+    let [errors, _, notes] = fake.check(&fake.text(""));
+    assert!(
+        errors == "[]" && notes.contains("the next start grows it with its device, from 67108864 to 335544320 bytes"),
+        "{errors} {notes}"
+    );
+    let grown = |server: &Server| server.cli(&["events", "--kind=node"]).contains("has grown with its device");
+
+    // A start that is refused comes before the growth.
+    std::fs::create_dir(fake.dir.path().join("tapes")).unwrap();
+    let taped = fake.text("").replace("sched = \"noop\"", "sched = \"noop\"\ntape = \"tapes\"");
+    let why = Server::try_start(fake.dir.path(), &taped).map(drop).unwrap_err();
+    assert!(why.contains("tapes: Is a directory"), "{why}");
+    let mut remains = [0; 4096];
+    image.read_exact_at(&mut remains, 67 * MIB + MIB / 2).unwrap();
+    assert_eq!(remains, [9; 4096]);
+
+    // The cluster can't zero it.
+    fake.control("fail zero 5\n");
+    let server = fake.start();
+    assert!(size(&server) == was && !grown(&server));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    drop(client);
+    assert!(server.stop());
+    fake.control("");
+    let server = fake.start();
+    assert!(size(&server) == was + 256 * MIB && grown(&server));
+    server.cli(&["volume", "create", "new", "--pool", "p", "--size", "250MiB", "--tenant", "t"]);
+    let mut new = Client::connect(&server.socket(), "new").unwrap();
+    for at in (0..250).map(|mib| mib * MIB) {
+        assert!(new.read(at, MIB as u32).unwrap().unwrap().iter().all(|b| *b == 0), "{at}");
+    }
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    drop((client, new));
+    assert!(server.stop());
+
+    // One that was made smaller is refused.
+    fake.control("size 209715200\n");
+    let why = Server::try_start(fake.dir.path(), &fake.text("")).map(drop).unwrap_err();
+    assert!(why.contains("has 209715200 bytes, 335544320 are needed"), "{why}");
+}
