@@ -503,6 +503,19 @@ fn resident_bytes(server: &Server) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
+/// A queue that another connection may just have been, and may not have been missed yet.
+fn io_again(address: &str, controller: u16, queue: u16) -> Host {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let mut host = Host::open(address, PLAIN);
+        match host.connect(queue, controller, (HOST, NQN)) {
+            Ok(_) => return host,
+            Err(status) => assert!(Instant::now() < end, "queue {queue}: {status:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Hosts that don't take their answers, announce data that never come or come one byte at a time, and silent connections:
 /// memory stays bounded and returns, and a host of another tenant is served meanwhile.
 #[test]
@@ -543,39 +556,35 @@ fn hosts_that_attack_take_a_bounded_share() {
     bounded("slow readers");
     drop(slow);
 
-    // Data that are announced, and whose hosts leave.
+    // Data that are announced, and of which nothing, a page or all but a little comes before their hosts leave.
     let mut announced = 0;
-    for round in 0..40 {
-        let queues: Vec<Host> = (30..=46)
-            .map(|queue| {
-                let mut host = Host::open(&address, PLAIN);
-                // The queue of the round before may not have been missed yet.
-                let end = Instant::now() + Duration::from_secs(20);
-                while let Err(status) = host.connect(queue, controller, (HOST, NQN)) {
-                    assert!(Instant::now() < end, "queue {queue} in round {round}: {status:?}");
-                    std::thread::sleep(Duration::from_millis(1));
-                    host = Host::open(&address, PLAIN);
-                }
-                host.send(&Command::write(1, 0, 2048, false), &[]);
-                host
-            })
-            .collect();
+    for round in 0..120 {
+        let bytes = [64 << 10, 256 << 10, 1 << 20][round % 3];
+        let mut queues: Vec<Host> = (30..=45).map(|queue| io_again(&address, controller, queue)).collect();
+        for (n, host) in queues.iter_mut().enumerate() {
+            host.send(&Command::write(1, 0, bytes / 512, false), &[]);
+            let Some(ready @ Heard::Ready { .. }) = host.hear() else { panic!("queue {n} in round {round}") };
+            let mut out = Vec::new();
+            ready.send_data(&mut out, PLAIN, &vec![1; bytes as usize], bytes as usize);
+            host.stream.write_all(&out[..[0, 4096, 60_000][(n + round) % 3]]).unwrap();
+        }
         announced += queues.len();
     }
     serves_others("beside abandoned writes");
     bounded(&format!("{announced} abandoned writes"));
 
-    // All bytes of the tenant in writes whose data come one byte at a time: they are let go, and its next host is served.
-    let mut dribbling: Vec<Host> = (50..54).map(|queue| Host::io(&address, PLAIN, controller, queue)).collect();
+    // All room of the tenant in writes whose data come one byte at a time: they are let go, and its next host is served.
+    let mut dribbling: Vec<Host> = (30..=45).map(|queue| io_again(&address, controller, queue)).collect();
     let mut pieces = Vec::new();
     for host in &mut dribbling {
         host.send(&Command::write(1, 0, 2048, false), &[]);
-        if let Some(ready @ Heard::Ready { .. }) = host.hear() {
-            let mut out = Vec::new();
-            ready.send_data(&mut out, PLAIN, &vec![1; 1 << 20], 1 << 20);
-            pieces.push(out);
-        }
+        let Some(ready @ Heard::Ready { .. }) = host.hear() else { panic!("16 MiB is half of the tenant's bytes") };
+        let mut out = Vec::new();
+        ready.send_data(&mut out, PLAIN, &vec![1; 1 << 20], 1 << 20);
+        pieces.push(out);
     }
+    let mut next = Host::io(&address, PLAIN, controller, 55);
+    next.send(&Command::write(1, 0, 2048, false), &[]);
     let began = Instant::now();
     for at in 0.. {
         let open =
@@ -587,8 +596,11 @@ fn hosts_that_attack_take_a_bounded_share() {
         std::thread::sleep(Duration::from_millis(50));
     }
     serves_others("beside dribbling writers");
-    let mut next = Host::io(&address, PLAIN, controller, 55);
-    assert_eq!(next.write_fetched(0, &[5; 4096], 4096), Ok(0), "the tenant's other hosts are served");
+    let Some(ready @ Heard::Ready { .. }) = next.hear() else { panic!("the tenant's other hosts are served") };
+    let mut out = Vec::new();
+    ready.send_data(&mut out, PLAIN, &vec![5; 1 << 20], 1 << 20);
+    next.stream.write_all(&out).unwrap();
+    assert_eq!(next.done(1), Ok(0));
 
     // Silent connections keep nobody out who speaks.
     let silent: Vec<TcpStream> = (0..600).map_while(|_| TcpStream::connect(&address).ok()).collect();
@@ -598,6 +610,21 @@ fn hosts_that_attack_take_a_bounded_share() {
     }
     serves_others("beside silent connections");
     drop(silent);
+
+    // Discovery needs no grant. Who asks for more than a few hundred controllers loses the oldest, and others still have theirs.
+    let mut strangers: Vec<Host> = (0..300)
+        .map(|_| {
+            let mut host = Host::open(&address, PLAIN);
+            let id = host.connect(0, 0xffff, ("nqn.2026-11.test:stranger", DISCOVERY_NQN)).expect("anybody may");
+            assert!(id > 64_000, "{id}: no number of a subsystem's controllers");
+            host
+        })
+        .collect();
+    assert_eq!(strangers[0].hear(), None, "it made room");
+    Host::admin(&address, PLAIN, DISCOVERY_NQN);
+    Host::admin(&address, PLAIN, NQN);
+    serves_others("beside discovery controllers");
+    drop(strangers);
     bounded("at the end");
     assert!(server.stop());
 }

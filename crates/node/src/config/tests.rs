@@ -130,7 +130,10 @@ fn a_subsystem_is_checked_against_its_volume() {
         assert!(error.starts_with(&format!("{at_path}{what}")), "{error}");
     }
     let unmarked = wrong(nqn, "export = \"v\"\npath = 1", "read_only = true");
-    assert!(unmarked.starts_with(&format!("{at_path}several nodes can serve a volume only if one whose copy")), "{unmarked}");
+    assert!(
+        unmarked.starts_with(&format!("{at_path}several nodes can serve a volume only if one whose copy")),
+        "{unmarked}"
+    );
     let nobody = named(nqn, "export = \"v\"", "").replace("nvme_tcp = \"127.0.0.1:0\"", "");
     assert!(error(&nobody).contains("nobody can connect: set listen.nvme_tcp, too"));
     for peer in ["host:v", "host:nqn.a@nowhere", "host:"] {

@@ -208,8 +208,10 @@ impl Watched {
     /// The reason why the controller ends.
     async fn changes(&mut self) -> Result<(), &'static str> {
         match self {
-            Watched::Volume(volume) if volume.changes().await => Ok(()),
-            Watched::Volume(_) => Err("its volume's pool has ended"),
+            Watched::Volume(volume) => match volume.changes().await {
+                true => Ok(()),
+                false => Err("its volume's pool has ended"),
+            },
             Watched::Nothing(ends) => {
                 let _ = ends.await; // nothing is ever sent
                 Err("newer discovery controllers need its place")
@@ -338,7 +340,10 @@ impl Service {
                 let (host, subsystem) = (&connect.host, &connect.subsystem);
                 tracing::debug!(host, subsystem, ?status, ?parameter, "an NVMe host may not connect");
                 if !matches!(status, Status::CONNECT_BUSY) {
-                    let what = format!("NVMe host refused: it may not connect to `{subsystem}` ({})", reason_of(status, parameter));
+                    let what = format!(
+                        "NVMe host refused: it may not connect to `{subsystem}` ({})",
+                        reason_of(status, parameter)
+                    );
                     self.events.add(Kind::Refusal, Severity::Warning, Some(guest.who.to_string()), what);
                 }
                 door.opening.refuse(status, parameter);
@@ -404,7 +409,7 @@ impl Service {
         let opened = if export.flags.contains(TransmissionFlags::READ_ONLY) {
             Ok(())
         } else {
-            self.mark_open(&guest.who, &name.export).await
+            self.mark_open(&guest.who, &name.export).await.map(drop)
         };
         if opened.is_err() {
             return Ok(Ok(Connected::Not)); // as of a controller: the connection closes, and the host tries again
