@@ -50,8 +50,8 @@ typedef struct plimsoll_counts {
     uint64_t probes;  /* probes sent for reads */
 } plimsoll_counts;
 
-/* Opens a volume over `count` replicas: NBD addresses (nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH), in the order of
- * the data's placement. One that can be read is enough.
+/* Opens a volume over `count` replicas: NBD addresses (nbd+unix:///EXPORT?socket=PATH, nbd://HOST[:PORT]/EXPORT, and over TLS
+ * nbds://HOST[:PORT]/EXPORT?tls-certificates=FOLDER), in the order of the data's placement. One that can be read is enough.
  * -EINVAL: addresses or options that make no sense, or replicas of different sizes; -ENOTCONN: no replica can be read. */
 int plimsoll_open(const char *const *replicas, size_t count, const plimsoll_options *options, plimsoll_volume **volume);
 
