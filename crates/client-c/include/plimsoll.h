@@ -72,7 +72,20 @@ uint64_t plimsoll_size(const plimsoll_volume *volume);
 int plimsoll_read(plimsoll_volume *volume, void *buffer, size_t length, uint64_t offset, uint64_t deadline_us,
                   uint64_t limit_us);
 
-/* The same without waiting: `done` is called once, from a thread of the library's own, with 0 or a negative errno and what it was
+/* The forecast of a read that was refused. */
+typedef struct plimsoll_busy {
+    uint64_t wait_us;   /* predicted wait at the replica that would be ready soonest; the device's own time comes on top */
+    int32_t confidence; /* certainty of that forecast, in thousandths; -1 if the node doesn't say */
+    uint32_t reserved;
+} plimsoll_busy;
+
+/* The same for a program that can do better than wait. Where every replica would be late, plimsoll_read waits at the one that is ready
+ * soonest, and this fails at once.
+ * -EBUSY: every replica has refused it, and `busy` is filled in unless it is NULL; -EINVAL also for a policy without deadlines. */
+int plimsoll_read_or_busy(plimsoll_volume *volume, void *buffer, size_t length, uint64_t offset, uint64_t deadline_us,
+                          uint64_t limit_us, plimsoll_busy *busy);
+
+/* plimsoll_read without waiting: `done` is called once, from a thread of the library's own, with 0 or a negative errno and what it was
  * given. `buffer` must stay until then; `done` must not wait for another read, nor close the volume. */
 void plimsoll_read_async(plimsoll_volume *volume, void *buffer, size_t length, uint64_t offset, uint64_t deadline_us,
                          uint64_t limit_us, void (*done)(void *user, int result), void *user);
