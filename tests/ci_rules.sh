@@ -50,6 +50,11 @@ rule words-question "asks" "echo '// Why is it planted?' >> $source" "tests/word
 rule words-tests "begins with" "echo '/// Does it begin so.' >> crates/cache/tests/space.rs" "tests/words.py"
 rule words-itself "its example" "sed -i 's/^PREDICATE = re.compile(/&\"x\" + /' tests/words.py" "tests/words.py"
 rule unused "remove it" "sed -i 's/^\[dependencies\]/&\nlibc.workspace = true/' crates/throttle/Cargo.toml" "tests/unused.py"
+rule links "no file nowhere.md" "echo '[dead](nowhere.md)' >> docs/start.md" "tests/links.py"
+rule messages "limits.rs" "sed -i 's/payload_time is shorter than/payload_time ends before/' crates/node/src/config/limits.rs" "tests/messages.py"
+rule reference "configuration.md" "sed -i 's/connections_per_tenant: 6144/connections_per_tenant: 5000/' crates/node/src/config/limits.rs; sed -i 's/^connections_per_tenant = 6144/connections_per_tenant = 5000/' plimsoll.example.toml" "tests/reference.py --check"
+rule example "its default is 5000" "sed -i 's/connections_per_tenant: 6144/connections_per_tenant: 5000/' crates/node/src/config/limits.rs" "tests/reference.py --check"
+rule pictures "stack.svg" "sed -i 's/<svg/<svg id=\"x\"/' docs/pictures/stack.svg" "docs/pictures/draw.py --check"
 rule table "tests/suites.toml" "sed -i 's/^| base | nothing/| base | luck/' CONTRIBUTING.md" "tests/run.py --table check"
 rule clock "disallowed method" "echo '/// Now.
 pub fn planted() -> std::time::Instant { std::time::Instant::now() }' >> $source" "$(pure)"
@@ -57,6 +62,12 @@ rule thread "disallowed method" "echo '/// Waits.
 pub fn planted() { std::thread::sleep(std::time::Duration::ZERO) }' >> $source" "$(pure)"
 rule order "disallowed method" "echo '/// A map.
 pub fn planted() -> std::collections::HashMap<u8, u8> { std::collections::HashMap::new() }' >> $source" "$(pure)"
+rule order-default "disallowed type" "echo '/// A map.
+pub fn planted() -> Vec<u8> { std::collections::HashSet::<u8>::default().into_iter().collect() }' >> $source" "$(pure)"
+for crate in $(cd crates && ls -d */clippy.toml | sed 's,/.*,,'); do
+  rule "pure-$crate" "disallowed method" "echo '/// Now.
+pub fn planted() -> std::time::Instant { std::time::Instant::now() }' >> crates/$crate/src/lib.rs" "cargo clippy -q --locked -p plimsoll-$crate -- -D warnings"
+done
 rule warnings "missing documentation" "echo 'pub fn planted() {}' >> $source" "$(pure)"
 rule documentation "unresolved link" "echo '/// [\`Nowhere\`]
 pub fn planted() {}' >> $source" "RUSTDOCFLAGS=-Dwarnings cargo doc -q --locked -p plimsoll-throttle --no-deps"

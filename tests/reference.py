@@ -2,11 +2,14 @@
 """Writes the reference pages that the code has already: docs/reference/configuration.md from the types in crates/node/src/config, and
 docs/reference/api.md from the API's description. With --check it only compares (part of `make lint`).
 
+Either way it fails if `plimsoll.example.toml` shows another value than a key's default. Keys that are off by default are shown on.
+
 docs/reference/cli.md is written and compared by crates/plimsoll/tests/docs.rs, which has the program.
 """
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,6 +113,41 @@ def configuration():
     return "\n".join(lines).rstrip() + "\n"
 
 
+def tables_of(value, name):
+    """All tables that are under this name somewhere in a configuration."""
+    if isinstance(value, list):
+        return [t for inner in value for t in tables_of(inner, name)]
+    if not isinstance(value, dict):
+        return []
+    here = value.get(name, [])
+    here = [t for t in (here if isinstance(here, list) else [here]) if isinstance(t, dict)]
+    return here + [t for inner in value.values() for t in tables_of(inner, name)]
+
+
+def amount(value):
+    """A value that can be compared: a time in microseconds, a size in bytes, or the text."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if m := re.fullmatch(r"(\d+)(us|ms|s|m|h)", text):
+        return int(m[1]) * {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6}[m[2]], "us"
+    if m := re.fullmatch(r"(\d+)(B|KiB|MiB|GiB|TiB)", text):
+        return int(m[1]) << 10 * ["B", "KiB", "MiB", "GiB", "TiB"].index(m[2]), "bytes"
+    return text
+
+
+def example(page):
+    """Keys whose default, as the page has it, is none of their values in the example."""
+    lines = (ROOT / "plimsoll.example.toml").read_text(encoding="utf-8").splitlines()
+    shown = tomllib.loads("\n".join(re.sub(r"^#(?=\S)", "", line) for line in lines))
+    tables = []
+    for line in page.splitlines():
+        if line.startswith("## "):
+            tables = tables_of(shown, re.match(r"\W*([\w.]+)", line)[1].split(".")[-1])
+        if m := re.match(r"\| `(\w+)` \| [^|]* \| `([^`]*)` \|", line):
+            values = [t[m[1]] for t in tables if m[1] in t]
+            if m[2] not in ("false", "0") and amount(m[2]) not in map(amount, values):
+                yield f"plimsoll.example.toml: `{m[1]}` is {values}, its default is {m[2]}"
+
+
 def api():
     spec = json.loads((ROOT / "crates/node/src/http/openapi.json").read_text(encoding="utf-8"))
     lines = ["# API", "", GENERATED, "", spec["info"]["description"], "", "The node serves the whole description, with all schemas, at `/v1/openapi.json`.", "",
@@ -123,6 +161,10 @@ def api():
 
 
 def main():
+    if not list(example(configuration().replace("| `16384` |", "| `16385` |"))):
+        sys.exit("tests/reference.py: a planted default that the example doesn't show isn't found")
+    if differing := list(example(configuration())):
+        sys.exit("\n".join(differing))
     wrong = []
     for name, text in [("configuration", configuration()), ("api", api())]:
         page = ROOT / f"docs/reference/{name}.md"

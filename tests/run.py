@@ -8,7 +8,7 @@ compute. Here as many run as there are cores, and one more. tests/suites.toml kn
 and what they need; a program that it doesn't name is taken for short, with no needs.
 
 --tier pure   only crates whose tests need neither root nor another program (what `make check` runs)
---only WORD   only suites whose name (`crate tests/file.rs`) has the word
+--only WORD   only suites whose name (`crate tests/file.rs`) has the word; with a whole name nothing else is built
 --table       nothing but CONTRIBUTING.md's table of what each crate's tests need and take: compared with suites.toml, or written anew
 
 A test that can't have the rights it needs prints "ran without …" and ends. Each such line is shown at the end; as root, none may be
@@ -90,10 +90,11 @@ def take_signals():
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TAKEN_AGAIN)
 
 
-def build(cargo, arguments, crates, known):
-    """Suites of what cargo builds."""
+def build(cargo, arguments, crates, one, known):
+    """Suites of what cargo builds: of all test programs, or of those with one name."""
     chosen = [word for crate in crates for word in ("-p", crate)] or ["--workspace"]
-    command = [cargo, "test", *chosen, "--no-run", "--message-format", "json-render-diagnostics", *arguments]
+    targets = ["--test", one] if one else []
+    command = [cargo, "test", *chosen, *targets, "--no-run", "--message-format", "json-render-diagnostics", *arguments]
     suites = []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
         for line in running.stdout:
@@ -105,7 +106,7 @@ def build(cargo, arguments, crates, known):
             suites.append(Suite(folder.name, source, [message["executable"], "--show-output"], folder, known))
     if running.returncode != 0:
         sys.exit(running.returncode)
-    if not crates:
+    if not crates and not one:
         doc = [cargo, "test", *chosen, "--doc", "--quiet", *arguments]
         suites.append(Suite("all", "examples in the documentation", doc, ROOT, known))
     return suites
@@ -175,7 +176,7 @@ def table(known):
         seconds[crate] = seconds.get(crate, 0) + about.get("seconds", 1)
     yield "| crate | its tests need | seconds |"
     yield "|---|---|---|"
-    for folder in sorted((ROOT / "crates").iterdir()):
+    for folder in sorted(manifest.parent for manifest in ROOT.glob("crates/*/Cargo.toml")):
         need = known["needs"].get(folder.name, "nothing")
         yield f"| {folder.name} | {need} | {round(seconds.get(folder.name, 0)) or 'under 5'} |"
 
@@ -204,10 +205,12 @@ def main():
     if asked.table:
         keep_table(known, asked.table == "write")
         return
-    crates = [f"plimsoll-{c.name}" for c in sorted((ROOT / "crates").iterdir()) if c.name not in known["needs"]] if asked.tier else []
+    crates = [f"plimsoll-{c.parent.name}" for c in sorted(ROOT.glob("crates/*/Cargo.toml")) if c.parent.name not in known["needs"]] if asked.tier else []
+    whole = re.fullmatch(r"[\w-]+ tests/(\w+)(?:/main)?\.rs", asked.only)
+    one = whole and whole[1]
     (ROOT / "target/tests").mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
-    suites = [s for s in build(os.environ.get("CARGO", "cargo"), asked.cargo, crates, known) if asked.only in s.name]
+    suites = [s for s in build(os.environ.get("CARGO", "cargo"), asked.cargo, crates, one, known) if asked.only in s.name]
     built, begun = time.monotonic() - begun, time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -50,8 +50,8 @@ typedef struct plimsoll_counts {
     uint64_t probes;  /* probes sent for reads */
 } plimsoll_counts;
 
-/* Opens a volume over `count` replicas: NBD addresses (nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH), in the order of
- * the data's placement. One that can be read is enough.
+/* Opens a volume over `count` replicas: NBD addresses (nbd+unix:///EXPORT?socket=PATH, nbd://HOST[:PORT]/EXPORT, and over TLS
+ * nbds://HOST[:PORT]/EXPORT?tls-certificates=FOLDER), in the order of the data's placement. One that can be read is enough.
  * -EINVAL: addresses or options that make no sense, or replicas of different sizes; -ENOTCONN: no replica can be read. */
 int plimsoll_open(const char *const *replicas, size_t count, const plimsoll_options *options, plimsoll_volume **volume);
 
@@ -72,7 +72,20 @@ uint64_t plimsoll_size(const plimsoll_volume *volume);
 int plimsoll_read(plimsoll_volume *volume, void *buffer, size_t length, uint64_t offset, uint64_t deadline_us,
                   uint64_t limit_us);
 
-/* The same without waiting: `done` is called once, from a thread of the library's own, with 0 or a negative errno and what it was
+/* The forecast of a read that was refused. */
+typedef struct plimsoll_busy {
+    uint64_t wait_us;   /* predicted wait at the replica that would be ready soonest; the device's own time comes on top */
+    int32_t confidence; /* certainty of that forecast, in thousandths; -1 if the node doesn't say */
+    uint32_t reserved;
+} plimsoll_busy;
+
+/* The same for a program that can do better than wait. Where every replica would be late, plimsoll_read waits at the one that is ready
+ * soonest, and this fails at once.
+ * -EBUSY: every replica has refused it, and `busy` is filled in unless it is NULL; -EINVAL also for a policy without deadlines. */
+int plimsoll_read_or_busy(plimsoll_volume *volume, void *buffer, size_t length, uint64_t offset, uint64_t deadline_us,
+                          uint64_t limit_us, plimsoll_busy *busy);
+
+/* plimsoll_read without waiting: `done` is called once, from a thread of the library's own, with 0 or a negative errno and what it was
  * given. `buffer` must stay until then; `done` must not wait for another read, nor close the volume. */
 void plimsoll_read_async(plimsoll_volume *volume, void *buffer, size_t length, uint64_t offset, uint64_t deadline_us,
                          uint64_t limit_us, void (*done)(void *user, int result), void *user);

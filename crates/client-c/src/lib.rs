@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 const EIO: c_int = 5;
+const EBUSY: c_int = 16;
 const EINVAL: c_int = 22;
 const ENOTCONN: c_int = 107;
 const ETIMEDOUT: c_int = 110;
@@ -40,6 +41,14 @@ pub struct CCounts {
     errors: u64,
     cancels: u64,
     probes: u64,
+}
+
+/// `plimsoll_busy`.
+#[repr(C)]
+pub struct CBusy {
+    wait_us: u64,
+    confidence: i32,
+    reserved: u32,
 }
 
 /// A negative errno with its words.
@@ -223,22 +232,26 @@ impl Buffer {
     }
 }
 
-async fn read(
-    volume: &Volume,
-    offset: u64,
-    length: usize,
-    deadline_us: u64,
-    limit_us: u64,
-) -> Result<Vec<u8>, Failure> {
-    let end = offset.checked_add(length as u64).ok_or_else(|| bad("the range ends beyond 2^64"))?;
-    let deadline = (deadline_us != 0).then(|| Duration::from_micros(deadline_us));
-    let limit = (limit_us != 0).then(|| Duration::from_micros(limit_us));
-    let data = volume.ask(offset..end, Ask { deadline, limit, refusable: false }).await;
-    data.map_err(|e| match &e {
-        ReadError::Range(_) | ReadError::Deadline(_) => bad(e),
-        ReadError::Limit { .. } => (ETIMEDOUT, e.to_string()),
-        ReadError::Failed(_) | ReadError::Busy { .. } => (EIO, e.to_string()),
-    })
+async fn ask(volume: &Volume, offset: u64, length: usize, ask: Ask) -> Result<Vec<u8>, ReadError> {
+    let end = offset.checked_add(length as u64);
+    let end = end.ok_or_else(|| ReadError::Range("the range ends beyond 2^64".into()))?;
+    volume.ask(offset..end, ask).await
+}
+
+/// Deadline and limit of a read; 0 is none of its own.
+fn terms(deadline_us: u64, limit_us: u64) -> Ask {
+    let time = |us: u64| (us != 0).then(|| Duration::from_micros(us));
+    Ask { deadline: time(deadline_us), limit: time(limit_us), refusable: false }
+}
+
+fn failure(e: ReadError) -> Failure {
+    let errno = match &e {
+        ReadError::Range(_) | ReadError::Deadline(_) => EINVAL,
+        ReadError::Limit { .. } => ETIMEDOUT,
+        ReadError::Failed(_) => EIO,
+        ReadError::Busy { .. } => EBUSY,
+    };
+    (errno, e.to_string())
 }
 
 /// `plimsoll_read`
@@ -260,7 +273,42 @@ pub unsafe extern "C" fn plimsoll_read(
         }
         // SAFETY: as `opened` asks: an open volume or NULL; the caller keeps it open until the read has returned.
         let open = unsafe { opened(volume) }?;
-        let data = open.wait(read(open.volume(), offset, length, deadline_us, limit_us))?;
+        let data = open.wait(ask(open.volume(), offset, length, terms(deadline_us, limit_us))).map_err(failure)?;
+        Buffer(buffer.cast(), length).fill(&data);
+        Ok(())
+    })
+}
+
+/// `plimsoll_read_or_busy`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_read_or_busy(
+    volume: *mut Blocking,
+    buffer: *mut c_void,
+    length: usize,
+    offset: u64,
+    deadline_us: u64,
+    limit_us: u64,
+    busy: *mut CBusy,
+) -> c_int {
+    guarded(|| {
+        if buffer.is_null() {
+            return Err(bad("the buffer is NULL"));
+        }
+        // SAFETY: as `opened` asks: an open volume or NULL; the caller keeps it open until the read has returned.
+        let open = unsafe { opened(volume) }?;
+        let refusable = Ask { refusable: true, ..terms(deadline_us, limit_us) };
+        let data = open.wait(ask(open.volume(), offset, length, refusable)).map_err(|e| {
+            // SAFETY: NULL (checked by `as_mut`) or the caller's, written by nobody else during the call.
+            if let (ReadError::Busy { wait, confidence_permille, .. }, Some(busy)) = (&e, unsafe { busy.as_mut() }) {
+                let wait_us = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+                let confidence = confidence_permille.and_then(|c| i32::try_from(c).ok()).unwrap_or(-1);
+                *busy = CBusy { wait_us, confidence, reserved: 0 };
+            }
+            failure(e)
+        })?;
         Buffer(buffer.cast(), length).fill(&data);
         Ok(())
     })
@@ -295,9 +343,9 @@ pub unsafe extern "C" fn plimsoll_read_async(
     let (volume, into, user) = (open.volume().clone(), Buffer(buffer.cast(), length), User(user));
     open.spawn(async move {
         let (into, user) = (into, user); // the whole of both, which may go to another thread
-        let ended = read(&volume, offset, length, deadline_us, limit_us).await;
+        let ended = ask(&volume, offset, length, terms(deadline_us, limit_us)).await;
         drop(volume);
-        done(user.0, guarded(|| ended.map(|data| into.fill(&data))));
+        done(user.0, guarded(|| ended.map(|data| into.fill(&data)).map_err(failure)));
     });
 }
 

@@ -4,22 +4,10 @@
 mod fake;
 
 use fake::{Does, Fake};
+use plimsoll_testkit::library_folder;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-
-/// The folder of the library. Cargo builds no cdylib for tests, so it is asked to.
-fn library() -> PathBuf {
-    let exe = std::env::current_exe().unwrap();
-    let folder = exe.ancestors().nth(2).unwrap();
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--package", "plimsoll-client-c"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if folder.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().unwrap().success(), "the library doesn't build");
-    folder.to_path_buf()
-}
 
 /// Returns a command's output; panics if it fails.
 fn said(command: &mut Command) -> String {
@@ -39,7 +27,12 @@ struct Installed {
 impl Installed {
     fn into(prefix: &Path) -> Installed {
         let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-        said(Command::new(source.join("install.sh")).arg(library()).arg(prefix).env_remove("DESTDIR"));
+        said(
+            Command::new(source.join("install.sh"))
+                .arg(library_folder("plimsoll-client-c"))
+                .arg(prefix)
+                .env_remove("DESTDIR"),
+        );
         let libraries = prefix.join("lib");
         let mut asked = Command::new("pkg-config");
         asked.args(["--cflags", "--libs", "plimsoll-client"]).env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));

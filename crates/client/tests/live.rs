@@ -7,6 +7,7 @@ use plimsoll_base::Span;
 use plimsoll_client::live::{Address, Ask, LinkState, OpenError, Options, ReadError, Volume};
 use plimsoll_client::{PolicyKind, PolicySettings, Preference};
 use plimsoll_nbd::promise::Deadline;
+use plimsoll_testkit::eventually;
 use std::time::{Duration, Instant};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -29,15 +30,6 @@ fn addresses(fakes: &[Fake]) -> Vec<Address> {
 
 async fn open(fakes: &[Fake], policy: PolicyKind) -> Volume {
     Volume::open(&addresses(fakes), &options(policy)).await.unwrap()
-}
-
-/// Waits until it holds.
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(20), "{what} didn't come");
-        tokio::time::sleep(MS(5)).await;
-    }
 }
 
 fn is_behind(volume: &Volume, replica: usize) -> bool {
@@ -155,7 +147,7 @@ async fn a_second_request_goes_out_when_the_first_is_slow() {
     let (_dir, fakes) = nodes([Does::Slow(MS(1500)), Does::Serve, Does::Serve]);
     let volume = open(&fakes, PolicyKind::HedgedCancel).await;
     assert_eq!(volume.read(0..512, Some(MS(10))).await.unwrap(), [2; 512]);
-    until("the cancel", || fakes[0].get(|s| s.cancels) == 1).await;
+    eventually("the cancel", || fakes[0].get(|s| s.cancels) == 1).await;
 }
 
 #[tokio::test]
@@ -176,7 +168,7 @@ async fn with_all_down_nothing_opens_and_reads_fail_with_what_each_said() {
     let e = volume.read(0..512, None).await.unwrap_err();
     assert!(matches!(e, ReadError::Failed(_)), "{e}");
     fakes.iter().for_each(|f| f.set(|s| s.does = Does::Serve));
-    until("all to come back", || volume.replicas().iter().all(|r| r.state == LinkState::Up)).await;
+    eventually("all to come back", || volume.replicas().iter().all(|r| r.state == LinkState::Up)).await;
     assert_eq!(volume.read(0..512, None).await.unwrap(), [1; 512]);
 }
 
@@ -230,14 +222,14 @@ async fn a_smaller_volume_is_no_replica() {
     assert_eq!(volume.read(0..512, None).await.unwrap(), [3; 512]);
     fakes[1].set(|s| s.does = Does::Serve);
     let refused = || matches!(&volume.replicas()[1].state, LinkState::Down(why) if why.contains("524288 bytes"));
-    until("the refusal", refused).await;
+    eventually("the refusal", refused).await;
     // Nor when it's the only one that is there.
     [0, 2].iter().for_each(|i: &usize| fakes[*i].set(|s| s.does = Does::Gone));
-    until("all to go", || [0, 2].iter().all(|i| matches!(volume.replicas()[*i].state, LinkState::Down(_)))).await;
+    eventually("all to go", || [0, 2].iter().all(|i| matches!(volume.replicas()[*i].state, LinkState::Down(_)))).await;
     let seen = fakes[1].get(|s| s.exports.len());
-    until("two more connections", || fakes[1].get(|s| s.exports.len()) >= seen + 2).await;
+    eventually("two more connections", || fakes[1].get(|s| s.exports.len()) >= seen + 2).await;
     assert!(volume.read(0..512, None).await.is_err());
-    until("the refusal", refused).await;
+    eventually("the refusal", refused).await;
 }
 
 #[tokio::test]
@@ -277,7 +269,7 @@ async fn replicas_that_are_behind_arent_read_until_they_have_caught_up() {
     assert!(is_behind(&volume, 0) && is_behind(&volume, 2), "{:?}", volume.replicas());
     assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
     fakes[0].set(|s| s.generation = 7);
-    until("the first to catch up", || !is_behind(&volume, 0)).await;
+    eventually("the first to catch up", || !is_behind(&volume, 0)).await;
     assert_eq!(volume.read(0..512, None).await.unwrap(), [1; 512]);
 }
 
@@ -292,7 +284,7 @@ async fn nothing_older_is_read_than_what_was_read_before() {
     let e = volume.read(0..512, None).await.unwrap_err();
     assert!(e.to_string().contains("may be older"), "{e}");
     fakes[1].set(|s| s.generation = 1);
-    until("the second to be read", || !is_behind(&volume, 1)).await;
+    eventually("the second to be read", || !is_behind(&volume, 1)).await;
     assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
 }
 
@@ -316,7 +308,7 @@ async fn a_caller_that_leaves_has_its_requests_withdrawn() {
     let volume = open(&fakes, PolicyKind::Base).await;
     let read = tokio::time::timeout(MS(50), volume.read(0..512, None)).await;
     assert!(read.is_err());
-    until("the cancel", || fakes[0].get(|s| s.cancels) == 1).await;
+    eventually("the cancel", || fakes[0].get(|s| s.cancels) == 1).await;
 }
 
 #[tokio::test]
@@ -345,14 +337,14 @@ async fn an_operators_word_for_an_older_replica_holds() {
     fakes[0].set(|s| s.generation = 6);
     assert_eq!(volume.read(0..512, None).await.unwrap(), [1; 512]);
     fakes.iter().for_each(|f| f.set(|s| s.does = Does::Behind));
-    until("all to be behind", || (0..3).all(|i| is_behind(&volume, i))).await;
+    eventually("all to be behind", || (0..3).all(|i| is_behind(&volume, i))).await;
     // The second is trusted.
     fakes[1].set(|s| s.does = Does::Serve);
-    until("the second to be read", || !is_behind(&volume, 1)).await;
+    eventually("the second to be read", || !is_behind(&volume, 1)).await;
     assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
     // And the first brought to what it has.
     fakes[0].set(|s| (s.generation, s.does) = (5, Does::Serve));
-    until("the first to be read", || !is_behind(&volume, 0)).await;
+    eventually("the first to be read", || !is_behind(&volume, 0)).await;
     assert_eq!(volume.read(0..512, None).await.unwrap(), [1; 512]);
 }
 
@@ -364,13 +356,13 @@ async fn what_a_replica_that_is_behind_counts_is_nothing_to_others() {
     let volume = open(&fakes, PolicyKind::Base).await;
     // Each is asked again, and has changed since.
     fakes[..2].iter().for_each(|f| f.set(|s| s.generation = 8));
-    until("two answers of both", || volume.replicas()[..2].iter().all(|r| r.generation == 8)).await;
+    eventually("two answers of both", || volume.replicas()[..2].iter().all(|r| r.generation == 8)).await;
     fakes[..2].iter().for_each(|f| f.set(|s| s.generation = 9));
-    until("two answers of both", || volume.replicas()[..2].iter().all(|r| r.generation == 9)).await;
+    eventually("two answers of both", || volume.replicas()[..2].iter().all(|r| r.generation == 9)).await;
     assert!(!is_behind(&volume, 0) && !is_behind(&volume, 1) && is_behind(&volume, 2), "{:?}", volume.replicas());
     // One that was read and isn't there any more does count: what is older than it stays unread.
     fakes[0].set(|s| s.generation = 10);
-    until("the first's word", || volume.replicas()[0].generation == 10).await;
+    eventually("the first's word", || volume.replicas()[0].generation == 10).await;
     fakes[0].set(|s| s.does = Does::Gone);
-    until("the second to be behind", || is_behind(&volume, 1)).await;
+    eventually("the second to be behind", || is_behind(&volume, 1)).await;
 }

@@ -4,6 +4,11 @@
 //! never (MT-M21). Every operation takes constant time; memory is bounded by the capacity, plus one bit for each
 //! page of the file.
 
+#![expect(
+    clippy::disallowed_types,
+    reason = "its maps have a hasher without a seed, and nothing depends on their order"
+)]
+
 mod layer;
 
 use std::collections::HashMap;

@@ -6,28 +6,16 @@ mod common;
 use common::{Loop, Ticking, run, wait_for};
 use plimsoll_host::agent::{Access, Wanted};
 use plimsoll_host::{Options, Reader};
+use plimsoll_testkit::library_folder;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder of the library. Cargo builds no cdylib for tests, so it is asked to.
-fn library() -> PathBuf {
-    let exe = std::env::current_exe().unwrap();
-    let folder = exe.ancestors().nth(2).unwrap();
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--package", "plimsoll-host-c"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if folder.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().unwrap().success(), "the library doesn't build");
-    folder.to_path_buf()
-}
-
 #[test]
 fn programs_in_c_and_python_read_with_deadlines() {
     let dir = tempfile::tempdir().unwrap();
-    let libraries = library();
+    let libraries = library_folder("plimsoll-host-c");
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = dir.path().join("smoke");
     let compiled = Command::new("cc")

@@ -6,23 +6,10 @@ mod common;
 use common::{Modelled, Noise, Ticking, wait_for};
 use plimsoll_host::agent::{Access, Wanted};
 use plimsoll_host::{Options, Reader};
+use plimsoll_testkit::library_folder;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::process::Command;
-
-/// The library. Cargo builds no cdylib for tests, so it is asked to.
-fn library() -> PathBuf {
-    let exe = std::env::current_exe().unwrap();
-    let folder = exe.ancestors().nth(2).unwrap();
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--package", "plimsoll-host-shim"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if folder.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().unwrap().success(), "the library doesn't build");
-    folder.join("libplimsoll_deadline.so")
-}
 
 /// Reads a page; evicts it; reads it until a read fails, or twenty times. Prints the failure's number.
 const PROGRAM: &str = r#"
@@ -41,7 +28,7 @@ print("never")
 
 #[test]
 fn an_unmodified_program_is_refused_in_the_folders_that_are_named() {
-    let library = library();
+    let library = library_folder("plimsoll-host-shim").join("libplimsoll_deadline.so");
     let dir = tempfile::tempdir().unwrap();
     let modelled = Modelled::start(dir.path(), 64, 4);
     let disk = modelled.disk.as_ref().unwrap();

@@ -48,7 +48,7 @@ impl Queued {
         }
     }
 
-    fn data_bytes(&self) -> u64 {
+    pub fn data_bytes(&self) -> u64 {
         match self {
             Queued::Write(io) => io.len,
             Queued::Kill { .. } => 0,
@@ -73,7 +73,7 @@ pub(crate) struct Append {
     items: Vec<Queued>,
     /// The sums of the writes' units, in order.
     sums: Vec<u64>,
-    outcome: Option<Outcome>,
+    pub outcome: Option<Outcome>,
     dispatched_at: Time,
 }
 

@@ -28,6 +28,7 @@ use plimsoll_base::{
     Buf, BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent,
     Time, VolumeKey,
 };
+use plimsoll_stack::layer::CHECKED_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Message, Offer, Port, Ports};
 use slab::Slab;
 use std::collections::{BTreeSet, VecDeque};
@@ -867,5 +868,17 @@ impl Layer for Logs {
             && self.flush_job.is_none()
             && !self.is_image_busy()
             && self.recovery.is_none()
+    }
+
+    fn check(&self) {
+        if self.queue.len().max(self.ops.len()) > CHECKED_MAX {
+            return;
+        }
+        let queued: u64 = self.queue.iter().map(Queued::data_bytes).sum();
+        assert_eq!(self.queue_bytes, queued, "the queue's bytes are wrong");
+        let is_written = |p: &Pending| matches!(p, Pending::Record(r) if r.outcome.is_none());
+        let records = self.ops.iter().filter(|(_, p)| is_written(p)).count();
+        assert_eq!(self.records_inflight as usize, records, "the number of records in flight is wrong");
+        assert!(!self.is_idle() || self.clients_inside == 0, "an idle layer has requests of clients");
     }
 }

@@ -114,7 +114,7 @@ enum Command {
     /// reached only one replica; each pause is waited for up to a minute. With --trust nothing is copied: the volume's present content is
     /// declared complete, and the other replicas are resynced from it.
     #[command(
-        after_help = "Example, with the peer's socket forwarded to this host:\n  plimsoll volume resync web \\\n    --replica 'nbd+unix:///web?socket=/run/plimsoll/nbd.sock' \\\n    --from 'nbd+unix:///web?socket=/run/peers/node-2.sock'\n  plimsoll volume resync web --trust"
+        after_help = "Example:\n  plimsoll volume resync web \\\n    --replica 'nbd+unix:///web?socket=/run/plimsoll/nbd.sock' \\\n    --from 'nbds://node-2/web?tls-certificates=/etc/plimsoll-client'\n  plimsoll volume resync web --trust"
     )]
     Resync {
         /// Name.

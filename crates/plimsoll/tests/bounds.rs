@@ -5,6 +5,7 @@ mod common;
 use common::Server;
 use common::client::Client;
 use plimsoll_nbd::wire::{Command, CommandFlags};
+use plimsoll_testkit::until;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -82,16 +83,6 @@ fn tcp(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(status["node"]["listens"]["nbd_tcp"].as_str().unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
-}
-
-/// Waits until something is so.
-#[track_caller]
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// True if the event log has an event with these words.

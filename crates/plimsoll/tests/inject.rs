@@ -7,6 +7,7 @@ use common::{Server, config, ok};
 use plimsoll_client::live::{Address, Options, Volume};
 use plimsoll_client::{PolicyKind, PolicySettings, Preference};
 use plimsoll_nbd::wire::{Command, CommandFlags};
+use plimsoll_testkit::until;
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -27,15 +28,6 @@ fn injection(server: &Server) -> Option<Value> {
     let all = all.as_array().unwrap();
     assert!(all.len() < 2, "{all:?}");
     all.first().cloned()
-}
-
-/// Looks again and again: each look is a program of its own, or a request, and takes its time.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what} didn't come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn send_reads(client: &mut Client, n: u64) {

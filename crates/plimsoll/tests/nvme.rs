@@ -10,6 +10,7 @@ use plimsoll_nvme::command::Status;
 use plimsoll_nvme::host::{Command, Ear, Heard, connect_data, parameters, range};
 use plimsoll_nvme::pdu::Digests;
 use plimsoll_nvme::wire::DISCOVERY_NQN;
+use plimsoll_testkit::resident_bytes;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -497,12 +498,6 @@ volumes = ["*"]
 
 const MIB: u64 = 1 << 20;
 
-fn resident_bytes(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
-    let line = status.lines().find(|l| l.starts_with("VmRSS")).expect("a line for it");
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
-}
-
 /// A queue that another connection may just have been, and may not have been missed yet.
 fn io_again(address: &str, controller: u16, queue: u16) -> Host {
     let end = Instant::now() + Duration::from_secs(20);
@@ -537,10 +532,10 @@ fn hosts_that_attack_take_a_bounded_share() {
         }
     };
     serves_others("before");
-    let start = resident_bytes(&server);
+    let start = resident_bytes(server.pid() as u32);
     let (_admin, controller) = Host::admin(&address, PLAIN, NQN);
     let bounded = |what: &str| {
-        let now = resident_bytes(&server);
+        let now = resident_bytes(server.pid() as u32);
         println!("{what}: {} MiB resident, {} at the start", now / MIB, start / MIB);
         assert!(now < start + 96 * MIB, "{what}: {} MiB resident", now / MIB);
     };

@@ -6,9 +6,10 @@ mod common;
 use common::client::Client;
 use common::noise::Noise;
 use common::{Server, config, ok, run};
+use plimsoll_testkit::until;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const DISK: &str = r#"{ file = "disk.img", size = "64GiB", model = "hdd-160g-7200" }
 depth = 4
@@ -97,14 +98,6 @@ fn behind(node: &Server) -> String {
     json["behind"].as_str().unwrap().to_string()
 }
 
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what} didn't come");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn a_busy_read_is_answered_by_the_next_replica_and_writes_are_never_refused() {
     let (dirs, nodes) = three(DISK, "16GiB");
@@ -156,7 +149,7 @@ fn a_replica_that_missed_writes_answers_reads_with_errors_until_it_is_resynced()
             serde_json::from_str(&nodes[0].cli(&["volume", "show", "vol", "--json"])).unwrap();
         json["connections"].as_u64().unwrap() > 0
     };
-    wait_until("QEMU's coming back", || {
+    until("QEMU's coming back", || {
         let said = q.read(0x77, "0");
         assert!(good(&said), "old data: {said}");
         connected()
@@ -172,7 +165,7 @@ fn a_replica_that_missed_writes_answers_reads_with_errors_until_it_is_resynced()
     assert_eq!(old.read(0, 512).unwrap().unwrap(), [0x77; 512]);
     // QEMU's end without a word may leave a write in one replica only: all are told apart from those that are sure.
     drop(q);
-    wait_until("the loss", || nodes.iter().all(|n| behind(n) == "writer lost"));
+    until("the loss", || nodes.iter().all(|n| behind(n) == "writer lost"));
     let refused = run("qemu-io", &["-c", "read 0 4k", &quorum]);
     let text = format!("{}{}", String::from_utf8_lossy(&refused.stdout), String::from_utf8_lossy(&refused.stderr));
     assert!(text.contains("read failed"), "{text}");

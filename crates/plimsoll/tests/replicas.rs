@@ -11,6 +11,7 @@ use common::{Server, config};
 use plimsoll_client::live::{Address, LinkState, Options, ReadError, Volume};
 use plimsoll_client::{PolicyKind, PolicySettings, Preference};
 use plimsoll_nbd::wire::{Command, CommandFlags};
+use plimsoll_testkit::{block_on, eventually};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -93,18 +94,6 @@ fn farewell(mut client: Client) {
     client.send(Command::Disconnect, CommandFlags::EMPTY, 0, 0, &[]).unwrap();
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
-}
-
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what} didn't come");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
 #[test]
 fn a_requests_own_deadline_sends_it_where_there_is_no_queue() {
     let three = Three::start(DISK, "16GiB");
@@ -149,7 +138,7 @@ fn a_node_tells_when_it_begins_and_takes_back_what_it_has_not_begun() {
         assert!(counts.tries >= 2, "the first hadn't begun in time");
         assert_eq!(counts.cancels, counts.tries - 1, "another began, so the first was called off");
         // Its answer comes long before its turn would have: a second's queue is before it.
-        until("the first's end", || volume.counts().errors > 0).await;
+        eventually("the first's end", || volume.counts().errors > 0).await;
         assert!(began.elapsed() < Duration::from_secs(20));
     });
 }
@@ -194,12 +183,12 @@ fn the_count_of_changes_and_the_marks_survive_what_they_should() {
     assert_eq!(three.behind(0), "5 unclean stop");
     // A writer that is lost, one that is there twice, and our own end while one is connected.
     drop(writer(three.dirs[1].path()));
-    block_on(until("the loss to be seen", || three.behind(1).ends_with("writer lost")));
+    block_on(eventually("the loss to be seen", || three.behind(1).ends_with("writer lost")));
     let twice = [writer(three.dirs[2].path()), writer(three.dirs[2].path())];
-    block_on(until("the second to be seen", || three.behind(2).ends_with("writer lost")));
+    block_on(eventually("the second to be seen", || three.behind(2).ends_with("writer lost")));
     drop(twice);
     // Each of their ends is a loss, too.
-    block_on(until("their ends", || three.connections(2) == 0));
+    block_on(eventually("their ends", || three.connections(2) == 0));
     three.node(2).cli(&["volume", "resync", "vol", "--trust"]);
     assert_eq!(three.behind(2), "0 no");
     let w = writer(three.dirs[2].path());
@@ -342,7 +331,7 @@ fn nothing_older_is_ever_read_through_kills_and_cut_links() {
     // The writer's link to another is cut; it goes on without it and comes back later.
     counter.to[2] = None;
     // Before the node has seen that, it has what was acknowledged and takes it for all there is.
-    block_on(until("the loss to be seen", || three.behind(2).ends_with("writer lost")));
+    block_on(eventually("the loss to be seen", || three.behind(2).ends_with("writer lost")));
     go_on(&mut counter, 50);
     counter.to[2] = Some(writer(three.dirs[2].path()));
     go_on(&mut counter, 50);
@@ -416,9 +405,9 @@ fn resync_copies_what_differs_and_refuses_what_makes_no_sense() {
     let mut last = writers.remove(1);
     last.write(0, &[77; 512]).unwrap().unwrap();
     drop(last);
-    block_on(until("the loss to be seen", || three.behind(1).ends_with("writer lost")));
+    block_on(eventually("the loss to be seen", || three.behind(1).ends_with("writer lost")));
     writers.into_iter().for_each(farewell);
-    block_on(until("the others' ends", || three.connections(0) == 0));
+    block_on(eventually("the others' ends", || three.connections(0) == 0));
     let said = failing(&uris[1], &uris[0]);
     assert!(said.contains("--discard") && three.behind(1) == "19 writer lost", "{said}");
     let output =
@@ -436,11 +425,11 @@ fn a_write_that_comes_to_the_peer_late_is_waited_for() {
     three.restart(1);
     // Nothing could change it when it was killed; now it may have missed something.
     drop(writer(three.dirs[1].path()));
-    block_on(until("the loss to be seen", || three.behind(1).ends_with("writer lost")));
+    block_on(eventually("the loss to be seen", || three.behind(1).ends_with("writer lost")));
     to.insert(1, writer(three.dirs[1].path()));
     std::thread::scope(|s| {
         let writes = s.spawn(|| {
-            block_on(until("the resync", || three.behind(1).ends_with("resync")));
+            block_on(eventually("the resync", || three.behind(1).ends_with("resync")));
             for n in 1..=3u8 {
                 let block = [100 + n; 4096];
                 to[1].write(u64::from(n) << 20, &block).unwrap().unwrap();

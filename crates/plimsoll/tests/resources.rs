@@ -148,9 +148,7 @@ impl Drop for WellBehaved {
 
 /// The node's resident memory.
 fn resident(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
-    let line = status.lines().find(|l| l.starts_with("VmRSS")).expect("a line for it");
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    plimsoll_testkit::resident_bytes(server.pid() as u32)
 }
 
 /// The kernel counts threads' processor time in these for user space.

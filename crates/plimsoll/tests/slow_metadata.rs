@@ -4,9 +4,10 @@ mod common;
 use common::Server;
 use common::client::Client;
 use common::mount::{Failing, may_mount};
+use plimsoll_testkit::until;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 /// More clients than the node has threads that may block.
@@ -90,16 +91,6 @@ fn open_and_write(server: &Server, export: &str) {
     let mut reply = [0; 16];
     stream.read_exact(&mut reply).unwrap_or_else(|e| panic!("a write to {export} waits: {e}"));
     assert_eq!(reply[4..8], [0; 4]);
-}
-
-/// Waits until something is so.
-#[track_caller]
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! Clients over TCP with TLS that nobody here wrote (libnbd and qemu, both with GnuTLS): who they are is in their certificate.
+//! Clients over TCP with TLS, by their certificates' names: two that nobody here wrote (libnbd and qemu, both with GnuTLS), and our own.
 
 mod common;
 use common::{Server, config, ok, run};
+use plimsoll_client::live::{Address, Options, Volume, Writer};
+use plimsoll_testkit::{block_on, until};
 use std::path::Path;
 
 fn serve(dir: &Path, required: bool) -> (Server, String) {
@@ -70,4 +72,73 @@ fn qemu_over_tls_and_plain_clients_where_tls_is_a_choice() {
     let plain = run("nbdinfo", &[&format!("nbd://{address}/vol")]);
     assert!(!plain.status.success(), "who shows no certificate was granted nothing");
     assert!(server.stop());
+}
+
+fn shown(server: &Server) -> serde_json::Value {
+    serde_json::from_str(&server.cli(&["volume", "show", "vol", "--json"])).expect("JSON")
+}
+
+/// Each life of a writer is a runtime of its own, which ends with the writer: what it says last must have gone out.
+#[test]
+fn our_client_reads_and_writes_over_tls_and_its_farewell_arrives() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), true);
+    let alice: Address =
+        format!("nbds://{address}/vol?tls-certificates={}/alice", dir.path().display()).parse().unwrap();
+    let bytes: Vec<u8> = (0..4 << 20).map(|i: u32| (i % 251) as u8).collect();
+    for life in 0..8 {
+        block_on(async {
+            let writer = Writer::open(std::slice::from_ref(&alice), &Options::default()).await.expect("a writer");
+            writer.write(life << 12, &bytes).await.expect("written");
+            writer.close().await;
+        });
+        until("the writer's connection has gone", || shown(&server)["connections"] == 0);
+        assert_eq!(shown(&server)["behind"], "no", "life {life}: the node has lost its writer");
+    }
+    block_on(async {
+        let volume = Volume::open(&[alice], &Options::default()).await.expect("a volume");
+        let all = volume.read(7 << 12..(7 << 12) + (4 << 20), None).await.expect("read");
+        assert!(all == bytes, "what came back over TLS differs");
+    });
+    assert!(server.stop());
+}
+
+#[test]
+fn our_client_names_the_reason_why_tls_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), true);
+    let of = |folder: &str| dir.path().join(folder).display().to_string();
+    // One that trusts another authority; one without a certificate; one whose key is missing.
+    for (made, without) in [("doubts", ""), ("nobody", "client-cert.pem"), ("keyless", "client-key.pem")] {
+        ok("cp", &["-r", &of("alice"), &of(made)]);
+        match without {
+            "" => drop(std::fs::copy(of("stranger.crt"), of("doubts/ca-cert.pem")).unwrap()),
+            file => std::fs::remove_file(of(&format!("{made}/{file}"))).unwrap(),
+        }
+    }
+    let port = address.rsplit(':').next().unwrap();
+    for (host, who, why) in [
+        (address.as_str(), "mallory", "TLS: received fatal alert"),
+        (&address, "nobody", "TLS: received fatal alert"),
+        (&address, "doubts", "TLS: invalid peer certificate: UnknownIssuer"),
+        (&address, "keyless", "keyless/client-key.pem"),
+        (&address, "missing", "missing/ca-cert.pem"),
+        (&address, "bob", "vol"),
+        (&format!("127.1:{port}"), "alice", "127.1"),
+    ] {
+        let uri: Address = format!("nbds://{host}/vol?tls-certificates={}", of(who)).parse().unwrap();
+        let e = block_on(Volume::open(&[uri], &Options::default())).err().expect(who).to_string();
+        assert!(e.contains(why), "{who}: {e}");
+    }
+    // A node that has no TLS refuses it, as an option of the protocol.
+    let plain = tempfile::tempdir().unwrap();
+    let open = config(r#"{ file = "p.img", size = "64MiB" }"#, "16MiB")
+        .replace("unix = \"nbd.sock\"\n[control]", "tcp = \"127.0.0.1:0\"\n[control]");
+    let other = Server::start(plain.path(), &open);
+    let address =
+        other.control("GET", "/v1/status").expect(200)["node"]["listens"]["nbd_tcp"].as_str().unwrap().to_string();
+    let uri: Address = format!("nbds://{address}/vol?tls-certificates={}", of("alice")).parse().unwrap();
+    let e = block_on(Volume::open(&[uri], &Options::default())).err().expect("no TLS").to_string();
+    assert!(e.contains("refused option 5"), "{e}");
+    assert!(server.stop() && other.stop());
 }

@@ -11,6 +11,7 @@
 use crate::budgets::SlowBudget;
 use crate::room::{Room, RoomConfig, RoomView, Tolerance};
 use plimsoll_base::{Completion, Confidence, Io, IoFlags, IoHead, Op, Outcome, Span, TenantId, Time};
+use plimsoll_stack::layer::CHECKED_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
 use serde::{Deserialize, Serialize};
 use slab::Slab;
@@ -355,6 +356,16 @@ impl Layer for Admission {
 
     fn is_idle(&self) -> bool {
         self.reads.is_empty()
+    }
+
+    fn check(&self) {
+        if self.reads.len() > CHECKED_MAX {
+            return;
+        }
+        let count = |is: fn(&Read) -> bool| self.reads.iter().filter(|(_, r)| is(r)).count() as u64;
+        assert_eq!(u64::from(self.blind), count(|r| r.is_blind), "the number of blind reads is wrong");
+        let late: u64 = self.tenants.values().map(|t| t.late).sum();
+        assert!(late <= count(|r| r.forecast.is_none()), "a budget has reads that aren't under way");
     }
 }
 

@@ -5,6 +5,7 @@
 
 use crate::disk::{DiskModel, Ratio};
 use plimsoll_base::{Completion, Confidence, IoHead, IoId, Op, Span, Time};
+use plimsoll_stack::layer::CHECKED_MAX;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -96,6 +97,14 @@ impl DeviceQueue {
             queued: Ratio::NEUTRAL,
             declared: BTreeMap::new(),
             declared_cost: Span::ZERO,
+        }
+    }
+
+    /// Asserts that its sums are those of what they count.
+    pub(crate) fn check(&self) {
+        if self.declared.len() <= CHECKED_MAX {
+            let declared = self.declared.values().fold(Span::ZERO, |sum, cost| sum + *cost);
+            assert_eq!(self.declared_cost, declared, "declared work is counted twice, or after it has ended");
         }
     }
 

@@ -121,6 +121,11 @@ impl<O: Order> Layer for Ordered<O> {
     fn is_idle(&self) -> bool {
         self.order.is_empty() && self.device.is_empty()
     }
+
+    fn check(&self) {
+        self.device.check();
+        assert!(self.order.is_empty() || !self.device.has_room(), "a request waits while the device has room");
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@
 //! volumes share the device.
 
 use crate::conflicts::{Conflicts, Noted, Range};
-use crate::layer::{Actions, Forecast, Layer, Offer, Port, Ports};
+use crate::layer::{Actions, CHECKED_MAX, Forecast, Layer, Offer, Port, Ports};
 use crate::ranges::{Next, Parts, Ranges, State};
 use plimsoll_base::{
     BufMut, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
@@ -698,6 +698,24 @@ impl Layer for Front {
 
     fn is_idle(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    fn check(&self) {
+        if self.entries.len() > CHECKED_MAX {
+            return;
+        }
+        let entries = || self.entries.iter().map(|(_, e)| e);
+        let waiting = entries().filter(|e| matches!(e.phase, Phase::Waiting)).count();
+        assert_eq!(self.waiting, waiting, "the number of requests that wait is wrong");
+        let is_let_go = |at: usize| self.over.contains(&at);
+        for (at, e) in &self.entries {
+            let waits = matches!(e.phase, Phase::Waiting);
+            assert!(
+                waits == (e.blockers > 0 || is_let_go(at)),
+                "a request waits for nothing, or goes on beside what it waits for"
+            );
+            assert_eq!(e.noted.is_some(), e.head.op != Op::Flush, "a request in flight isn't in the way of others");
+        }
     }
 }
 

@@ -36,6 +36,9 @@ pub type Face = u8;
 /// The most nodes a stack may have: a request's path mask is 16 bits wide.
 pub const NODES_MAX: usize = 16;
 
+/// The most requests or volumes that [`Layer::check`] looks through.
+pub const CHECKED_MAX: usize = 64;
+
 /// Limits and units that a layer or device offers to the one above it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
@@ -443,4 +446,12 @@ pub trait Layer: Any + Send {
 
     /// Returns whether it has nothing accepted, nothing in flight and nothing left to write out.
     fn is_idle(&self) -> bool;
+
+    /// Asserts what holds between two calls: sums that are kept beside what they count, requests that are in one place each. The stack calls
+    /// it after each call into the layer, in debug builds only. It looks at a constant number of things, or returns at once while there are
+    /// more than [`CHECKED_MAX`]: a test with thousands of requests would take quadratic time.
+    ///
+    /// # Panics
+    /// If it doesn't hold.
+    fn check(&self) {}
 }

@@ -598,6 +598,9 @@ impl Stack {
         if let Some(at) = self.actions.wake_at.take() {
             self.nodes[n].wake_at = self.nodes[n].wake_at.min(at);
         }
+        if cfg!(debug_assertions) {
+            self.nodes[n].layer.check();
+        }
         r
     }
 
@@ -648,6 +651,7 @@ impl Stack {
                 }
             }
         }
+        debug_assert_eq!(self.accepted - self.ended, self.inflight.len() as u64, "a request was lost, or ended twice");
     }
 
     /// Hands a request to a layer.

@@ -239,6 +239,49 @@ fn what_reached_a_device_is_never_busy() {
     pool.offer(at_us(0), io(Op::Read, 0, 4096, at_us(0)));
 }
 
+/// Counts what it has below, and forgets one that ends.
+#[derive(Default)]
+struct Miscounts {
+    below: u32,
+    counted: u32,
+    fails_at: Option<u32>,
+}
+
+impl Layer for Miscounts {
+    fn name(&self) -> &'static str {
+        "miscounts"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn submit(&mut self, _now: Time, io: Io, out: &mut Actions) {
+        (self.below, self.counted) = (self.below + 1, self.counted + 1);
+        out.submit(0, io);
+    }
+    fn completed(&mut self, _now: Time, c: Completion, out: &mut Actions) {
+        self.below -= 1;
+        self.counted -= u32::from(self.fails_at != Some(self.below));
+        out.complete(c);
+    }
+    fn is_idle(&self) -> bool {
+        self.below == 0
+    }
+    fn check(&self) {
+        assert_eq!(self.below, self.counted, "a request is counted after it has ended");
+    }
+}
+
+/// Checks: what a layer asserts of itself is asserted after the event that broke it, not at the end.
+#[test]
+#[should_panic(expected = "a request is counted after it has ended")]
+fn a_layer_is_checked_after_each_event() {
+    let mut pool = over_server(vec![Box::new(Miscounts { fails_at: Some(2), ..Miscounts::default() })]);
+    for offset in 0..4 {
+        pool.offer(at_us(0), io(Op::Read, offset * 4096, 4096, at_us(0)));
+    }
+    ends_until(&mut pool, Time::NEVER);
+}
+
 /// Sends each write twice, and reads what it writes.
 #[derive(Default)]
 struct Doubles {

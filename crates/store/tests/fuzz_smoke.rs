@@ -4,16 +4,10 @@
 mod fuzzing;
 
 use plimsoll_base::Rng;
+use plimsoll_testkit::fuzz::seeds;
 
 fn bytes(rng: &mut Rng, most: u64) -> Vec<u8> {
     (0..rng.below(most)).map(|_| rng.next_u64() as u8).collect()
-}
-
-fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
-    let mut paths: Vec<_> = std::fs::read_dir(folder).expect("seeds").map(|f| f.expect("an entry").path()).collect();
-    paths.sort();
-    paths.iter().map(|path| std::fs::read(path).expect("a seed")).collect()
 }
 
 #[test]

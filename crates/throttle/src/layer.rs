@@ -3,6 +3,7 @@
 use crate::bucket::Bucket;
 use crate::terms::ThrottleTerms;
 use plimsoll_base::{Io, IoError, IoHead, IoId, Op, Outcome, Span, Time, VolumeKey};
+use plimsoll_stack::layer::CHECKED_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, VolumeTerms};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -312,5 +313,16 @@ impl Layer for Throttle {
 
     fn is_idle(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    fn check(&self) {
+        if self.waiting.len() > CHECKED_MAX || self.volumes.len() > CHECKED_MAX {
+            return;
+        }
+        let queued: usize = self.volumes.values().map(|v| v.queue.len()).sum();
+        assert_eq!(self.waiting.len(), queued, "a request waits in two queues, or in none");
+        let due = self.volumes.iter().filter_map(|(key, v)| v.due_at.map(|at| (at, *key)));
+        assert!(due.collect::<BTreeSet<_>>() == self.due, "a queue's turn is known in one place only");
+        assert!(self.volumes.values().all(|v| v.queue.is_empty() || v.due_at.is_some()), "a queue has no turn");
     }
 }

@@ -4,6 +4,8 @@
 //! cargo run --release -p plimsoll-trace --example read_speed -- TRACE…
 //! ```
 
+#![expect(clippy::disallowed_methods, reason = "it measures")]
+
 use plimsoll_trace::{ReadOptions, TraceError, TraceReader};
 use std::path::Path;
 use std::process::ExitCode;

@@ -89,6 +89,23 @@ int main(int argc, char **argv) {
     plimsoll_close(volume);
     MUST(plimsoll_open_set((const char *const *)argv + 2, 2, 1, 0, NULL, &volume) == -EINVAL);
     MUST(plimsoll_open_set((const char *const *)argv + 2, 0, 1, 65536, NULL, &volume) == -EINVAL);
+
+    /* The busy one alone: a read that may be refused is, another waits. */
+    plimsoll_busy busy = {0, 0, 0};
+    MUST(plimsoll_open((const char *const *)argv + 1, 1, NULL, &volume) == 0);
+    MUST(plimsoll_read_or_busy(volume, buffer, 512, 0, 7000, 0, &busy) == -EBUSY && strstr(plimsoll_error(), "busy"));
+    MUST(busy.wait_us == 50000 && busy.confidence == 900);
+    MUST(plimsoll_read_or_busy(volume, buffer, 512, 0, 7000, 0, NULL) == -EBUSY);
+    MUST(plimsoll_read_or_busy(volume, NULL, 512, 0, 7000, 0, NULL) == -EINVAL);
+    MUST(plimsoll_read(volume, buffer, 512, 0, 7000, 0) == 0 && buffer[0] == 1);
+    plimsoll_close(volume);
+    MUST(plimsoll_open((const char *const *)argv + 2, 1, NULL, &volume) == 0);
+    MUST(plimsoll_read_or_busy(volume, buffer, 512, 0, 7000, 0, &busy) == 0 && buffer[0] == 2);
+    plimsoll_close(volume);
+    options.policy = "hedged";
+    MUST(plimsoll_open((const char *const *)argv + 2, 1, &options, &volume) == 0);
+    MUST(plimsoll_read_or_busy(volume, buffer, 512, 0, 7000, 0, &busy) == -EINVAL && strstr(plimsoll_error(), "policy"));
+    plimsoll_close(volume);
     puts("ok");
     return 0;
 }

@@ -2,6 +2,7 @@
 
 use super::address::Place;
 use super::stream::Stream;
+use super::tls::Keys;
 use plimsoll_nbd::client::{ClientEvent, ClientHandshake, Opened, Wishes};
 use std::io;
 
@@ -20,8 +21,13 @@ pub async fn connect(
     if export.len() > NAME_BYTES_MAX {
         return Err(io::Error::other("an export's name has at most 4096 bytes"));
     }
-    let mut handshake = ClientHandshake::new(Wishes { meta_contexts: contexts, ..Wishes::open(export) });
-    let stream = Stream::connect(place).await?;
+    let keys = match place {
+        Place::Tls { host, certificates } => Some(Keys::read(host, certificates.clone()).await?),
+        Place::Unix(_) | Place::Tcp(_) => None,
+    };
+    let wishes = Wishes { meta_contexts: contexts, tls: keys.is_some(), ..Wishes::open(export) };
+    let mut handshake = ClientHandshake::new(wishes);
+    let mut stream = Stream::connect(place).await?;
     let (mut buffer, mut have) = (vec![0; 8192], 0..0);
     loop {
         while !handshake.output().is_empty() {
@@ -33,6 +39,15 @@ pub async fn connect(
         match handshake.poll_event() {
             Some(ClientEvent::Transmission(opened)) => return Ok((stream, opened, buffer[have].to_vec())),
             Some(ClientEvent::Failed(e)) => return Err(io::Error::other(e.to_string())),
+            Some(ClientEvent::StartTls) if have.is_empty() => {
+                let keys = keys.as_ref().expect("it was wished for with keys only");
+                stream = stream.over_tls(keys).await?;
+                handshake.tls_established();
+                continue;
+            }
+            Some(ClientEvent::StartTls) => {
+                return Err(io::Error::other("the server sent bytes in the clear before TLS"));
+            }
             Some(other) => return Err(io::Error::other(format!("an unexpected turn of the handshake: {other:?}"))),
             None => {}
         }

@@ -24,6 +24,7 @@ mod options;
 mod session;
 mod stream;
 mod timers;
+mod tls;
 mod volume;
 mod writer;
 

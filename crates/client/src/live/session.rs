@@ -164,7 +164,12 @@ impl Session {
             Request { command: Command::Disconnect, flags: CommandFlags::EMPTY, cookie: 0, offset: 0, length: 0 };
         let mut out = Vec::new();
         self.transactions.submit(&mut out, request).map_err(|e| io::Error::other(e.to_string()))?;
-        within(self.patience, send(&self.stream, &out)).await
+        within(self.patience, async {
+            send(&self.stream, &out).await?;
+            self.stream.close().await;
+            Ok(())
+        })
+        .await
     }
 
     /// Makes what was written durable.

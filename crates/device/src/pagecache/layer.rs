@@ -11,6 +11,11 @@
 //! Pages are whole: the layer offers blocks of one page, so that the front reads the rest of a page that a client writes in
 //! part. Where requests carry bytes, so do the pages; a simulation of timing alone carries none.
 
+#![expect(
+    clippy::disallowed_types,
+    reason = "its maps have a hasher without a seed, and nothing depends on their order"
+)]
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 

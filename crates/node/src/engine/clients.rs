@@ -282,6 +282,20 @@ impl Clients {
         self.permits.waiting()
     }
 
+    /// Requests that hold a permit and are in the stack.
+    pub fn in_stack(&self) -> u64 {
+        self.permits.in_stack()
+    }
+
+    /// Asserts that the last client took nothing with it.
+    ///
+    /// # Panics
+    /// In debug builds, if a permit is out, or a connection is still there or waits.
+    pub fn check_end(&self) {
+        debug_assert!(self.conns.is_empty(), "a pool ends with connections");
+        debug_assert!(self.permits.not_at_rest().is_none(), "a permit is lost: {:?}", self.permits.not_at_rest());
+    }
+
     /// Takes a permit for a complete request, if there is one.
     #[inline]
     pub fn take_permit(&mut self, conn: usize, request: &Request) -> bool {

@@ -175,6 +175,7 @@ impl Pool {
         }
         self.begin()?;
         while !self.round()? {}
+        self.check_end();
         self.stack.end();
         for (device, e) in self.devices.sync() {
             // A cache's device may have failed before, and the pool gone on without it.
@@ -227,7 +228,26 @@ impl Pool {
         if self.clients.look_is_due(self.now) {
             self.look_around()?;
         }
+        self.check();
         Ok(self.stopping && self.stop_when_idle()?)
+    }
+
+    /// Asserts, in debug builds, that each request in the stack has its client and its permit.
+    fn check(&self) {
+        debug_assert_eq!(
+            self.clients.in_stack(),
+            self.inside.len() as u64,
+            "a request has no permit, or a permit no request"
+        );
+        debug_assert!(self.stack.inflight() <= self.inside.len(), "a request in the stack has no client");
+        debug_assert!(self.promises.len() <= self.inside.len(), "a promise outlives its request");
+    }
+
+    /// Asserts, in debug builds, that a pool ends with nothing of what clients and layers brought.
+    fn check_end(&self) {
+        self.check();
+        debug_assert!(self.inside.is_empty(), "a pool ends with requests");
+        self.clients.check_end();
     }
 
     /// Handles what the kernel has completed.

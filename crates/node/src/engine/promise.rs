@@ -39,6 +39,11 @@ impl PromiseTracker {
         self.by_name.insert((asked.0, asked.1, id));
     }
 
+    /// The number of requests whose clients know promises.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
     /// A device gets a request: its place, if it's one whose client knows promises and it hadn't begun before.
     pub fn begun(&mut self, now: Time, io: &IoHead) -> Option<usize> {
         if self.by_id.is_empty() {

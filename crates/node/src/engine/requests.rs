@@ -82,6 +82,11 @@ impl Requests {
         self.all.vacant_key()
     }
 
+    /// The number of requests.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// True if none is in flight.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()

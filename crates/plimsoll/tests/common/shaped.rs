@@ -1,38 +1,18 @@
 //! `plimsoll shape` over a real server, and its commands.
 
 use super::{ok, run};
+pub use plimsoll_testkit::{free_port, until};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
-/// The shim's library beside the tests' own programs. Cargo builds no cdylib for tests, so it is asked to.
+/// The shim's library.
 pub fn shim() -> PathBuf {
-    let folder = Path::new(PLIMSOLL).parent().unwrap();
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--package", "plimsoll-shape-shim"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if folder.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().unwrap().success(), "the shim doesn't build");
-    folder.join("libplimsoll_shim.so")
-}
-
-/// Below the ports that the kernel gives to outgoing connections, another one at each call; test programs begin at different ones.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        assert!(n < 7_000, "no port is free");
-        let port = 12_000 + ((std::process::id() * 61 + n) % 7_000) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
+    plimsoll_testkit::library_folder("plimsoll-shape-shim").join("libplimsoll_shim.so")
 }
 
 /// Ends with the test, however that ends.
@@ -58,16 +38,6 @@ pub fn refused(arguments: &[&str]) -> String {
     let out = shape(arguments);
     assert!(!out.status.success(), "{arguments:?} was taken");
     String::from_utf8_lossy(&out.stderr).into_owned()
-}
-
-/// Waits until it holds.
-#[track_caller]
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// `plimsoll shape … -- SERVER` while it runs.

@@ -13,13 +13,14 @@ use plimsoll_shape::proxy::{ProxyConfig, serve};
 use plimsoll_shape::segment::{Segment, is_dead, monotonic};
 use plimsoll_shape::tend::{LOOK, Tender};
 use plimsoll_shape::walk::Protocol;
-use std::net::{SocketAddr, TcpListener};
+use plimsoll_testkit::free_port;
+use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -43,34 +44,10 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(|failed_test| failed_test.into_inner())
 }
 
-/// The library beside the tests' own programs. Cargo builds no cdylib for tests, so it is asked to.
+/// The library.
 pub fn shim() -> PathBuf {
-    static BUILT: Once = Once::new();
-    let exe = std::env::current_exe().unwrap();
-    let folder = exe.ancestors().nth(2).unwrap();
-    BUILT.call_once(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "plimsoll-shape-shim"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if folder.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success(), "the shim doesn't build");
-    });
-    folder.join("libplimsoll_shim.so")
-}
-
-/// Below the ports that the kernel gives to outgoing connections, so that none of those takes it before the server does; two test
-/// programs begin at different ones.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        assert!(n < 10_000, "no port is free");
-        let port = 20_000 + ((std::process::id() * 61 + n) % 10_000) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| plimsoll_testkit::library_folder("plimsoll-shape-shim")).join("libplimsoll_shim.so")
 }
 
 /// The user that a server runs as, since none will run as root.

@@ -150,6 +150,16 @@ impl Admission {
         self.tenants.iter().map(|(t, p)| (*t, p.inside())).collect()
     }
 
+    /// Requests that hold a permit and are in the stack.
+    pub fn in_stack(&self) -> u64 {
+        self.tenants.values().map(|p| u64::from(p.in_stack())).sum()
+    }
+
+    /// The first tenant of which something is out, or somebody waits.
+    pub fn not_at_rest(&self) -> Option<(TenantId, &Permits)> {
+        self.tenants.iter().find(|(_, p)| !p.is_at_rest()).map(|(t, p)| (*t, p))
+    }
+
     /// Connections that wait, by tenant; none where nobody does.
     pub fn waiting(&self) -> BTreeMap<TenantId, u32> {
         self.tenants.iter().filter(|(_, p)| p.waiting() > 0).map(|(t, p)| (*t, p.waiting() as u32)).collect()

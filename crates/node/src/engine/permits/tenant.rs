@@ -28,6 +28,9 @@ pub struct Permits {
     pub is_due: bool,
 }
 
+/// The most connections whose permits [`Permits::check`] adds up.
+const CHECKED_MAX: usize = 64;
+
 type Places = HashMap<usize, Held, BuildHasherDefault<PlaceHasher>>;
 
 /// Hash of a connection's place: a small number that no client chooses. Nothing depends on the order of places.
@@ -80,6 +83,34 @@ impl Permits {
         self.in_stack.add(Held::one(bytes));
         self.held.add(Held::one(bytes));
         self.active.entry(conn).or_default().add(Held::one(bytes));
+        self.check();
+    }
+
+    /// Asserts that permits are held by connections, and each once. The sums of all connections are only looked at while there are few:
+    /// tests with thousands of them would take quadratic time.
+    fn check(&self) {
+        debug_assert_eq!(self.in_stack.beyond(self.held), Held::NONE, "a request in the stack has no permit");
+        debug_assert_eq!(self.shared.beyond(self.held), Held::NONE, "more is shared than held");
+        if !cfg!(debug_assertions) || self.active.len() > CHECKED_MAX {
+            return;
+        }
+        let sum = |of: fn(&Held) -> Held| self.active.values().map(of).fold(Held::NONE, Held::plus);
+        assert_eq!(sum(|h| *h), self.held, "a permit is held by no connection, or by two");
+        assert_eq!(
+            sum(|h| h.beyond(own())),
+            self.shared,
+            "a connection's own permits count as shared, or shared ones as its own"
+        );
+    }
+
+    /// True if nothing is out, and nobody waits.
+    pub fn is_at_rest(&self) -> bool {
+        self.held == Held::NONE && self.in_stack == Held::NONE && self.room.bytes() == 0 && self.queue.len() == 0
+    }
+
+    /// Requests in the stack.
+    pub fn in_stack(&self) -> u32 {
+        self.in_stack.jobs
     }
 
     /// Requests have left the stack; their answers wait to be sent.
@@ -88,6 +119,7 @@ impl Permits {
     /// If fewer are there.
     pub fn answered(&mut self, held: Held) {
         self.in_stack.subtract(held);
+        self.check();
     }
 
     /// Gives permits of a connection back.
@@ -102,6 +134,7 @@ impl Permits {
         self.held.subtract(held);
         self.take_turn(conn);
         self.tidy(conn);
+        self.check();
     }
 
     /// Turn of a request of a connection.
