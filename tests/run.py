@@ -93,7 +93,8 @@ def take_signals():
 def build(cargo, arguments, crates, one, known):
     """Suites of what cargo builds: of all test programs, or of those with one name."""
     chosen = [word for crate in crates for word in ("-p", crate)] or ["--workspace"]
-    targets = ["--test", one] if one else []
+    # Tests load this one by its path.
+    targets = ["--test", one, *(["--example", "fake_ceph"] if not crates else [])] if one else []
     command = [cargo, "test", *chosen, *targets, "--no-run", "--message-format", "json-render-diagnostics", *arguments]
     suites = []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:

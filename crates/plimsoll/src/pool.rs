@@ -168,6 +168,9 @@ fn restore(device: &Path, from: &Path, options: RestoreOptions, yes: bool, json:
         confirm::by_name(&what, &device.display().to_string())?;
     }
     let tables = backup.superblock().region(RegionKind::Logs);
+    if let Some(tables) = tables {
+        logs::check_before(device, tables).map_err(anyhow::Error::msg)?;
+    }
     let home_bytes = tables.and_then(|tables| logs::home_bytes_on(device, tables));
     let options = RestoreOptions { home_bytes, ..options };
     let Restored { age, volumes, zeroed_bytes, zeroed_later_bytes } = backup.restore(device, options)?;

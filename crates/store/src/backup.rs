@@ -232,8 +232,8 @@ impl Backup {
             found.home_bytes = options.home_bytes.ok_or_else(|| RestoreError::Backup(what.into()))?;
         }
         if self.zeroes_later() && !self.of_others(&found).is_empty() {
-            let what = "its pool has logs, and space that the backup calls a volume's is another's by the pool's metadata, which can be read: \
-                        restore a backup of the pool as it is";
+            let what = "its pool has logs, and space that the backup calls a volume's is another's by the pool's metadata, or was set aside by an \
+                        earlier restore: restore a backup of the pool as it is, or a copy of the device";
             return Err(RestoreError::Backup(what.into()));
         }
         self.settle_cache(&mut found, options.had_cache)?;

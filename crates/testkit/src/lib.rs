@@ -61,7 +61,7 @@ pub fn free_port() -> u16 {
     loop {
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         assert!(n < COUNT, "no port is free");
-        let port = (FIRST + (std::process::id().wrapping_mul(61).wrapping_add(n)) % COUNT) as u16;
+        let port = (FIRST + (std::process::id().wrapping_mul(11_123).wrapping_add(n)) % COUNT) as u16;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }

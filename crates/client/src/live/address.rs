@@ -124,6 +124,9 @@ fn no_promise_in_query(export: &str, query: &str, own: &str) -> Result<(), Strin
     if lost.is_empty() {
         return Ok(());
     }
+    if let Some(tls) = lost.iter().find(|p| p.starts_with("tls-")) {
+        return Err(format!("`{tls}` isn't supported: of TLS only tls-certificates=FOLDER is, in nbds://"));
+    }
     let joint = if export.to_ascii_uppercase().contains("%3F") { "%26" } else { "%3F" };
     let what = "isn't part of the export's name, which ends at `?`";
     let rest = if own.is_empty() { String::new() } else { format!("?{own}…") };

@@ -36,7 +36,7 @@ impl Stream {
     pub async fn over_tls(self, keys: &Keys) -> io::Result<Stream> {
         match self {
             Stream::Tcp(stream) => Carrier::start(keys.handshake(stream).await?).map(|(s, c)| Stream::Tls(s, c)),
-            other => Ok(other),
+            _ => Err(io::Error::other("only a TCP connection goes over to TLS")),
         }
     }
 

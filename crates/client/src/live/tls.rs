@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use tokio::io::{AsyncWriteExt, copy, split};
+use tokio::io::{AsyncRead, AsyncWriteExt, BufReader, copy_buf, split};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
@@ -66,11 +66,18 @@ fn config(folder: &Path) -> io::Result<ClientConfig> {
         .map_err(io::Error::other)?
         .with_root_certificates(authorities);
     // A node where TLS is a choice asks for no certificate.
-    if !folder.join(CERTIFICATE).exists() {
+    if !folder.join(CERTIFICATE).try_exists().map_err(|e| wrong(CERTIFICATE, &e))? {
         return Ok(builder.with_no_client_auth());
     }
     let key = PrivateKeyDer::from_pem_file(folder.join(KEY)).map_err(|e| wrong(KEY, &e))?;
     builder.with_client_auth_cert(certificates(CERTIFICATE)?, key).map_err(|e| wrong(CERTIFICATE, &e))
+}
+
+/// Most bytes that the carrier takes at once.
+const CARRIED_BYTES: usize = 256 << 10;
+
+fn buffered<R: AsyncRead>(from: R) -> BufReader<R> {
+    BufReader::with_capacity(CARRIED_BYTES, from)
 }
 
 /// The task of a connection that carries bytes between its socket pair and the node.
@@ -90,10 +97,11 @@ impl Carrier {
         let task = tokio::spawn(async move {
             let ((mut from_node, mut to_node), (mut from_client, mut to_client)) = (split(secure), far.into_split());
             let up = async {
-                copy(&mut from_client, &mut to_node).await?;
+                copy_buf(&mut buffered(&mut from_client), &mut to_node).await?;
                 to_node.shutdown().await
             };
-            let mut down = pin!(copy(&mut from_node, &mut to_client));
+            let mut from_node = buffered(&mut from_node);
+            let mut down = pin!(copy_buf(&mut from_node, &mut to_client));
             let ended = tokio::select! {
                 up = up => match up {
                     Ok(()) => Ok(()),

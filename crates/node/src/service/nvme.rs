@@ -411,8 +411,11 @@ impl Service {
         } else {
             self.mark_open(&guest.who, &name.export).await.map(drop)
         };
-        if opened.is_err() {
-            return Ok(Ok(Connected::Not)); // as of a controller: the connection closes, and the host tries again
+        if let Err(refusal) = opened {
+            // Its Connect may have succeeded already: the connection closes, and the host tries again.
+            let what = format!("NVMe host refused: `{}`: {}", connect.subsystem, refusal.text);
+            self.events.add(Kind::Refusal, Severity::Warning, Some(guest.who.to_string()), what);
+            return Ok(Ok(Connected::Not));
         }
         Ok(Ok(Connected::Queue(name, namespace_of(&export), admitted)))
     }
@@ -546,7 +549,9 @@ fn reason_of(status: Status, parameter: Option<Parameter>) -> &'static str {
     match parameter {
         None if status == Status::CONNECT_HOST => "no grant allows it",
         None => "its connection comes out of turn",
-        Some(Parameter::Subsystem) => "there is no such subsystem, or the controller is another's",
+        Some(Parameter::Subsystem) => {
+            "there is no such subsystem, no grant covers its export, or the controller is of another one"
+        }
         Some(Parameter::Host) => "the controller is another host's",
         Some(_) => "there is no such controller, or the queue isn't free",
     }
@@ -581,12 +586,13 @@ async fn attend(
             }
         };
         tokio::select! {
-            // What has come counts before what is over: the node may have been stopped for a while.
+            // An end that isn't the host's comes first: one that always sends would never hear of it. What has come counts before a time
+            // that is over: the node may have been stopped for a while.
             biased;
+            changed = watched.changes() => changed.map_err(io::Error::other)?,
             more = received.more(&mut stream) => if !more? {
                 return Ok(());
             },
-            changed = watched.changes() => changed.map_err(io::Error::other)?,
             () = expires => return Err(io::Error::other("its host didn't keep alive")),
         }
         controller.set_ana(watched.ana());
