@@ -221,7 +221,7 @@ fn alerts_of_promises_fire_with_their_places() {
     prometheus.await_alert("PlimsollDeadlinesMissed", &[instance, ("tenant", "hurried"), ("volume", "missed")]);
     assert!(reads("refused", 50) < 25, "they wait longer than their deadline");
     prometheus.await_alert("PlimsollBusy", &[instance, ("tenant", "t"), ("volume", "refused")]);
-    assert_eq!(reads("limited", 10), 10);
+    assert_eq!(reads("limited", 60), 60);
     prometheus.await_alert("PlimsollVolumeAtLimit", &[instance, ("pool", "p"), ("volume", "limited")]);
     assert_eq!(reads("broken", 1100), 1100);
     prometheus.await_alert("PlimsollPromiseBroken", &[instance, ("tenant", "critical")]);
