@@ -6,7 +6,7 @@ use super::node::Node;
 use super::nvme::Host;
 use super::{CONNECTIONS, HANG, IN_FLIGHT_MAX, common};
 use plimsoll_base::{Op, Rng};
-use plimsoll_chaos::plan::{TENANTS, VolumePlan};
+use plimsoll_chaos::plan::TENANTS;
 use plimsoll_chaos::{Asked, Fault, Flag, Operation, Oracle, Plan, Step, Work};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
@@ -122,17 +122,14 @@ impl Pool {
         self.read_all()
     }
 
-    /// Volumes that are smaller than configured grow when the configuration is read. Those that were made anew are another tenant's, and
-    /// may stay as they are: all changes of a volume are made, or none.
+    /// Volumes that are smaller than configured grow when the configuration is read, unless another of their changes was refused.
     fn found_sizes(&mut self) -> Result<(), String> {
         for n in 0..self.sizes.len() {
-            let VolumePlan { name, size_bytes: configured, tenant, .. } = self.plan.volumes[n];
-            let found = self.node.get(&format!("/v1/volumes/{name}"))?;
-            let is_as_configured = found["tenant"] == TENANTS[tenant];
-            let found = found["size_bytes"].as_u64().ok_or_else(|| format!("volume {name} has no size"))?;
-            let (had, may_stay) = (self.sizes[n], self.sizes[n] >= configured || !is_as_configured);
-            if !(found == had && may_stay || found == configured && found > had) {
-                return Err(format!("volume {name} has {found} bytes, had {had}, and is configured with {configured}"));
+            let (name, configured) = (self.plan.volumes[n].name, self.plan.volumes[n].size_bytes);
+            let found = self.node.get(&format!("/v1/volumes/{name}"))?["size_bytes"].as_u64();
+            let found = found.ok_or_else(|| format!("volume {name} has no size"))?;
+            if found != self.sizes[n] && (found != configured || found < self.sizes[n]) {
+                return Err(format!("volume {name} has {found} bytes and had {}", self.sizes[n]));
             }
             if found > self.sizes[n] {
                 self.sizes[n] = found;
