@@ -8,7 +8,7 @@
 //! Unless the backup has the pool's own map, all space that it calls free is zeroed: free space reads as zeroes. So is what it calls a
 //! volume's and is another volume's by the metadata that are still there. If none are, nobody knows of such space.
 //!
-//! Where a pool has logs, only the pool that serves can zero its space. So the free space becomes a volume that is being deleted, which the
+//! Logs lie in the midst of a pool's space, so only the serving pool can zero it. There the free space becomes a volume that is being deleted, which the
 //! pool goes on with after its start. Space of a volume that is another's can't be zeroed so: such a backup is refused.
 //!
 //! Knowledge of the pool on other devices, which an older backup takes back: `older.rs`.
