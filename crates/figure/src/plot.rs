@@ -52,22 +52,27 @@ impl Curve {
         Curve { name: name.to_string(), points, is_reference: false }
     }
 
-    /// The same with few enough points to print: those whose share or value differs by more than a pixel or so.
+    /// The same with few enough points to print and to keep: those whose share or value differs by a few pixels, with as many digits as show.
     #[must_use]
     pub fn thinned(mut self) -> Curve {
         let mut kept: Vec<(f64, f64)> = Vec::new();
         let last = self.points.len().saturating_sub(1);
         for (i, &(v, s)) in self.points.iter().enumerate() {
             let differs = kept.last().is_none_or(|&(kv, ks)| {
-                nines(s) - nines(ks) > 0.01 || s - ks > 0.002 || (v - kv).abs() > 0.02 * kv.abs().max(1e-12)
+                nines(s) - nines(ks) > 0.03 || s - ks > 0.005 || (v - kv).abs() > 0.05 * kv.abs().max(1e-12)
             });
             if differs || i == last {
                 kept.push((v, s));
             }
         }
-        self.points = kept;
+        self.points = kept.into_iter().map(|(v, s)| (significant(v, 5), (s * 1e7).round() / 1e7)).collect();
         self
     }
+}
+
+/// `v` rounded to so many significant digits.
+fn significant(v: f64, digits: usize) -> f64 {
+    format!("{v:.*e}", digits - 1).parse().unwrap_or(v)
 }
 
 /// A figure.
@@ -343,7 +348,7 @@ mod tests {
     #[test]
     fn thinning_keeps_ends_and_shape() {
         let c = Curve::of_values("v", (1..=100_000).map(f64::from).collect()).thinned();
-        assert!(c.points.len() < 1_200, "{}", c.points.len());
+        assert!(c.points.len() < 500, "{}", c.points.len());
         assert_eq!((c.points[0].0, *c.points.last().unwrap()), (1.0, (100_000.0, 1.0)));
         let median = c.points.iter().find(|p| p.1 >= 0.5).unwrap().0;
         assert!((median / 50_000.0 - 1.0).abs() < 0.03, "{median}");

@@ -73,9 +73,27 @@ impl Evidence {
         let path = Evidence::path(folder, &self.report.id);
         let failed = |e: &dyn std::fmt::Display| LabError(format!("cannot write {}: {e}", path.display()));
         std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
-        let text = serde_json::to_string_pretty(self).map_err(|e| failed(&e))?;
+        let text = self.text().map_err(|e| failed(&e))?;
         let partial = path.with_extension("partial");
-        std::fs::write(&partial, text + "\n").and_then(|()| std::fs::rename(&partial, &path)).map_err(|e| failed(&e))
+        std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, &path)).map_err(|e| failed(&e))
+    }
+
+    /// Its JSON with a line per row and per figure, so that two results can be compared line by line.
+    fn text(&self) -> Result<String, serde_json::Error> {
+        use serde_json::{Value, to_string};
+        let Value::Object(fields) = serde_json::to_value(self)? else { unreachable!("a struct is an object") };
+        let mut lines = Vec::new();
+        for (key, value) in fields {
+            let value = match value {
+                Value::Array(items) if items.iter().any(Value::is_object) => {
+                    let items: Result<Vec<_>, _> = items.iter().map(to_string).collect();
+                    format!("[\n    {}\n  ]", items?.join(",\n    "))
+                }
+                other => to_string(&other)?,
+            };
+            lines.push(format!("  {}: {value}", to_string(&key)?));
+        }
+        Ok(format!("{{\n{}\n}}\n", lines.join(",\n")))
     }
 
     /// True if a run of this program by this plan would give the same.
