@@ -6,7 +6,7 @@ use super::node::Node;
 use super::nvme::Host;
 use super::{CONNECTIONS, HANG, IN_FLIGHT_MAX, common};
 use plimsoll_base::{Op, Rng};
-use plimsoll_chaos::plan::TENANTS;
+use plimsoll_chaos::plan::{TENANTS, VolumePlan};
 use plimsoll_chaos::{Asked, Fault, Flag, Operation, Oracle, Plan, Step, Work};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
@@ -116,22 +116,30 @@ impl Pool {
         if std::mem::take(&mut self.is_zeroing) {
             self.node.await_zeroed(self.plan.pool)?;
         }
-        self.found_sizes()?;
+        self.found_sizes(true)?;
         self.connections = self.sizes.iter().map(|_| Vec::new()).collect();
         (0..self.sizes.len()).try_for_each(|volume| self.connect(volume))?;
         self.read_all()
     }
 
-    /// Volumes that are smaller than configured grow when the configuration is read, unless another of their changes was refused.
-    fn found_sizes(&mut self) -> Result<(), String> {
+    /// Volumes that are smaller than configured grow at a start. A reload looks at sections that changed only, so a volume that was made
+    /// anew since may stay as it is. At a start it may, too, where it is another tenant's: all changes of a volume are made, or none.
+    fn found_sizes(&mut self, is_start: bool) -> Result<(), String> {
         for n in 0..self.sizes.len() {
-            let (name, configured) = (self.plan.volumes[n].name, self.plan.volumes[n].size_bytes);
-            let found = self.node.get(&format!("/v1/volumes/{name}"))?["size_bytes"].as_u64();
-            let found = found.ok_or_else(|| format!("volume {name} has no size"))?;
-            if found != self.sizes[n] && (found != configured || found < self.sizes[n]) {
-                return Err(format!("volume {name} has {found} bytes and had {}", self.sizes[n]));
+            let VolumePlan { name, size_bytes: configured, tenant, .. } = self.plan.volumes[n];
+            let found = self.node.get(&format!("/v1/volumes/{name}"))?;
+            let must_grow = is_start && found["tenant"] == TENANTS[tenant];
+            let found = found["size_bytes"].as_u64().ok_or_else(|| format!("volume {name} has no size"))?;
+            let had = self.sizes[n];
+            let is_right = if had < configured && must_grow {
+                found == configured
+            } else {
+                found == had || found == configured && found > had
+            };
+            if !is_right {
+                return Err(format!("volume {name} has {found} bytes, had {had}, and is configured with {configured}"));
             }
-            if found > self.sizes[n] {
+            if found > had {
                 self.sizes[n] = found;
                 self.oracle.grown(n, found);
             }
@@ -456,7 +464,7 @@ impl Pool {
 
     /// The configuration was read again.
     pub fn reloaded(&mut self) -> Result<(), String> {
-        self.found_sizes()?;
+        self.found_sizes(false)?;
         let last = self.sizes.len() - 1;
         self.until(|r| r.oracle.in_flight_of(last) == 0)?;
         self.connect(last)
