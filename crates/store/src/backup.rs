@@ -110,6 +110,8 @@ pub enum RestoreError {
     Old(Age),
     /// Nothing tells whether the pool has got a cache since.
     CacheUnknown,
+    /// Both: [`RestoreError::Old`] and [`RestoreError::CacheUnknown`].
+    OldAndCacheUnknown(Age),
     /// The operator says that the pool never had a cache, and it had one.
     HadCache,
     /// The device can't be used.
@@ -128,6 +130,9 @@ impl fmt::Display for RestoreError {
                 "the backup knows no cache, and the pool's metadata can't be read: a cache that was made since may have data that nothing else has. \
                  Say --never-cached if the pool never had a cache, --had-cache otherwise",
             ),
+            RestoreError::OldAndCacheUnknown(age) => {
+                write!(f, "{}. Beside it, {}", RestoreError::Old(*age), RestoreError::CacheUnknown)
+            }
             RestoreError::HadCache => f.write_str(
                 "the pool's metadata know a cache, or an earlier restore was given --had-cache: leave out --never-cached. If it never had one, \
                  `plimsoll cache give-up` lets each volume be served without it",
@@ -224,8 +229,12 @@ impl Backup {
     ) -> Result<Restored, RestoreError> {
         let on_device = |kind| RestoreError::Device(DeviceError { path: name.to_owned(), kind });
         let mut found = self.look(&medium, &probe).map_err(on_device)?;
-        if found.age != Age::Current && !found.goes_on && !options.older {
-            return Err(RestoreError::Old(found.age));
+        let is_refused = found.age != Age::Current && !found.goes_on && !options.older;
+        // All answers that are missing are asked for at once.
+        match (self.settle_cache(&mut found, options.had_cache), is_refused) {
+            (Err(RestoreError::CacheUnknown), true) => return Err(RestoreError::OldAndCacheUnknown(found.age)),
+            (Ok(()), true) => return Err(RestoreError::Old(found.age)),
+            (settled, _) => settled?,
         }
         if self.zeroes_later() && !found.is_same {
             let what = "its pool has logs, whose layout pages can't be read: restore the device from a copy";
@@ -236,7 +245,6 @@ impl Backup {
                         earlier restore: restore a backup of the pool as it is, or a copy of the device";
             return Err(RestoreError::Backup(what.into()));
         }
-        self.settle_cache(&mut found, options.had_cache)?;
         self.put_and_verify(&medium, &probe, &found).map_err(on_device)?;
         let free_bytes = self.home(&found).len - self.state.volumes.values().map(held_bytes).sum::<u64>();
         let others_bytes: u64 = self.of_others(&found).iter().map(|(_, len)| len).sum();

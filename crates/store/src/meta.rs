@@ -602,7 +602,7 @@ impl MetaStore {
         // A restore may bring the volume back, and what it gave up must not come back with it.
         edits.extend(given_up.map(|since| {
             let mut all = self.view.state.given_up.clone();
-            all.insert((id, generation), since);
+            State::note_given_up(&mut all, (id, generation), since);
             Edit::PutGivenUp(all)
         }));
         self.commit(edits, true)?;

@@ -5,6 +5,9 @@ use crate::space::{GRANULE_BYTES, Space};
 use crate::superblock::Region;
 use std::collections::BTreeMap;
 
+/// Notes of what deleted volumes gave up. Their row is written whole, in a region that can't grow.
+const GIVEN_UP_MAX: usize = 4096;
+
 /// One change of one row. A mutation is a list of these, made durable in one transaction and then applied in memory.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Edit {
@@ -186,6 +189,15 @@ impl State {
         Ok(space)
     }
 
+    /// Notes in [`State::given_up`] what a deleted volume gave up. Of too many the oldest go: they are of backups that nobody restores.
+    pub(crate) fn note_given_up(all: &mut GivenUp, key: (u32, u32), since: u32) {
+        all.insert(key, since);
+        while all.len() > GIVEN_UP_MAX {
+            let oldest = all.iter().min_by_key(|(_, since)| **since).map(|(key, _)| *key).expect("it isn't empty");
+            all.remove(&oldest);
+        }
+    }
+
     /// The row of [`State::given_up`], if there is one.
     pub(crate) fn given_up_row(all: &GivenUp) -> Option<Vec<(u32, u32, u32)>> {
         let rows = || all.iter().map(|((id, generation), since)| (*id, *generation, *since)).collect();
@@ -210,5 +222,22 @@ impl State {
         let counted = self.generations.get(&id).copied().unwrap_or(0);
         let change = u32::try_from(self.commit + 1).ok().filter(|change| *change < u32::MAX);
         (id, counted.max(change.unwrap_or(0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_notes_the_oldest_go() {
+        let mut all = GivenUp::new();
+        let count = GIVEN_UP_MAX as u32 + 10;
+        // The newest have the lowest ids.
+        for n in 1..=count {
+            State::note_given_up(&mut all, (count - n, 1), n);
+        }
+        assert_eq!(all.len(), GIVEN_UP_MAX);
+        assert_eq!(all.values().min(), Some(&11));
     }
 }

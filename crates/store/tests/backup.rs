@@ -89,7 +89,7 @@ fn lost_metadata_come_back_and_a_backup_of_unknown_age_only_when_asked() {
         assert!(!opens, "{offset}+{len}");
         let backup = Backup::parse(&text).expect("a backup");
         let done = match backup.restore(&path, PLAIN) {
-            Err(RestoreError::Old(Age::Unknown)) if !is_known => {
+            Err(RestoreError::OldAndCacheUnknown(Age::Unknown)) if !is_known => {
                 backup.restore(&path, OLDER_NEVER_CACHED).expect("asked to")
             }
             done if is_known => done.expect("its age is known"),
@@ -129,7 +129,7 @@ fn an_older_backup_is_told_and_its_free_space_is_zeroed() {
     assert_eq!(open(&path).1.volumes().count(), 3, "nothing was done");
     // Its metadata are lost, too: the witness still tells.
     write_zeroes(&path, MIB + 8192, 64 << 10);
-    assert!(matches!(backup.restore(&path, PLAIN), Err(RestoreError::Old(Age::Older(1)))));
+    assert!(matches!(backup.restore(&path, PLAIN), Err(RestoreError::OldAndCacheUnknown(Age::Older(1)))));
     let done = backup.restore(&path, OLDER_NEVER_CACHED).expect("asked to");
     assert_eq!(done.age, Age::Older(1));
     let (_device, store) = open(&path);
@@ -410,10 +410,14 @@ fn a_backup_of_one_change_before_is_not_current_when_the_newest_note_is_lost() {
             backups[n].restore(&copy, options)
         };
         // With the newest note lost, the other one has the change before: what followed it isn't known.
-        assert!(matches!(restored(0, PLAIN), Err(RestoreError::Old(Age::Older(2 | 3)))), "{is_newest_lost}");
+        assert!(
+            matches!(restored(0, PLAIN), Err(RestoreError::OldAndCacheUnknown(Age::Older(2 | 3)))),
+            "{is_newest_lost}"
+        );
         let before = restored(2, PLAIN);
         match (is_newest_lost, before) {
-            (true, Err(RestoreError::Old(Age::Unknown))) | (false, Err(RestoreError::Old(Age::Older(1)))) => {}
+            (true, Err(RestoreError::OldAndCacheUnknown(Age::Unknown)))
+            | (false, Err(RestoreError::OldAndCacheUnknown(Age::Older(1)))) => {}
             (_, before) => panic!("{is_newest_lost}: {before:?}"),
         }
         let done = restored(2, OLDER_NEVER_CACHED).expect("asked to");
@@ -421,7 +425,7 @@ fn a_backup_of_one_change_before_is_not_current_when_the_newest_note_is_lost() {
         let newest = restored(3, PLAIN);
         match (is_newest_lost, newest) {
             (true, Ok(done)) => assert_eq!((done.age, done.zeroed_bytes, read(&copy, at)), (Age::Current, 0, 9)),
-            (false, Err(RestoreError::Old(Age::Unknown))) => {}
+            (false, Err(RestoreError::OldAndCacheUnknown(Age::Unknown))) => {}
             (_, newest) => panic!("{is_newest_lost}: {newest:?}"),
         }
     }
