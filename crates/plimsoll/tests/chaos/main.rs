@@ -175,7 +175,7 @@ impl Run<'_> {
     /// Makes the node read the configuration of the pools that are used.
     fn reload(&mut self) -> Result<(), String> {
         std::fs::write(self.dir.join("node.toml"), self.toml()).map_err(|e| e.to_string())?;
-        let done = self.node.must("POST", "/v1/reload", json!({}))?;
+        let done = self.node.must("POST", "/v1/reload", Some(json!({})))?;
         // A volume that was made anew for another tenant isn't given back to one whose objective doesn't fit, and doesn't grow then.
         let refused = done["failed"].as_array().ok_or_else(|| format!("{done}"))?;
         match refused.iter().find(|why| !why.as_str().is_some_and(|w| w.contains("doesn't fit"))) {
@@ -205,7 +205,7 @@ impl Run<'_> {
         self.used[n] = false;
         self.reload()?;
         let path = format!("/v1/pools/{name}");
-        if self.node.control("DELETE", &path, None)? {
+        if self.node.unless("is in use", "DELETE", &path, None)? {
             return Err(format!("pool {name} is removed although it is in use"));
         }
         let path = format!("{path}?disconnect=true");
@@ -217,7 +217,7 @@ impl Run<'_> {
             self.pools[n].tally.kills += 1;
             return Ok(true);
         }
-        self.node.must("DELETE", &path, json!({}))?;
+        self.node.must("DELETE", &path, Some(json!({})))?;
         self.pools[n].stopped()?;
         // The first pool's plan has the node's tenants. Subsystems change with a restart only.
         if n > 0 && self.comings.chance(0.5) {

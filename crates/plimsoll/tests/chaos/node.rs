@@ -36,19 +36,19 @@ impl Node {
         self.asked("GET", path, None)
     }
 
-    /// Orders what may be refused; an answer that blames the node is an error. True if it was done.
-    pub fn control(&self, method: &str, path: &str, body: Option<Value>) -> Result<bool, String> {
+    /// Orders what may be refused for the reason `why` only: any other refusal is an error. True if it was done.
+    pub fn unless(&self, why: &str, method: &str, path: &str, body: Option<Value>) -> Result<bool, String> {
         let answer = self.answer(method, path, body.as_ref());
         match answer.code {
             200..300 => Ok(true),
-            400..500 => Ok(false),
+            400..500 if answer.body.contains(why) => Ok(false),
             code => Err(format!("{method} {path} {body:?}: {code} {}", answer.body)),
         }
     }
 
     /// Orders what can't be refused.
-    pub fn must(&self, method: &str, path: &str, body: Value) -> Result<Value, String> {
-        self.asked(method, path, Some(&body))
+    pub fn must(&self, method: &str, path: &str, body: Option<Value>) -> Result<Value, String> {
+        self.asked(method, path, body.as_ref())
     }
 
     fn asked(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {

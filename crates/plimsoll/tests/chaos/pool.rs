@@ -395,17 +395,17 @@ impl Pool {
     fn operate(&mut self, operation: Operation) -> Result<(), String> {
         let volume = |n: usize| format!("/v1/volumes/{}", self.plan.volumes[n].name);
         let pool = |what: &str| format!("/v1/pools/{}/{what}", self.plan.pool);
-        let set = |body: Value| self.node.control("PATCH", &pool("settings"), Some(body)).map(drop);
+        let set = |body: Value| {
+            self.node.unless("the pool has no such layer", "PATCH", &pool("settings"), Some(body)).map(drop)
+        };
         match operation {
-            Operation::Mode(n, mode) => {
-                self.node.control("PATCH", &volume(n), Some(json!({ "cache": mode }))).map(drop)
-            }
+            Operation::Mode(n, mode) => self.node.must("PATCH", &volume(n), Some(json!({ "cache": mode }))).map(drop),
             Operation::Checkpoint => {
                 if self.plan.has_cache() {
-                    self.node.control("POST", &pool("cache/flush"), None)?;
+                    self.node.must("POST", &pool("cache/flush"), None)?;
                 }
                 if self.plan.logs.is_some() {
-                    self.node.control("POST", &pool("logs/checkpoint"), None)?;
+                    self.node.must("POST", &pool("logs/checkpoint"), None)?;
                 }
                 Ok(())
             }
@@ -421,18 +421,20 @@ impl Pool {
                 // Those before it can't be hit, those after its end neither.
                 self.until(|r| r.oracle.in_flight_of(n) == 0)?;
                 self.failing[n] = matches!(what, Some((Fault::Errors, _)));
-                let Some((fault, permille)) = what else { return self.node.control("DELETE", &path, None).map(drop) };
+                let Some((fault, permille)) = what else {
+                    return self.node.unless("nothing is injected", "DELETE", &path, None).map(drop);
+                };
                 let mut body = json!({ "share_permille": permille, "for_us": 60_000_000, "seed": self.plan.seed });
                 match fault {
                     Fault::Errors => body["fault"] = "errors".into(),
                     Fault::LatencyUs(us) => (body["fault"], body["latency_us"]) = ("latency".into(), us.into()),
                 }
-                self.node.must("PUT", &path, body).map(drop)
+                self.node.must("PUT", &path, Some(body)).map(drop)
             }
             Operation::Grow(n, bytes) => {
                 let path = volume(n);
                 self.until(|r| r.oracle.in_flight_of(n) == 0)?;
-                self.node.must("PATCH", &path, json!({ "size_bytes": bytes }))?;
+                self.node.must("PATCH", &path, Some(json!({ "size_bytes": bytes })))?;
                 self.oracle.grown(n, bytes);
                 self.sizes[n] = bytes;
                 self.connect(n)
@@ -441,11 +443,13 @@ impl Pool {
                 let path = volume(n);
                 self.until(|r| r.oracle.in_flight_of(n) == 0)?;
                 self.connections[n].clear();
-                if self.node.control("DELETE", &format!("{path}?disconnect=true&declared=true"), None)? {
+                // The tenant whose slot runs keeps its volume until the slot ends.
+                let delete = format!("{path}?disconnect=true&declared=true");
+                if self.node.unless("owns the time slot that runs", "DELETE", &delete, None)? {
                     // Of best effort: an objective may be refused, as it may not fit beside the others.
                     let (name, tenant) = (self.plan.volumes[n].name, TENANTS[1]);
                     let body = json!({ "name": name, "pool": self.plan.pool, "size_bytes": bytes, "tenant": tenant });
-                    self.node.must("POST", "/v1/volumes", body)?;
+                    self.node.must("POST", "/v1/volumes", Some(body))?;
                     self.oracle.remade(n, bytes);
                     self.sizes[n] = bytes;
                     self.failing[n] = false;
