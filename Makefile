@@ -311,10 +311,12 @@ bench-deps:
 deb: build-deps
 	packaging/build.sh
 
-# The node's package in a guest that boots systemd: installed, reloaded, upgraded, removed. As root; ten minutes beside the build.
+# The node's package in a guest that boots systemd: installed, reloaded, upgraded, removed; then the shaper's with a MariaDB that AppArmor
+# confines. As root; a quarter of an hour beside the build.
 package-test: build-deps
 	$(call need,qemu-system-x86_64 busybox mmdebstrap cpio depmod xz lintian,qemu-system-x86 busybox-static mmdebstrap cpio kmod xz-utils lintian)
 	packaging/test.sh
+	packaging/test-shape.sh
 
 .PHONY: docs reference shots
 # The documents as a site, in target/docs. Dead links fail, within the pages and to other files.

@@ -12,7 +12,7 @@ pub const KEPT: usize = 512;
 /// Longer texts are cut: some are made of what clients sent.
 const TEXT_BYTES_MAX: usize = 1024;
 /// Names of all kinds.
-pub const KINDS: [&str; 6] = ["node", "change", "problem", "connection", "refusal", "tls"];
+pub const KINDS: [&str; 7] = ["node", "change", "problem", "connection", "refusal", "tls", "cleaning"];
 
 /// The subject of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +29,8 @@ pub enum Kind {
     Refusal,
     /// A TLS handshake failed.
     Tls,
+    /// Logs were emptied.
+    Cleaning,
 }
 
 impl Kind {
@@ -99,7 +101,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Adds an event, and logs it. Of clients that come and go, are refused or fail in TLS, one a second is logged.
+    /// Adds an event, and logs it. Of clients that come and go, are refused or fail in TLS, and of emptied logs, one a second is logged.
     pub fn add(&self, kind: Kind, severity: Severity, who: Option<String>, what: String) {
         self.settle();
         self.keep(New { unix_us: unix_us(), kind, severity, who, what });
@@ -128,7 +130,7 @@ impl Events {
             what.truncate(end);
             what.push('…');
         }
-        let is_frequent = matches!(kind, Kind::Connection | Kind::Refusal | Kind::Tls);
+        let is_frequent = matches!(kind, Kind::Connection | Kind::Refusal | Kind::Tls | Kind::Cleaning);
         if !is_frequent || self.logged[kind as usize].may() {
             let (name, by) = (kind.name(), who.as_deref().unwrap_or("-"));
             match severity {
@@ -218,8 +220,9 @@ mod tests {
 
     #[test]
     fn kinds_have_their_names() {
-        for kind in [Kind::Node, Kind::Change, Kind::Problem, Kind::Connection, Kind::Refusal, Kind::Tls] {
-            assert_eq!(format!("{kind:?}").to_lowercase(), kind.name());
-        }
+        use Kind::{Change, Cleaning, Connection, Node, Problem, Refusal, Tls};
+        let all = [Node, Change, Problem, Connection, Refusal, Tls, Cleaning];
+        assert_eq!(all.map(|kind| format!("{kind:?}").to_lowercase()), KINDS);
+        assert_eq!(all.map(Kind::name), KINDS);
     }
 }

@@ -17,7 +17,7 @@ pub struct Events {
     /// Print further events as they happen
     #[arg(long, short)]
     follow: bool,
-    /// Only events of this kind: node, change, problem, connection, refusal or tls
+    /// Only events of this kind: node, change, problem, connection, refusal, tls or cleaning
     #[arg(long, value_name = "KIND")]
     kind: Option<String>,
     #[command(flatten)]

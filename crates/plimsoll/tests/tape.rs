@@ -93,6 +93,10 @@ fn a_live_pool_with_logs_replays_to_the_same_decisions() {
     let view = |s: &Server| -> Value { serde_json::from_str(&s.cli(&["logs", "status", "p", "--json"])).unwrap() };
     let seen = view(&server);
     assert!(seen["logged"].as_u64() > Some(100) && seen["checkpoints"].as_u64() > Some(0), "{seen}");
+    plimsoll_testkit::until("an event of emptied logs", || {
+        let events = server.cli(&["events", "--kind", "cleaning"]);
+        events.contains("pool `p`: ") && events.contains(" logs were emptied (")
+    });
     assert!(server.stop());
     // From here on nothing is checkpointed by itself: what is logged is there at the kill, however late that comes.
     let config = config.replace("idle = \"5ms\"\nevery = \"300ms\"", "idle = \"1h\"\nevery = \"1h\"");

@@ -193,7 +193,10 @@ fn keep_older(path: &Path) -> io::Result<()> {
 /// True if a tape is at `path`, false if nothing is.
 fn has_a_tape(path: &Path) -> io::Result<bool> {
     let mut magic = [0; 8];
-    match File::open(path).and_then(|mut f| f.read_exact(&mut magic)) {
+    // The open of a FIFO mustn't wait for a writer.
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let opened = File::options().read(true).custom_flags(nonblocking).open(path);
+    match opened.and_then(|mut f| f.read_exact(&mut magic)) {
         Ok(()) if &magic == MAGIC => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => Err(e),
@@ -304,4 +307,19 @@ fn read_frame(file: &mut impl Read, number: u64, at: &mut u64) -> Result<Option<
     }
     *at += 8 + u64::from(len);
     Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    #[test]
+    fn a_fifo_is_no_tape_and_nobody_waits_for_its_writer() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let why = TapeWriter::check(&path).unwrap_err().to_string();
+        assert!(why.contains("something else than a tape"), "{why}");
+    }
 }

@@ -5,9 +5,12 @@ use super::problems::problems;
 use super::{ApiError, Shared};
 use crate::events::{Event, KINDS, Kind, Severity};
 use crate::node::Node;
+use crate::parts::{PoolView, logs};
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::Uri;
+use plimsoll_base::{Time, bytes_text};
+use plimsoll_logs::{CleanReport, Why};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -45,9 +48,18 @@ pub(super) async fn list(State(control): Shared, uri: Uri) -> Result<Json<Events
     Ok(Json(EventsStatus { events: events.into_iter().map(shown).collect(), last }))
 }
 
-/// Makes events of problems that begin and end. Runs as long as the node.
+/// The event of an emptying of a pool's logs.
+fn cleaned(pool: &str, r: &CleanReport) -> (Severity, String) {
+    let (logs, why, bytes) = (r.logs, r.why.name(), bytes_text(r.write_bytes));
+    let what = format!("pool `{pool}`: {logs} logs were emptied ({why}) in {}, {bytes} moved", r.took);
+    // Clients' writes had to wait, or went to their places.
+    (if r.why == Why::Full { Severity::Warning } else { Severity::Info }, what)
+}
+
+/// Makes events of problems that begin and end, and of logs that were emptied. Runs as long as the node.
 pub async fn watch_problems(node: Arc<Node>) {
     let mut there: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut cleanings: BTreeMap<String, Time> = BTreeMap::new();
     loop {
         let views = node.pool_snapshots().await;
         let found = {
@@ -68,6 +80,15 @@ pub async fn watch_problems(node: Arc<Node>) {
                 there.insert(p.key.clone(), Instant::now());
                 let severity = if p.is_outage { Severity::Error } else { Severity::Warning };
                 node.events.add(Kind::Problem, severity, None, p.text.clone());
+            }
+        }
+        cleanings.retain(|name, _| node.serves_pool(name));
+        for (_, p, view) in node.pools.with(&views) {
+            let seen = view.and_then(|view: &PoolView| view.layers.of::<logs::Logs>());
+            let Some(last) = seen.and_then(|seen| seen.counters.last_clean) else { continue };
+            if cleanings.insert(p.name.clone(), last.begun_at) != Some(last.begun_at) {
+                let (severity, what) = cleaned(&p.name, &last);
+                node.events.add(Kind::Cleaning, severity, None, what);
             }
         }
         node.events.settle();

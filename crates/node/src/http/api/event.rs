@@ -20,7 +20,7 @@ pub struct EventStatus {
     /// Microseconds since 1970.
     pub unix_us: u64,
     /// Its subject.
-    #[schemars(extend("enum" = ["node", "change", "problem", "connection", "refusal", "tls"]))]
+    #[schemars(extend("enum" = ["node", "change", "problem", "connection", "refusal", "tls", "cleaning"]))]
     pub kind: String,
     /// Its severity.
     #[schemars(extend("enum" = ["info", "warning", "error"]))]
