@@ -52,7 +52,7 @@ impl Curve {
         Curve { name: name.to_string(), points, is_reference: false }
     }
 
-    /// The same with few enough points to print and to keep: those whose share or value differs by a few pixels, with as many digits as show.
+    /// The same with few enough points to print and to keep: those whose share or value differs by a few pixels, with the digits that show.
     #[must_use]
     pub fn thinned(mut self) -> Curve {
         let mut kept: Vec<(f64, f64)> = Vec::new();
@@ -70,7 +70,7 @@ impl Curve {
     }
 }
 
-/// `v` rounded to so many significant digits.
+/// `v` rounded to `digits` significant ones.
 fn significant(v: f64, digits: usize) -> f64 {
     format!("{v:.*e}", digits - 1).parse().unwrap_or(v)
 }

@@ -17,6 +17,7 @@ pub use plimsoll_base::CacheMode;
 pub use pool::{
     CacheConfig, CacheDedup, DeviceConfig, FenceConfig, LogsConfig, NvramConfig, PoolConfig, VolatileConfig,
 };
+pub(crate) use read::there_is_no;
 pub use subsystem::{PATHS_MAX, SubsystemConfig};
 pub use tenant::{
     AutoDeadlineConfig, Grant, JOBS_MAX, ObjectiveConfig, Peer, TenantConfig, ThrottleConfig, VolumeConfig,

@@ -31,7 +31,7 @@ pub use tenants::DeadlineChange;
 pub use volumes::Deletion;
 pub use watch::Clients;
 
-use crate::config::{Config, TenantConfig, VolumeConfig};
+use crate::config::{Config, TenantConfig, VolumeConfig, there_is_no};
 use crate::directory::{Directory, NvmeName, Promises, Volume};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Recovered, Trace};
@@ -388,13 +388,21 @@ impl Node {
                 format!("pool `{name}` was removed {} s ago, and its devices aren't closed yet", since.as_secs());
             return NodeError::NotFound(what);
         }
-        let known = self.pools.all().iter().map(|(_, p)| p.name.clone()).collect::<Vec<_>>().join(", ");
-        NodeError::NotFound(format!("there is no pool `{name}`; there are: {known}"))
+        let known = self.pools.all();
+        NodeError::NotFound(there_is_no("pool", name, known.iter().map(|(_, p)| p.name.as_str())))
     }
 
     fn volume_named(&self, name: &str) -> Result<Volume> {
-        let missing = || NodeError::NotFound(format!("there is no volume `{name}`"));
-        self.directory_ref(|d| d.volumes.get(name).cloned()).ok_or_else(missing)
+        self.directory_ref(|d| {
+            let missing = || NodeError::NotFound(there_is_no("volume", name, d.volumes.keys().map(String::as_str)));
+            d.volumes.get(name).cloned().ok_or_else(missing)
+        })
+    }
+
+    /// The error that names the tenants that there are.
+    fn no_tenant(&self, name: &str) -> NodeError {
+        let what = self.directory_ref(|d| there_is_no("tenant", name, d.tenants.keys().map(String::as_str)));
+        NodeError::NotFound(what)
     }
 
     /// Makes a volume of zeroes.
@@ -410,7 +418,8 @@ impl Node {
             return Err(NodeError::Conflict(format!("volume `{name}` exists already")));
         }
         if !self.directory_ref(|d| d.tenants.contains_key(tenant)) {
-            return Err(NodeError::NotFound(format!("there is no tenant `{tenant}`: declare it first")));
+            let declare = format!("`plimsoll tenant set {tenant} --class …` declares one");
+            return Err(NodeError::NotFound(format!("{}; {declare}", self.no_tenant(tenant))));
         }
         self.check_parts(pool, name, tenant)?;
         new.check().map_err(|e| NodeError::Refused(e.to_string()))?;
@@ -499,7 +508,7 @@ impl Node {
             return Err(NodeError::Conflict(format!("tenant `{name}` owns volume `{v}`")));
         }
         if !self.directory_ref(|d| d.tenants.contains_key(name)) {
-            return Err(NodeError::NotFound(format!("there is no tenant `{name}`")));
+            return Err(self.no_tenant(name));
         }
         for store in self.stores() {
             let owned = name.to_string();

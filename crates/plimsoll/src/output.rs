@@ -1,6 +1,6 @@
 //! Files that commands write, and standard output.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -37,6 +37,9 @@ pub fn print(text: &str) -> Result<()> {
 pub fn write_new(path: &Path, text: &str) -> Result<()> {
     if path == Path::new("-") {
         return print(text);
+    }
+    if path.exists() {
+        bail!("{}: exists already: choose another --out", path.display());
     }
     let write = || {
         let mut file = File::options().write(true).create_new(true).open(path)?;

@@ -60,7 +60,9 @@ pub fn show<P: Part>(pool: &str, view: &impl serde::Serialize, control: &Control
 /// If there is no such pool, or the node doesn't answer.
 pub fn show_all(client: &Client, pool: &str, control: &Control) -> Result<()> {
     let status: Status = client.get("/v1/status")?;
-    let Some(found) = status.pools.iter().find(|p| p.name == pool) else { bail!("there is no pool `{pool}`") };
+    let Some(found) = status.pools.iter().find(|p| p.name == pool) else {
+        bail!("there is no pool `{pool}`: `plimsoll pool list` lists them")
+    };
     let mut all = BTreeMap::new();
     for part in &found.parts {
         let json: Value = client.get(&path(pool, &part.name))?;

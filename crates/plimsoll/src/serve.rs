@@ -53,6 +53,9 @@ impl Serve {
         }
         let set_level = log::start(self.log_json);
         if let Some(dir) = &self.data {
+            if dir.exists() && !dir.is_dir() {
+                anyhow::bail!("--data {}: it is a file, and a folder is needed", dir.display());
+            }
             std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         }
         let reread = || match (&self.config, &self.data) {

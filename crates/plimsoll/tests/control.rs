@@ -613,6 +613,7 @@ fn the_command_line_does_it_all() {
         assert!(err.contains(part), "{arguments:?}: {err}");
     };
     fails(&["volume", "show", "x y"], 1, "there is no volume `x y`");
+    fails(&["volume", "grow", "zzzzzz", "--size", "1GiB"], 1, "there is no volume `zzzzzz`; there are: ");
     fails(&["volume", "create", "n", "--pool", "p", "--size", "1MiB", "--tenant", "t"], 1, "there are: main, null");
     fails(&["volume", "create", "n", "--pool", "main", "--size", "1 apple", "--tenant", "t"], 2, "is not a size");
     fails(&["tenant", "set", "t", "--class", "royal"], 2, "best-effort");

@@ -63,13 +63,20 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>)
     candidates.map(|c| (distance(c), c)).filter(|(d, _)| (1..=far).contains(d)).min_by_key(|(d, _)| *d).map(|(_, c)| c)
 }
 
-/// "there is no pool `q`", with the names that there are.
-pub(super) fn there_is_no<'a>(kind: &str, name: &str, there: impl Iterator<Item = &'a str> + Clone) -> String {
+/// Names that a message lists: of more, it gives their number.
+const LISTED_MOST: usize = 8;
+
+/// "there is no pool `q`", with the name that is meant, or those that there are.
+pub(crate) fn there_is_no<'a>(kind: &str, name: &str, there: impl Iterator<Item = &'a str> + Clone) -> String {
     match nearest(name, there.clone()) {
         Some(near) => format!("there is no {kind} `{name}`: did you mean `{near}`?"),
         None => {
             let names: Vec<_> = there.collect();
-            let names = if names.is_empty() { "none at all".to_string() } else { names.join(", ") };
+            let names = match names.len() {
+                0 => "none at all".to_string(),
+                1..=LISTED_MOST => names.join(", "),
+                n => format!("{n} others"),
+            };
             format!("there is no {kind} `{name}`; there are: {names}")
         }
     }

@@ -24,8 +24,7 @@ impl Node {
         change: impl FnOnce(TenantRecord) -> std::result::Result<TenantRecord, String>,
     ) -> Result<()> {
         let _one = self.changing.lock().await;
-        let missing = || NodeError::NotFound(format!("there is no tenant `{name}`"));
-        let now = self.directory_ref(|d| d.tenants.get(name).cloned()).ok_or_else(missing)?;
+        let now = self.directory_ref(|d| d.tenants.get(name).cloned()).ok_or_else(|| self.no_tenant(name))?;
         let wanted = change(self.tenant_record(name, &now)).map_err(NodeError::Refused)?;
         self.put_tenant(wanted).await
     }

@@ -1,6 +1,6 @@
 //! Questions to pools beside their counters: histories, connected clients.
 
-use super::{Node, NodeError, Result};
+use super::{Node, Result};
 use crate::engine::{ClientFilter, Command, Connection};
 use crate::view::History;
 use plimsoll_base::{TenantId, VolumeKey};
@@ -83,7 +83,6 @@ impl Node {
     }
 
     fn tenant_named(&self, name: &str) -> Result<TenantId> {
-        let missing = || NodeError::NotFound(format!("there is no tenant `{name}`"));
-        self.directory_ref(|d| d.tenants.get(name).map(|t| t.id)).ok_or_else(missing)
+        self.directory_ref(|d| d.tenants.get(name).map(|t| t.id)).ok_or_else(|| self.no_tenant(name))
     }
 }
