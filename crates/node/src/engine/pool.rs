@@ -410,6 +410,7 @@ impl Pool {
             }
         }
         self.pump()
+                Parsed::Damaged(ready) => self.clients.refuse_damaged(conn, ready, &mut self.buffers),
     }
 
     /// Passes layers' reports on, and the pool's health where that has changed.
