@@ -96,3 +96,20 @@ fn a_copy_that_may_lack_writes_is_inaccessible_until_its_resync_is_complete() {
     assert_eq!(io.read(16, 8), Ok(vec![2; 4096]));
     assert!(server.stop() && peer.stop());
 }
+
+/// A block that one node can't read: the host is sent to the other node once, and then told. The path stays as it is.
+#[test]
+fn a_read_that_fails_on_a_copy_is_for_another_path_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), DEVICE, "vol?replica=read", "");
+    let mut listener = Listener::new(&address);
+    let mut io = Host::io(&address, PLAIN, listener.controller, 1);
+    server.cli(&["inject", "vol", "--errors", "--only", "reads", "--for", "10m"]);
+    assert_eq!(io.read(16, 8), Err(Status::INACCESSIBLE));
+    assert_eq!(io.read(16, 8), Err(Status::UNRECOVERED_READ), "it has come back");
+    assert_eq!(io.read(32, 8), Err(Status::INACCESSIBLE), "another one");
+    server.cli(&["inject", "vol", "--stop"]);
+    assert_eq!(io.read(16, 8), Ok(vec![0; 4096]));
+    assert_eq!(listener.ana(), (OPTIMIZED, 0));
+    assert!(server.stop());
+}

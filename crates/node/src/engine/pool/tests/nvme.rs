@@ -1,10 +1,14 @@
-//! NVMe/TCP hosts on a pool: writes whose data are fetched.
+//! NVMe/TCP hosts on a pool: statuses of the path, and writes whose data are fetched.
 
 use super::*;
+use crate::engine::conn::DeadlineFrom;
 use crate::engine::nvme::fixture;
+use crate::replica::ReplicaUse;
+use plimsoll_base::{Io, IoError, IoHead, Outcome};
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::host::{Command as HostCommand, Ear, Heard};
 use plimsoll_nvme::pdu::Digests;
+use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 
 /// A host on its only queue.
 struct Host {
@@ -71,6 +75,116 @@ impl Host {
     fn ask(&mut self, s: &mut Scene, command: HostCommand, data: &[u8]) -> Status {
         self.send(command, data);
         self.status(s)
+    }
+}
+
+/// A layer that forecasts a second's wait, or has failed.
+struct Gloomy {
+    has_failed: bool,
+}
+
+impl Layer for Gloomy {
+    fn name(&self) -> &'static str {
+        "gloomy"
+    }
+
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+
+    fn state(&self) -> LayerState {
+        if self.has_failed { LayerState::Failed } else { LayerState::Ready }
+    }
+
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        Forecast { wait: Span::from_secs(1), ..below.ask(0, at, head) }
+    }
+
+    fn submit(&mut self, _: Time, io: Io, out: &mut Actions) {
+        match self.has_failed {
+            true => out.end(io, Outcome::Failed(IoError::Device)),
+            false => out.submit(0, io),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+fn gloomy_scene(has_failed: bool) -> Scene {
+    let devices = Devices::new(vec![Device::Null { size_bytes: 1 << 40 }]);
+    let mut stack = Stack::new(StackConfig::default(), devices.offers());
+    stack.push(Box::new(Gloomy { has_failed }), vec![Target::Node(1)]);
+    stack.push(Box::new(Front::new()), vec![Target::Node(2)]);
+    stack.push(Box::new(Map::new()), vec![Target::Device(0)]);
+    let mut s = scene_of(stack, devices, PermitLimits::default());
+    s.set_volume(1);
+    s
+}
+
+/// Multipath moves on: a device that is lost is no end of the data, which another node may have.
+#[test]
+fn requests_of_a_failed_pool_are_for_another_path() {
+    let mut s = gloomy_scene(true);
+    let mut host = Host::connect(&mut s, false, |_| ());
+    for n in 0..3 {
+        assert_eq!(host.ask(&mut s, HostCommand::read(n, 0, 8), &[]), Status::INACCESSIBLE, "however often");
+        assert_eq!(host.ask(&mut s, HostCommand::write(n, 0, 1, true), &[1; 512]), Status::INACCESSIBLE);
+        assert_eq!(host.ask(&mut s, HostCommand::write_zeroes(n, 0, 1), &[]), Status::INACCESSIBLE);
+    }
+    let flushed = host.ask(&mut s, HostCommand::flush(1), &[]);
+    assert_eq!(flushed, Status::WRITE_FAULT, "no other path can make durable what this one acknowledged");
+    drop(host);
+    s.end();
+}
+
+/// A bad block of one copy: the host is sent to the other once. If the read comes back, the other has failed, too.
+#[test]
+fn a_read_that_fails_on_one_copy_is_tried_on_another_once() {
+    let mut s = flat_scene(Device::Absent { size_bytes: 1 << 40 }, PermitLimits::default());
+    s.set_volume(1);
+    let mut host = Host::connect(&mut s, false, |params| params.used_as = Some(ReplicaUse::Read));
+    assert_eq!(host.ask(&mut s, HostCommand::read(1, 0, 64), &[]), Status::INACCESSIBLE);
+    assert_eq!(host.ask(&mut s, HostCommand::read(2, 63, 8), &[]), Status::UNRECOVERED_READ, "a part of it");
+    assert_eq!(host.ask(&mut s, HostCommand::read(3, 128, 8), &[]), Status::INACCESSIBLE, "another one");
+    s.pass(150 * SECOND);
+    assert_eq!(host.ask(&mut s, HostCommand::read(4, 0, 64), &[]), Status::INACCESSIBLE, "forgotten");
+    // Of a volume that isn't one of several there is no other copy.
+    let mut alone = Host::connect(&mut s, false, |_| ());
+    assert_eq!(alone.ask(&mut s, HostCommand::read(1, 256, 8), &[]), Status::UNRECOVERED_READ);
+    drop((host, alone));
+    s.end();
+}
+
+/// More late reads than the node remembers refusals of: the next ones are served, and counted as such.
+#[test]
+fn late_reads_are_served_when_the_table_of_refusals_is_full() {
+    const READS: u16 = 300;
+    for round in 0.. {
+        let mut s = gloomy_scene(false);
+        let mut host = Host::connect(&mut s, false, |params| {
+            params.deadline = Some((Span::from_nanos(1), DeadlineFrom::Connection));
+            params.on_busy = OnBusy::Error;
+        });
+        let mut bytes = Vec::new();
+        // None overlaps another.
+        (0..READS).for_each(|n| HostCommand::read(n, u64::from(n), 1).send(&mut bytes, host.digests, &[]));
+        host.stream.write_all(&bytes).unwrap();
+        let began = Instant::now();
+        let refused = (0..READS).take_while(|_| host.status(&mut s) == Status::INACCESSIBLE).count();
+        let others: Vec<Status> = (refused + 1..READS.into()).map(|_| host.status(&mut s)).collect();
+        let in_time = began.elapsed() < Duration::from_millis(90);
+        let (_, view) = s.pool.exports.view(0, s.pool.now).expect("its counts");
+        drop(host);
+        s.end();
+        if in_time {
+            assert_eq!(refused, 256);
+            assert!(others.iter().all(|status| *status == Status::OK), "{others:?}");
+            assert_eq!((view.busy_refused, view.deadline_waited), (256, u64::from(READS) - 256));
+            break;
+        }
+        assert!(round < 100, "the machine is too slow for this test");
     }
 }
 
