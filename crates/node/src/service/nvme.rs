@@ -42,8 +42,6 @@ const CONTROLLERS_MAX: u16 = 4000;
 const DISCOVERY_IDS: Range<u16> = PATHS_MAX * CONTROLLERS_MAX + 1..0xfff0;
 /// Discovery controllers at a time. No grant is needed for one, so the oldest makes room for the next.
 const DISCOVERIES_MAX: usize = 256;
-/// Time after which a discovery controller without keep-alive ends if its host sends nothing.
-const DISCOVERY_IDLE: Duration = Duration::from_secs(120);
 /// Time after which a host that doesn't take an answer on its admin queue is disconnected.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// Interval between two looks whether a replica lacks writes.
@@ -195,11 +193,6 @@ impl Watched {
             Watched::Volume(volume) => volume.ana(),
             Watched::Nothing(_) => AnaState::Optimized,
         }
-    }
-
-    /// Time after which the controller ends if its host sends nothing, and keep-alive isn't asked for.
-    fn idle_max(&self) -> Option<Duration> {
-        matches!(self, Watched::Nothing(_)).then_some(DISCOVERY_IDLE)
     }
 
     /// Waits until the state may have changed.
@@ -575,10 +568,7 @@ async fn attend(
             send(&mut stream, controller.output()).await?;
             taken.map_err(|fault| io::Error::other(fault.to_string()))?;
         }
-        let expires_in = match controller.expires_at_ms() {
-            Some(at) => Some(Duration::from_millis(at.saturating_sub(now_ms()))),
-            None => watched.idle_max(),
-        };
+        let expires_in = controller.expires_at_ms().map(|at| Duration::from_millis(at.saturating_sub(now_ms())));
         let expires = async {
             match expires_in {
                 Some(time) => tokio::time::sleep(time).await,
