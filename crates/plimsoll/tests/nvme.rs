@@ -1,9 +1,11 @@
 //! NVMe/TCP hosts of our own on a running node. The kernel as host: tests/guest_nvme.sh.
 
 mod common;
-use common::nvme::{BOTH, HOST, Host, NQN, PLAIN, serve};
+use common::client::Client;
+use common::nvme::{BOTH, HOST, Host, NQN, PLAIN, serve, serving, start};
 use common::{Server, config, ok};
 use plimsoll_nvme::auth::Parties;
+use plimsoll_nvme::auth::groups::Group;
 use plimsoll_nvme::auth::secret::Secret;
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::host::{Command, Heard, connect_data, range};
@@ -145,6 +147,57 @@ fn a_read_is_not_refused_twice() {
     assert!(server.stop());
 }
 
+/// A host with one path has nowhere else to go: its late reads are served, and counted as such.
+#[test]
+fn late_reads_of_a_host_that_waits_are_served_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = r#"{ file = "p.img", size = "64MiB", model = "cheetah-15k5" }"#;
+    let (server, address) = serve(dir.path(), device, "vol?deadline=1us&busy=wait", "");
+    let (_admin, controller) = Host::admin(&address, PLAIN, NQN);
+    let mut io = Host::io(&address, PLAIN, controller, 1);
+    let traffic = || server.control("GET", "/v1/volumes/vol").expect(200)["traffic"].clone();
+    // The pool learns from its first reads what reads take; those are missed against the forecast.
+    for start in (0..32_768).step_by(16) {
+        assert_eq!(io.read(start, 8), Ok(vec![0; 4096]));
+        if start % 512 == 0 && traffic()["deadlines_waited"].as_u64() > Some(10) {
+            break;
+        }
+    }
+    let traffic = traffic();
+    let counts = (&traffic["deadlines_waited"], &traffic["busy_refused"], &traffic["failed"]);
+    assert!(counts.0.as_u64() > Some(10) && counts.1 == 0 && counts.2 == 0, "{traffic}");
+    assert!(server.stop());
+}
+
+/// A queue of an older controller that finds its volume writable: after a kill, the volume may lack writes.
+#[test]
+fn a_volume_that_became_writable_is_marked_before_a_queue_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let writable = serving(r#"{ file = "p.img", size = "64MiB" }"#, "vol", "");
+    let read_only = writable.replace("size = \"16MiB\"\n", "size = \"16MiB\"\nread_only = true\n");
+    let behind = |server: &Server| server.control("GET", "/v1/volumes/vol").expect(200)["behind"].clone();
+    let (server, address) = start(dir.path(), &read_only);
+    let (_admin, controller) = Host::admin(&address, PLAIN, NQN);
+    let mut reads = Host::io(&address, PLAIN, controller, 1);
+    assert_eq!(reads.read(0, 1), Ok(vec![0; 512]));
+    server.kill();
+
+    let (server, address) = start(dir.path(), &read_only);
+    assert_eq!(behind(&server), "no", "nobody could write it");
+    let (_admin, controller) = Host::admin(&address, PLAIN, NQN);
+    let mut reads = Host::io(&address, PLAIN, controller, 1);
+    assert_eq!(reads.write_fetched(0, &[1; 512], 512), Err(Status::WRITE_PROTECTED));
+    std::fs::write(dir.path().join("node.toml"), &writable).unwrap();
+    server.cli(&["reload"]);
+    let mut writes = Host::io(&address, PLAIN, controller, 2);
+    assert_eq!(writes.write_fetched(0, &[1; 512], 512), Ok(0));
+    server.kill();
+
+    let (server, _) = start(dir.path(), &writable);
+    assert_eq!(behind(&server), "unclean stop");
+    assert!(server.stop());
+}
+
 #[test]
 fn hosts_that_break_rules_are_refused_or_let_go_and_others_notice_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -282,6 +335,45 @@ fn hosts_with_a_secret_prove_themselves() {
     assert_eq!(old.prove(0, 0xffff, parties(1, None)), None);
     let mut new = Host::open(&address, PLAIN);
     assert!(new.prove(0, 0xffff, parties(9, None)).is_some());
+    assert!(server.stop());
+}
+
+/// Anybody who knows the name of a host with a secret may let the node calculate for it, before any proof. Others' handshakes go on.
+#[test]
+fn unproved_hosts_that_let_the_node_calculate_hold_up_nobody() {
+    const THIEVES: usize = 150;
+    use std::os::unix::fs::OpenOptionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = std::fs::OpenOptions::new();
+    let mut file = file.write(true).create_new(true).mode(0o600).open(dir.path().join("host.key")).unwrap();
+    file.write_all(Secret::of(&[1; 32]).unwrap().to_text().as_bytes()).unwrap();
+    let keys = format!("[[nvme_host]]\nnqn = \"{HOST}\"\nsecret_file = \"host.key\"\n");
+    let (server, address) = serve(dir.path(), r#"{ file = "p.img", size = "64MiB" }"#, "vol", &keys);
+    let mut thieves: Vec<Host> = (0..THIEVES).map(|_| Host::open(&address, PLAIN)).collect();
+    thieves.iter_mut().for_each(|thief| thief.claim(HOST, Group::Ffdhe4096));
+    for _ in 0..3 {
+        let mut plain = Host::open(&address, PLAIN);
+        let controller = plain.connect(0, 0xffff, ("nqn.2026-11.test:other", NQN)).expect("it may connect");
+        plain.ok(Command::property_set(1, 0x14, 0x46_0001), &[]);
+        let mut io = Host::open(&address, PLAIN);
+        io.connect(1, controller, ("nqn.2026-11.test:other", NQN)).expect("it may connect");
+        assert_eq!(io.read(0, 8), Ok(vec![0; 4096]));
+        Client::connect(&server.socket(), "vol").expect("NBD clients, too");
+    }
+    let answered = thieves.iter_mut().filter_map(|thief| thief.has_heard().then_some(())).count();
+    println!("{answered} of {THIEVES} powers were calculated before the others were served");
+    assert!(answered < THIEVES / 2, "{answered} of {THIEVES} powers came first");
+    // Each has its turn, as long as it is there.
+    assert!(thieves[0].hear().is_some() && thieves[THIEVES - 1].hear().is_some());
+    drop(thieves);
+    // The host itself comes in meanwhile: those that have left wait for nothing.
+    let parties = Parties {
+        host: HOST.into(),
+        subsystem: NQN.into(),
+        host_secret: Secret::of(&[1; 32]).unwrap(),
+        subsystem_secret: None,
+    };
+    assert!(Host::open(&address, PLAIN).prove(0, 0xffff, parties).is_some());
     assert!(server.stop());
 }
 

@@ -5,19 +5,21 @@
 
 use super::{Guest, Service, keep_alive};
 use crate::config::PATHS_MAX;
-use crate::crowd::Standing;
+use crate::crowd::{PeerKey, Standing};
 use crate::directory::{Identity, NvmeName};
 use crate::engine::{Health, QueueParams, Wire};
 use crate::events::{Kind, Severity};
 use crate::replica::{Behind, Replica, ReplicaUse};
 use crate::seats::Seat;
 use crate::secrets::{HostSecrets, random};
+use crate::turns::Turns;
 use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
 use plimsoll_nbd::wire::TransmissionFlags;
 use plimsoll_nvme::auth::{Parties, Proof};
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::controller::{Controller, Role, Subsystem, Target};
 use plimsoll_nvme::opening::{Asked, Connect, Opening, Parameter, Terms};
+use plimsoll_nvme::pdu::Fault;
 use plimsoll_nvme::queue::{Namespace, Replies};
 use plimsoll_nvme::wire::{AnaState, BLOCK_BYTES, DISCOVERY_NQN};
 use plimsoll_stack::LayerState;
@@ -90,6 +92,8 @@ impl Discoveries {
 pub struct Controllers {
     by_id: Mutex<BTreeMap<u16, Association>>,
     discoveries: Mutex<Discoveries>,
+    /// Turns of hosts that are to prove themselves, for Diffie-Hellman powers.
+    powers: Turns,
     sessions: Mutex<JoinSet<()>>,
 }
 
@@ -243,6 +247,7 @@ impl WatchedVolume {
 }
 
 /// Bytes that were received.
+#[derive(Default)]
 struct Received {
     buffer: Vec<u8>,
     have: Range<usize>,
@@ -284,17 +289,38 @@ struct Door {
 
 impl Door {
     /// The next thing that its driver is asked; `None` if the connection is over.
-    async fn asked(&mut self, guest: &Guest) -> io::Result<Option<Asked>> {
+    async fn asked(&mut self, guest: &Guest, powers: &Turns) -> io::Result<Option<Asked>> {
         loop {
-            let taken = self.received.take(|input| self.opening.take(input));
+            let taken = match self.opening.calculates() && !self.received.have.is_empty() {
+                true => self.take_beside(guest, powers).await?,
+                false => self.received.take(|input| self.opening.take(input)),
+            };
             send(&mut self.stream, self.opening.output()).await?;
             match taken {
                 Ok(Some(asked)) => return Ok(Some(asked)),
                 Err(fault) => return Err(io::Error::other(fault.to_string())),
+                // It has stopped before or after a calculation.
+                Ok(None) if !self.opening.is_over() && !self.received.have.is_empty() => {}
                 Ok(None) if self.opening.is_over() || !self.received.more(&mut self.stream).await? => return Ok(None),
                 Ok(None) => guest.pulse.beat(Standing::Speaking),
             }
         }
+    }
+
+    /// Takes a command on a thread of its own, when it is its peer's turn: whoever knows a host's name may let the node calculate.
+    async fn take_beside(&mut self, guest: &Guest, powers: &Turns) -> io::Result<Result<Option<Asked>, Fault>> {
+        let address = guest.who.address.ok_or(io::ErrorKind::NotConnected)?;
+        let turn = powers.next(PeerKey::host(address.ip())).await;
+        let (mut opening, mut received) = (std::mem::take(&mut self.opening), std::mem::take(&mut self.received));
+        let calculation = tokio::task::spawn_blocking(move || {
+            let taken = received.take(|input| opening.take(input));
+            // The turn is the thread's: a host that leaves meanwhile lets no other thread calculate beside it.
+            drop(turn);
+            (opening, received, taken)
+        });
+        let (opening, received, taken) = calculation.await.map_err(io::Error::other)?;
+        (self.opening, self.received) = (opening, received);
+        Ok(taken)
     }
 
     /// Accepts a host that has no secret, or lets one that has prove itself first. `None` if it doesn't.
@@ -302,11 +328,11 @@ impl Door {
         &mut self,
         controller: u16,
         proof: Option<Proof>,
-        guest: &Guest,
+        (guest, powers): (&Guest, &Turns),
     ) -> io::Result<Option<(Terms, Replies)>> {
         let Some(proof) = proof else { return Ok(Some(self.opening.accept(controller))) };
         self.opening.demand_proof(controller, proof);
-        let is_proved = matches!(self.asked(guest).await?, Some(Asked::Proved));
+        let is_proved = matches!(self.asked(guest, powers).await?, Some(Asked::Proved));
         Ok(is_proved.then(|| self.opening.accept_proved()))
     }
 }
@@ -318,7 +344,7 @@ impl Service {
         keep_alive(&stream)?;
         let received = Received { buffer: vec![0; RECEIVE_BYTES], have: 0..0 };
         let mut door = Door { stream, opening: Opening::default(), received };
-        let Some(Asked::Connect(connect)) = door.asked(&guest).await? else { return Ok(()) };
+        let Some(Asked::Connect(connect)) = door.asked(&guest, &self.nvme.powers).await? else { return Ok(()) };
         let secrets = self.directory.read().expect("no panic while held").secrets.get(&connect.host).cloned();
         guest.who.host = Some(connect.host.clone());
         guest.who.proves = secrets.is_some();
@@ -397,7 +423,9 @@ impl Service {
             Ok(checked) => checked,
             Err(no) => return Ok(Err(no)),
         };
-        let Some(admitted) = door.admit(connect.controller, proof, guest).await? else { return Ok(Ok(Connected::Not)) };
+        let Some(admitted) = door.admit(connect.controller, proof, (guest, &self.nvme.powers)).await? else {
+            return Ok(Ok(Connected::Not));
+        };
         // It may have become writable since its controller was made.
         let opened = if export.flags.contains(TransmissionFlags::READ_ONLY) {
             Ok(())
@@ -439,7 +467,7 @@ impl Service {
         let proves = proof.is_some();
         // A host that has a secret opens nothing before it has proved itself.
         let proved = match proof {
-            Some(proof) => match door.admit(id, Some(proof), guest).await? {
+            Some(proof) => match door.admit(id, Some(proof), (&*guest, &self.nvme.powers)).await? {
                 Some(admitted) => Some(admitted),
                 None => return Ok(Ok(Connected::Not)),
             },

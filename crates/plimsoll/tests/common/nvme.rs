@@ -4,7 +4,7 @@ use super::{Server, config};
 use plimsoll_nvme::auth::Parties;
 use plimsoll_nvme::auth::groups::Group;
 use plimsoll_nvme::auth::prover::Prover;
-use plimsoll_nvme::auth::secret::Hash;
+use plimsoll_nvme::auth::secret::{Hash, Secret};
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::host::{Command, Ear, Heard, connect_data, parameters};
 use plimsoll_nvme::pdu::Digests;
@@ -18,15 +18,24 @@ pub const HOST: &str = "nqn.2026-11.test:host";
 pub const PLAIN: Digests = Digests { header: false, data: false };
 pub const BOTH: Digests = Digests { header: true, data: true };
 
-/// A node that serves the volume `vol` as `export` to hosts, with more `keys` after the tables.
-pub fn serve(dir: &Path, device: &str, export: &str, keys: &str) -> (Server, String) {
+/// The configuration of a node that serves the volume `vol` as `export` to hosts, with more `keys` after the tables.
+pub fn serving(device: &str, export: &str, keys: &str) -> String {
     let subsystem = format!("[[subsystem]]\nnqn = \"{NQN}\"\nexport = \"{export}\"\n{keys}");
     let listen = "unix = \"nbd.sock\"\nnvme_tcp = \"127.0.0.1:0\"\n";
-    let config = config(device, "16MiB").replace("unix = \"nbd.sock\"\n", listen);
-    let server = Server::start(dir, &(config + &subsystem));
+    config(device, "16MiB").replace("unix = \"nbd.sock\"\n", listen) + &subsystem
+}
+
+/// A node with this configuration, and its address for hosts.
+pub fn start(dir: &Path, config: &str) -> (Server, String) {
+    let server = Server::start(dir, config);
     let status = server.control("GET", "/v1/status").expect(200);
     let address = status["node"]["listens"]["nvme_tcp"].as_str().expect("it listens").to_string();
     (server, address)
+}
+
+/// The two together.
+pub fn serve(dir: &Path, device: &str, export: &str, keys: &str) -> (Server, String) {
+    start(dir, &serving(device, export, keys))
 }
 
 /// A queue's host side.
@@ -57,6 +66,26 @@ impl Host {
         let command = Command::connect(0, queue, 32, 0, queue == 2);
         self.send(&command, &connect_data(controller, [9; 16], host, subsystem));
         self.done(0).map(|value| value as u16)
+    }
+
+    /// Claims the name of a host that has a secret, and lets the node calculate: its challenge isn't read.
+    pub fn claim(&mut self, host: &str, group: Group) {
+        self.send(&Command::connect(0, 0, 32, 0, true), &connect_data(0xffff, [9; 16], host, NQN));
+        self.done(0).expect("it may connect");
+        let secret = Secret::of(&[0; 32]).expect("a secret's length");
+        let parties = Parties { host: host.into(), subsystem: NQN.into(), host_secret: secret, subsystem_secret: None };
+        let message = Prover::new(parties, 77, [1; 64], [2; 64]).negotiate(&Hash::ALL, &[group]);
+        self.send(&Command::authentication_send(1, message.len() as u32), &message);
+        self.send(&Command::authentication_receive(2, 4096), &[]);
+        assert_eq!(self.done(1), Ok(0));
+    }
+
+    /// True if the node has said something that wasn't read.
+    pub fn has_heard(&mut self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let n = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).unwrap();
+        !self.rest.is_empty() || n.is_ok()
     }
 
     /// Connects a queue of a host that has a secret, and proves it. The controller, or `None` if the node isn't convinced.
