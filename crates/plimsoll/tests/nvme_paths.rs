@@ -3,7 +3,7 @@
 
 mod common;
 use common::client::Client;
-use common::nvme::{Host, NQN, PLAIN, serve};
+use common::nvme::{Host, NQN, PLAIN, serve, serving, start};
 use common::{Server, config, http};
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
 use plimsoll_nvme::command::Status;
@@ -111,5 +111,50 @@ fn a_read_that_fails_on_a_copy_is_for_another_path_once() {
     server.cli(&["inject", "vol", "--stop"]);
     assert_eq!(io.read(16, 8), Ok(vec![0; 4096]));
     assert_eq!(listener.ana(), (OPTIMIZED, 0));
+    assert!(server.stop());
+}
+
+/// A node with a copy that has seen so many changes, as one of several.
+fn with_copy(dir: &Path, path: u16, changes: u64) -> (Server, String) {
+    let server = Server::start(dir, &config(DEVICE, "16MiB"));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    for n in 0..changes {
+        client.write(n * 4096, &[n as u8; 4096]).unwrap().unwrap();
+    }
+    drop(client);
+    assert!(server.stop());
+    let config = serving(DEVICE, "vol?replica=read", &format!("path = {path}\n"));
+    start(dir, &config.replace("size = \"16MiB\"\n", "size = \"16MiB\"\nread_only = true\n"))
+}
+
+/// The identifiers by which Linux joins paths: the namespace's descriptors; and the subsystem's serial number.
+fn identifiers(address: &str) -> (Vec<u8>, Vec<u8>) {
+    let (mut admin, _) = Host::admin(address, PLAIN, NQN);
+    let descriptors = admin.data(Command::identify(1, 3, 1)).expect("descriptors");
+    let namespace = admin.data(Command::identify(2, 0, 1)).expect("the namespace");
+    assert_eq!(namespace[104..120], descriptors[4..20], "the NGUID");
+    assert_eq!(descriptors[4..20], descriptors[24..40], "the UUID");
+    let controller = admin.data(Command::identify(3, 1, 0)).expect("the controller");
+    (descriptors[..40].to_vec(), controller[4..24].to_vec())
+}
+
+/// Linux joins two paths if their namespaces have the same identifiers. Copies that differ mustn't.
+#[test]
+fn copies_that_have_seen_different_changes_are_different_namespaces() {
+    let dirs: [tempfile::TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let nodes = [(1, 3), (2, 3), (3, 4)].map(|(path, changes)| with_copy(dirs[path - 1].path(), path as u16, changes));
+    let [one, two, other] = [0, 1, 2].map(|n| identifiers(&nodes[n].1));
+    assert_eq!(one, two, "the same changes");
+    assert_ne!(one.0, other.0);
+    assert_eq!(one.1, other.1, "it is one subsystem");
+    for (server, _) in nodes {
+        assert!(server.stop());
+    }
+    // A volume on one node keeps its identifier, whatever is written.
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), DEVICE, "vol", "");
+    let before = identifiers(&address);
+    Client::connect(&server.socket(), "vol").unwrap().write(0, &[1; 512]).unwrap().unwrap();
+    assert_eq!(identifiers(&address), before);
     assert!(server.stop());
 }

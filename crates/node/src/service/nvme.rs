@@ -457,7 +457,7 @@ impl Service {
         };
         let (ids, queues_max) = match &known {
             None => (DISCOVERY_IDS, 0),
-            Some((name, _)) => (ids_of(name.path), name.queues_max),
+            Some((name, _)) => (ids_of(name.path.unwrap_or(1)), name.queues_max),
         };
         let id = match self.nvme.add(ids, Association::new(connect, queues_max)) {
             Ok(id) => id,
@@ -509,17 +509,18 @@ impl Service {
         if !namespace.read_only {
             self.mark_open(&guest.who, &name.export).await.map_err(no)?;
         }
-        let (tenant, watched) = {
+        let (tenant, changes, watched) = {
             let directory = self.directory.read().expect("no panic while held");
             let (_, tenant) = directory.tenant(&guest.who, &name.export).map_err(no)?;
             let (volume, used_as) = directory.volume(&guest.who, &name.export).map_err(no)?;
             let replica = (used_as == Some(ReplicaUse::Read)).then(|| volume.replica.clone());
-            (tenant, WatchedVolume { health: volume.health.clone(), replica })
+            (tenant, volume.replica.generation(), WatchedVolume { health: volume.health.clone(), replica })
         };
         guest.seat.belongs_to(tenant).map_err(|_| (Status::CONNECT_BUSY, None))?;
         let nqn = connect.subsystem.clone();
-        let uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, nqn.as_bytes());
-        let serial = uuid.simple().to_string()[..20].to_string();
+        let of_name = Uuid::new_v5(&Uuid::NAMESPACE_OID, nqn.as_bytes());
+        let serial = of_name.simple().to_string()[..20].to_string();
+        let uuid = identifier(of_name, name.path.map(|_| changes));
         let queues_max = name.queues_max;
         Ok((Subsystem { nqn, serial, uuid: uuid.into_bytes(), namespace, queues_max }, watched))
     }
@@ -528,7 +529,8 @@ impl Service {
     fn nvme_targets(&self, who: &Identity, address: SocketAddr) -> Vec<Target> {
         let directory = self.directory.read().expect("no panic while held");
         let may_use = |(_, name): &(&String, &NvmeName)| directory.look_up(who, &name.export).is_ok();
-        let target = |(nqn, name): (&String, &NvmeName)| Target { nqn: nqn.clone(), address, port_id: name.path };
+        let target =
+            |(nqn, name): (&String, &NvmeName)| Target { nqn: nqn.clone(), address, port_id: name.path.unwrap_or(1) };
         directory.subsystems.iter().filter(may_use).map(target).collect()
     }
 }
@@ -550,6 +552,12 @@ fn proof(secrets: &HostSecrets, connect: &Connect) -> io::Result<Proof> {
         subsystem_secret: secrets.subsystem.clone(),
     };
     Ok(Proof::new(parties, random()?))
+}
+
+/// The identifier of a subsystem's namespace: of its name, and for one of several nodes also of the changes that its copy has seen. A
+/// host joins paths of the same identifier only. Copies that have seen different changes have different data.
+fn identifier(of_name: Uuid, changes_of_copy: Option<u64>) -> Uuid {
+    changes_of_copy.map_or(of_name, |changes| Uuid::new_v5(&of_name, &changes.to_le_bytes()))
 }
 
 fn namespace_of(export: &ExportInfo) -> Namespace {
