@@ -260,3 +260,42 @@ fn more_waiting_writes_than_entries_end_the_connection() {
     assert_eq!(host.hear(&mut s), None);
     s.end();
 }
+
+/// The first of two long writes waits for a permit that the connection's own answers hold. When it has one, too much still waits to be
+/// sent. The second's data are asked for once the host has read.
+#[test]
+fn a_write_whose_data_were_not_asked_for_is_asked_for_when_its_host_has_read() {
+    const READS: u16 = 12;
+    const BYTES: u32 = 128 << 10;
+    let mut s = slow_scene(PermitLimits { jobs_max: 1000, bytes_max: u64::from(READS) << 20 });
+    s.set_volume(1);
+    let mut host = Host::connect(&mut s, false, |_| ());
+    (0..READS).for_each(|n| host.send(HostCommand::read(n, 0, 2048), &[]));
+    (100..102).for_each(|n| host.send(HostCommand::write(n, 0, BYTES / 512, false), &[]));
+    let ready = host.hear(&mut s).expect("before the reads have ended");
+    assert!(matches!(ready, Heard::Ready { id: 100, .. }), "{ready:?}");
+    let mut out = Vec::new();
+    ready.send_data(&mut out, host.digests, &[7; BYTES as usize], BYTES as usize);
+    host.stream.write_all(&out).unwrap();
+    let is_full = |s: &Scene| s.pool.clients.iter().any(|c| c.outbox.is_full());
+    let begun = Instant::now();
+    while !is_full(&s) || s.pool.clients.waiting().get(&TENANT) != Some(&1) {
+        s.round();
+        assert!(begun.elapsed() < Duration::from_secs(60), "the first write waits for no permit");
+    }
+    let (mut reads, mut writes) = (0, 0);
+    while reads < READS || writes < 2 {
+        match host.hear(&mut s) {
+            Some(Heard::Data { .. }) => reads += 1,
+            Some(Heard::Done { status: Status::OK, .. }) => writes += 1,
+            Some(ready @ Heard::Ready { id: 101, .. }) => {
+                let mut out = Vec::new();
+                ready.send_data(&mut out, host.digests, &[8; BYTES as usize], BYTES as usize);
+                host.stream.write_all(&out).unwrap();
+            }
+            other => panic!("{other:?} after {reads} reads and {writes} writes"),
+        }
+    }
+    drop(host);
+    s.end();
+}
