@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: ceph texts install-c check audit coverage run demo demo-databases figure test lint bench fuzz sanitize soak chaos busy promises python wheel guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node evidence evidence-live nvme-guest nvme-postgres nvme-compare fronts
+.PHONY: ceph texts install-c check audit coverage run demo demo-databases figure test lint bench fuzz sanitize soak chaos busy promises python wheel guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node evidence evidence-live nvme-guest nvme-postgres nvme-compare nvme-divert nvmet fronts
 
 # Only what serving needs, without link-time optimisation; the other targets build all commands as shipped.
 run: build-deps
@@ -183,6 +183,18 @@ nvme-postgres: build-deps
 # NBD and NVMe/TCP on one volume: requests per second and processor time per request. Two minutes on a quiet machine.
 fronts: build-deps
 	cargo bench -p plimsoll --bench fronts
+
+# The kernel's NVMe/TCP target and both fronts in one emulated guest: eight minutes.
+nvmet: build-deps
+	$(call need,qemu-system-x86_64 busybox cpio depmod xz gawk,qemu-system-x86 busybox-static cpio kmod xz-utils gawk)
+	cargo build --release -p plimsoll --bin plimsoll
+	bench/nvmet_guest.sh target/release/plimsoll "$$(cargo bench -p plimsoll --bench fronts --no-run --message-format=json | grep -o '"executable":"[^"]*fronts[^"]*"' | cut -d'"' -f4)"
+
+# The reads that one refused read diverts to the other path of an emulated guest: three minutes.
+nvme-divert: build-deps
+	$(call need,qemu-system-x86_64 busybox cpio depmod xz fio gawk,qemu-system-x86 busybox-static cpio kmod xz-utils fio gawk)
+	cargo build --release -p plimsoll
+	bench/nvme_divert.sh target/release/plimsoll
 
 # RocksDB over two noisy nodes in an emulated guest: refusals, multipath's own policies, NBD. Ten minutes.
 nvme-compare: build-deps

@@ -163,15 +163,15 @@ pub struct NvmeName {
     pub export: String,
     /// Most I/O queues of a host.
     pub queues_max: u16,
-    /// The node's number among those that serve it, from 1.
-    pub path: u16,
+    /// The node's number among several that serve it, from 1.
+    pub path: Option<u16>,
 }
 
 impl NvmeName {
     /// Those of a configuration that was checked.
     pub fn all(config: &Config) -> BTreeMap<String, NvmeName> {
         let name = |s: &SubsystemConfig| {
-            let path = s.path.as_ref().map_or(1, |p| *p.get_ref());
+            let path = s.path.as_ref().map(|p| *p.get_ref());
             let name = NvmeName { export: s.export.get_ref().clone(), queues_max: s.queues, path };
             (s.nqn.get_ref().clone(), name)
         };

@@ -25,4 +25,5 @@ pub mod serve;
 pub mod service;
 mod store;
 pub mod tls;
+mod turns;
 pub mod view;

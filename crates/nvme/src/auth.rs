@@ -158,6 +158,11 @@ impl Proof {
         }
     }
 
+    /// True if the answer to the host's next message may take milliseconds to calculate: a power in a Diffie-Hellman group.
+    pub fn calculates(&self) -> bool {
+        matches!(self.state, State::Challenge | State::Reply) && self.group != Group::Null
+    }
+
     /// True if no further message is answered.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over(_))

@@ -17,6 +17,8 @@ use std::net::SocketAddr;
 const LOG_BYTES_MAX: u64 = 128 << 10;
 /// Factor of a host's keep-alive time before the host is given up: its commands may be on their way.
 const KEEP_ALIVE_GRACE: u64 = 2;
+/// Time after which the host of a discovery controller is given up that doesn't keep alive and sends no command: no grant is needed for one.
+const DISCOVERY_IDLE_MS: u64 = 120_000;
 
 /// A subsystem that hosts connect to for I/O.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,7 +27,7 @@ pub struct Subsystem {
     pub nqn: String,
     /// Its serial number: up to 20 characters.
     pub serial: String,
-    /// The name of its namespace, the same on every path to it.
+    /// The name of its namespace, the same on every path to the same data.
     pub uuid: [u8; 16],
     /// Its namespace.
     pub namespace: Namespace,
@@ -114,9 +116,14 @@ impl Controller {
         self.configuration & 1 != 0 && matches!(self.role, Role::Io(_))
     }
 
-    /// Returns the time until which the host must be heard of, if it keeps alive.
+    /// Returns the time until which the host must be heard of, if it keeps alive or the controller is for discovery.
     pub fn expires_at_ms(&self) -> Option<u64> {
-        (self.keep_alive_ms > 0).then(|| self.heard_at_ms + self.keep_alive_ms * KEEP_ALIVE_GRACE)
+        let silence_max_ms = match (&self.role, self.keep_alive_ms) {
+            (Role::Io(_), 0) => return None,
+            (Role::Discovery(_), 0) => DISCOVERY_IDLE_MS,
+            (_, keep_alive_ms) => keep_alive_ms * KEEP_ALIVE_GRACE,
+        };
+        Some(self.heard_at_ms + silence_max_ms)
     }
 
     /// The namespace's ANA state is this now.

@@ -120,7 +120,8 @@ impl Default for Opening {
 }
 
 impl Opening {
-    /// Takes from the front of `input` until the driver is asked something; `None` wants more input, once the output has been sent.
+    /// Takes from the front of `input` until the driver is asked something; `None` wants more input, once the output has been sent. It
+    /// also comes, before the input has been taken, where [`Opening::calculates`] becomes true, and after each command while that is so.
     ///
     /// # Errors
     /// A fault. Send the output and close.
@@ -155,10 +156,11 @@ impl Opening {
             if state == State::Proving {
                 self.take_proof(&shape);
                 self.gathered.clear();
-                if self.proof.as_ref().is_some_and(|(proof, _)| proof.is_proved()) {
-                    return Ok(Some(Asked::Proved));
+                match &self.proof {
+                    Some((proof, _)) if proof.is_proved() => return Ok(Some(Asked::Proved)),
+                    Some((proof, _)) if proof.calculates() => return Ok(None),
+                    _ => continue,
                 }
-                continue;
             }
             let asked = self.take_connect(&shape)?;
             self.gathered.clear();
@@ -267,6 +269,12 @@ impl Opening {
         replies.complete(&mut self.output, id, value, Status::OK);
         self.proof = Some((proof, replies));
         self.state = State::Proving;
+    }
+
+    /// True if [`Opening::take`] may calculate for milliseconds at the host's next command, before any proof. Not on a thread, then, that
+    /// others wait for.
+    pub fn calculates(&self) -> bool {
+        self.state == State::Proving && self.proof.as_ref().is_some_and(|(proof, _)| proof.calculates())
     }
 
     /// The reason why the host's authentication failed, if it did.

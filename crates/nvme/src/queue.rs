@@ -76,7 +76,7 @@ pub enum Next {
         /// Bytes of its capsule.
         taken: usize,
     },
-    /// The next `data` are those of the write that was fetched; [`Queue::has_data`] when they have been taken.
+    /// Data follow, of the write that was fetched: [`Queue::took_data`].
     Data {
         /// Bytes of the header before them.
         head: usize,
@@ -147,15 +147,10 @@ impl Queue {
         self.data_left -= n as u32;
     }
 
-    /// The data of a PDU, and their digest, are all there.
-    ///
-    /// # Errors
-    /// If they are damaged.
-    pub fn check_data(&self, data: &[u8], trailer: &[u8]) -> Result<(), Fault> {
-        match self.digests.data && digest(data) != u32_at(trailer, 0) {
-            true => Err(Fault::DataDigest),
-            false => Ok(()),
-        }
+    /// The data of a PDU, and their digest, are all there. False if they were damaged on their way: then the write ends with
+    /// [`Status::TRANSPORT`] once all of its data came.
+    pub fn data_are_right(&self, data: &[u8], trailer: &[u8]) -> bool {
+        !self.digests.data || digest(data) == u32_at(trailer, 0)
     }
 
     /// The data of a fetched write are asked for, all at once.

@@ -197,6 +197,24 @@ fn a_host_that_is_silent_expires() {
     assert_eq!(s.controller.expires_at_ms(), Some(14_000));
 }
 
+/// Nobody needs a grant for a discovery controller.
+#[test]
+fn a_discovery_controller_expires_though_its_host_asks_for_no_keep_alive() {
+    let mut s = Scene::new(Role::Discovery(Vec::new()), Digests::default(), 0);
+    assert_eq!(s.controller.expires_at_ms(), Some(120_000));
+    // Bytes that are no command yet don't count: a host that sends one a minute says nothing.
+    s.now_ms = 60_000;
+    let mut bytes = Vec::new();
+    Command::property_set(1, 0x14, 0x46_0001).send(&mut bytes, s.digests, &[]);
+    s.controller.take(s.now_ms, &mut &bytes[..10]).expect("no fault");
+    assert_eq!(s.controller.expires_at_ms(), Some(120_000));
+    s.controller.take(s.now_ms, &mut &bytes[10..]).expect("no fault");
+    assert_eq!((s.heard().len(), s.controller.expires_at_ms()), (1, Some(180_000)));
+    assert_eq!(s.value(Command::set_feature(2, 0xf, 30_000)), Ok(0));
+    assert_eq!(s.controller.expires_at_ms(), Some(120_000), "its keep-alive counts then");
+    assert_eq!(Scene::io().controller.expires_at_ms(), None, "a granted host may be silent");
+}
+
 #[test]
 fn a_connect_that_is_malformed_names_what_is_wrong() {
     let answer = |change: fn(&mut Command, &mut [u8; 1024])| {

@@ -1,7 +1,8 @@
 //! The two fronts on one volume: requests per second and the node's processor time per request, NBD and NVMe/TCP in turn. Both over TCP, with
 //! one load generator: `make fronts`.
 //!
-//! `fronts load nbd|nvme ADDRESS NAME read|write DEPTH SECONDS` is the generator alone, for other targets.
+//! `fronts load nbd|nvme ADDRESS NAME read|write DEPTH SECONDS` is the generator alone, for other targets (`make nvmet`). It uses the first
+//! `PLIMSOLL_FRONTS_MIB` of the volume, and prints its own processor time, too.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -22,8 +23,8 @@ use std::time::{Duration, Instant};
 const NQN: &str = "nqn.2026-11.test:fronts";
 const HOST: &str = "nqn.2026-11.test:load";
 const BLOCK: u32 = 4096;
-/// The part of the volume that is used.
-const SPAN: u64 = 256 << 20;
+/// The part of the volume that is used, in MiB.
+const SPAN_MIB: u64 = 256;
 const ROUNDS: usize = 5;
 const SECONDS: u64 = 3;
 /// Time that isn't counted, until caches are warm.
@@ -98,6 +99,8 @@ impl Front for Nbd {
 struct Nvme {
     stream: TcpStream,
     ear: Ear,
+    /// Of the namespace.
+    block_bytes: u64,
     /// Its controller's connection.
     _admin: Option<Box<Nvme>>,
 }
@@ -106,7 +109,7 @@ impl Nvme {
     fn connect(address: &str, nqn: &str, queue: u16, controller: u16, entries: u16) -> (Nvme, u16) {
         let stream = TcpStream::connect(address).expect("the target listens");
         stream.set_nodelay(true).expect("a TCP socket");
-        let mut nvme = Nvme { stream, ear: Ear::default(), _admin: None };
+        let mut nvme = Nvme { stream, ear: Ear::default(), block_bytes: 512, _admin: None };
         nvme.stream.write_all(&parameters(Digests::default())).expect("the target reads");
         assert!(matches!(nvme.hear(), Heard::Parameters(..)));
         let command = host::Command::connect(0, queue, entries, 0, false);
@@ -119,21 +122,37 @@ impl Nvme {
         admin.command(host::Command::property_set(0, 0x14, 0x46_0001), &[]);
         while admin.command(host::Command::property_get(0, 0x1c, false), &[]) & 1 == 0 {}
         admin.command(host::Command::set_feature(0, 7, 0), &[]);
+        let namespace = admin.data(host::Command::identify(0, 0, 1));
+        let format = usize::from(namespace[26] & 15);
         let (mut queue, _) = Nvme::connect(address, nqn, 1, controller, 128);
+        queue.block_bytes = 1 << namespace[128 + 4 * format + 2];
         queue._admin = Some(Box::new(admin));
         queue
     }
 
     fn hear(&mut self) -> Heard {
-        let mut some = [0; 4096];
+        // A byte at a time: what follows is for the next call. Only before the load begins.
         loop {
-            let n = self.stream.read(&mut some).expect("the target answers");
-            assert!(n > 0, "the target closes");
-            let mut input = &some[..n];
-            if let Some(heard) = self.ear.take(&mut input).expect("the target keeps to the protocol") {
-                assert!(input.is_empty());
+            let mut one = [0];
+            self.stream.read_exact(&mut one).expect("the target answers");
+            if let Some(heard) = self.ear.take(&mut &one[..]).expect("the target keeps to the protocol") {
                 return heard;
             }
+        }
+    }
+
+    /// The answer of a command with data.
+    fn data(&mut self, command: host::Command) -> Vec<u8> {
+        let mut out = Vec::new();
+        command.send(&mut out, Digests::default(), &[]);
+        self.stream.write_all(&out).expect("the target reads");
+        match self.hear() {
+            Heard::Data { data, done: true, .. } => data,
+            Heard::Data { data, done: false, .. } => match self.hear() {
+                Heard::Done { status: Status::OK, .. } => data,
+                other => panic!("{command:?}: {other:?}"),
+            },
+            other => panic!("{command:?}: {other:?}"),
         }
     }
 
@@ -150,10 +169,15 @@ impl Nvme {
 
 impl Front for Nvme {
     fn ask(&mut self, out: &mut Vec<u8>, id: u16, write: bool, offset: u64) {
-        let (start, blocks) = (offset / 512, BLOCK / 512);
+        let (start, blocks) = (offset / self.block_bytes, BLOCK / self.block_bytes as u32);
+        // The lengths of data are those of the command's blocks, which have another size than the generator's commands think.
         match write {
-            true => host::Command::write(id, start, blocks, true).send(out, Digests::default(), &[7; BLOCK as usize]),
-            false => host::Command::read(id, start, blocks).send(out, Digests::default(), &[]),
+            true => host::Command::write(id, start, blocks, true).data(BLOCK, true).send(
+                out,
+                Digests::default(),
+                &[7; BLOCK as usize],
+            ),
+            false => host::Command::read(id, start, blocks).data(BLOCK, false).send(out, Digests::default(), &[]),
         }
     }
 
@@ -180,7 +204,7 @@ struct Load {
 }
 
 /// A closed loop of `depth` requests at random places.
-fn load(front: &mut dyn Front, write: bool, depth: u16, length: Duration) -> Load {
+fn load(front: &mut dyn Front, span: u64, write: bool, depth: u16, length: Duration) -> Load {
     let mut rng = Rng::new(1, "fronts");
     let (mut began, mut took) = (vec![Instant::now(); depth.into()], Vec::with_capacity(1 << 20));
     let (mut out, mut done, mut received) = (Vec::new(), (0..depth).collect::<Vec<u16>>(), vec![0; 256 << 10]);
@@ -191,12 +215,12 @@ fn load(front: &mut dyn Front, write: bool, depth: u16, length: Duration) -> Loa
         let now = Instant::now();
         asks &= now - start < length;
         for id in done.drain(..) {
-            if open > 0 && began[usize::from(id)] > start {
+            if began[usize::from(id)] > start {
                 took.push((now - began[usize::from(id)]).as_micros() as u32);
             }
             if asks {
                 began[usize::from(id)] = now;
-                front.ask(&mut out, id, write, rng.below(SPAN / u64::from(BLOCK)) * u64::from(BLOCK));
+                front.ask(&mut out, id, write, rng.below(span / u64::from(BLOCK)) * u64::from(BLOCK));
                 requests += 1;
                 open += 1;
             }
@@ -228,9 +252,9 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// Processor seconds of the node so far.
-fn cpu_s(server: &Server) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.pid())).expect("it runs");
+/// Processor seconds of a process so far.
+fn cpu_s(pid: &str) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
     let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
     let ticks = fields[11].parse::<u64>().expect("ticks") + fields[12].parse::<u64>().expect("ticks");
     ticks as f64 / 100.0
@@ -243,11 +267,15 @@ fn main() {
     {
         let (depth, seconds) = (depth.parse().expect("a depth"), seconds.parse().expect("seconds"));
         let mut front = open(protocol, address, name);
-        let mut load = load(&mut *front, op == "write", depth, Duration::from_secs(seconds));
+        let mib = std::env::var("PLIMSOLL_FRONTS_MIB").map_or(SPAN_MIB, |mib| mib.parse().expect("a number of MiB"));
+        let before = cpu_s("self");
+        let mut load = load(&mut *front, mib << 20, op == "write", depth, Duration::from_secs(seconds));
+        let cpu_us = (cpu_s("self") - before) * 1e6;
         load.took.sort_unstable();
         let at = |share: f64| load.took[((load.took.len() - 1) as f64 * share) as usize];
         let iops = load.requests as f64 / load.seconds;
-        println!("iops {iops:.0} p50_us {} p99_us {}", at(0.5), at(0.99));
+        let (p50, p95, p99) = (at(0.5), at(0.95), at(0.99));
+        println!("iops {iops:.0} p50_us {p50} p95_us {p95} p99_us {p99} requests {} cpu_us {cpu_us:.0}", load.requests);
         return;
     }
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -274,10 +302,10 @@ fn main() {
         for _ in 0..ROUNDS {
             for ((protocol, address, name), of) in fronts.iter().zip(&mut of) {
                 let mut front = open(protocol, address, name);
-                load(&mut *front, op == "write", depth, WARM);
-                let before = cpu_s(&server);
-                let load = load(&mut *front, op == "write", depth, Duration::from_secs(SECONDS));
-                let used = cpu_s(&server) - before;
+                load(&mut *front, SPAN_MIB << 20, op == "write", depth, WARM);
+                let before = cpu_s(&server.pid().to_string());
+                let load = load(&mut *front, SPAN_MIB << 20, op == "write", depth, Duration::from_secs(SECONDS));
+                let used = cpu_s(&server.pid().to_string()) - before;
                 of[0].push(load.requests as f64 / load.seconds);
                 of[1].push(used * 1e6 / load.requests as f64);
             }

@@ -1,187 +1,20 @@
 //! NVMe/TCP hosts of our own on a running node. The kernel as host: tests/guest_nvme.sh.
 
 mod common;
+use common::client::Client;
+use common::nvme::{BOTH, HOST, Host, NQN, PLAIN, serve, serving, start};
 use common::{Server, config, ok};
 use plimsoll_nvme::auth::Parties;
 use plimsoll_nvme::auth::groups::Group;
-use plimsoll_nvme::auth::prover::Prover;
-use plimsoll_nvme::auth::secret::{Hash, Secret};
+use plimsoll_nvme::auth::secret::Secret;
 use plimsoll_nvme::command::Status;
-use plimsoll_nvme::host::{Command, Ear, Heard, connect_data, parameters, range};
+use plimsoll_nvme::host::{Command, Heard, connect_data, range};
 use plimsoll_nvme::pdu::Digests;
 use plimsoll_nvme::wire::DISCOVERY_NQN;
 use plimsoll_testkit::resident_bytes;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
-
-const NQN: &str = "nqn.2026-11.test:vol";
-const HOST: &str = "nqn.2026-11.test:host";
-const PLAIN: Digests = Digests { header: false, data: false };
-const BOTH: Digests = Digests { header: true, data: true };
-
-/// A node that serves the volume `vol` as `export` to hosts, with more `keys` after the tables.
-fn serve(dir: &Path, device: &str, export: &str, keys: &str) -> (Server, String) {
-    let subsystem = format!("[[subsystem]]\nnqn = \"{NQN}\"\nexport = \"{export}\"\n{keys}");
-    let listen = "unix = \"nbd.sock\"\nnvme_tcp = \"127.0.0.1:0\"\n";
-    let config = config(device, "16MiB").replace("unix = \"nbd.sock\"\n", listen);
-    let server = Server::start(dir, &(config + &subsystem));
-    let status = server.control("GET", "/v1/status").expect(200);
-    let address = status["node"]["listens"]["nvme_tcp"].as_str().expect("it listens").to_string();
-    (server, address)
-}
-
-/// A queue's host side.
-struct Host {
-    stream: TcpStream,
-    ear: Ear,
-    digests: Digests,
-    buffer: Vec<u8>,
-    /// Not taken apart yet.
-    rest: Vec<u8>,
-    next_id: u16,
-}
-
-impl Host {
-    fn open(address: &str, digests: Digests) -> Host {
-        let stream = TcpStream::connect(address).expect("the node listens");
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let buffer = vec![0; 64 << 10];
-        let mut host = Host { stream, ear: Ear::default(), digests, buffer, rest: Vec::new(), next_id: 1 };
-        host.stream.write_all(&parameters(digests)).unwrap();
-        assert!(matches!(host.hear(), Some(Heard::Parameters(d, _)) if d == digests));
-        host
-    }
-
-    /// Connects a queue; the controller, or why not.
-    fn connect(&mut self, queue: u16, controller: u16, (host, subsystem): (&str, &str)) -> Result<u16, Status> {
-        let command = Command::connect(0, queue, 32, 0, queue == 2);
-        self.send(&command, &connect_data(controller, [9; 16], host, subsystem));
-        self.done(0).map(|value| value as u16)
-    }
-
-    /// Connects a queue of a host that has a secret, and proves it. The controller, or `None` if the node isn't convinced.
-    fn prove(&mut self, queue: u16, controller: u16, parties: Parties) -> Option<u16> {
-        let data = connect_data(controller, [9; 16], &parties.host, &parties.subsystem);
-        self.send(&Command::connect(0, queue, 32, 0, true), &data);
-        let value = self.done(0).expect("it may connect");
-        assert_eq!(value >> 16, 2, "authentication is required");
-        let is_mutual = parties.subsystem_secret.is_some();
-        let mut prover = Prover::new(parties, 77, [1; 64], [2; 64]);
-        let message = prover.negotiate(&Hash::ALL, &[Group::Null, Group::Ffdhe2048]);
-        self.ok(Command::authentication_send(1, message.len() as u32), &message);
-        let challenge = self.data(Command::authentication_receive(2, 4096)).expect("a challenge");
-        let message = prover.reply(&challenge).expect("a challenge");
-        self.ok(Command::authentication_send(3, message.len() as u32), &message);
-        let success = self.data(Command::authentication_receive(4, 4096)).expect("the result");
-        if !prover.accepts(&success) {
-            if success[1] == 3 {
-                let message = prover.verdict(false);
-                self.ok(Command::authentication_send(5, message.len() as u32), &message);
-            }
-            assert_eq!(self.hear(), None, "it closes");
-            return None;
-        }
-        if is_mutual {
-            self.ok(Command::authentication_send(5, 16), &prover.verdict(true));
-        }
-        Some(value as u16)
-    }
-
-    /// An admin queue with an enabled controller.
-    fn admin(address: &str, digests: Digests, subsystem: &str) -> (Host, u16) {
-        let mut host = Host::open(address, digests);
-        let controller = host.connect(0, 0xffff, (HOST, subsystem)).expect("it may connect");
-        host.ok(Command::property_set(0, 0x14, 0x46_0001), &[]);
-        (host, controller)
-    }
-
-    fn io(address: &str, digests: Digests, controller: u16, queue: u16) -> Host {
-        let mut host = Host::open(address, digests);
-        host.connect(queue, controller, (HOST, NQN)).expect("it may connect");
-        host
-    }
-
-    fn send(&mut self, command: &Command, data: &[u8]) {
-        let mut out = Vec::new();
-        command.send(&mut out, self.digests, data);
-        self.stream.write_all(&out).unwrap();
-    }
-
-    /// The next thing that the node says; `None` once it has closed.
-    fn hear(&mut self) -> Option<Heard> {
-        loop {
-            let mut input = &self.rest[..];
-            let heard = self.ear.take(&mut input).expect("the node keeps to the protocol");
-            self.rest = input.to_vec();
-            if heard.is_some() {
-                return heard;
-            }
-            match self.stream.read(&mut self.buffer) {
-                Ok(0) => return None,
-                Ok(n) => self.rest.extend_from_slice(&self.buffer[..n]),
-                Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return None,
-                Err(e) => panic!("the node says nothing: {e}"),
-            }
-        }
-    }
-
-    /// A command's end.
-    fn done(&mut self, id: u16) -> Result<u64, Status> {
-        match self.hear() {
-            Some(Heard::Done { id: i, status: Status::OK, value, .. }) if i == id => Ok(value),
-            Some(Heard::Done { id: i, status, .. }) if i == id => Err(status),
-            other => panic!("command {id}: {other:?}"),
-        }
-    }
-
-    fn ask(&mut self, command: Command, data: &[u8]) -> Result<u64, Status> {
-        self.send(&command, data);
-        self.done(u16::from_le_bytes([command.0[2], command.0[3]]))
-    }
-
-    fn ok(&mut self, command: Command, data: &[u8]) -> u64 {
-        self.ask(command, data).unwrap_or_else(|status| panic!("{command:?}: {status:?}"))
-    }
-
-    /// The answer of a command with data.
-    fn data(&mut self, command: Command) -> Result<Vec<u8>, Status> {
-        self.send(&command, &[]);
-        match self.hear() {
-            Some(Heard::Data { id, data, done: true, .. }) if id == self.id(&command) => Ok(data),
-            Some(Heard::Data { id, data, done: false, .. }) => self.done(id).map(|_| data),
-            Some(Heard::Done { status, .. }) => Err(status),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn id(&self, command: &Command) -> u16 {
-        u16::from_le_bytes([command.0[2], command.0[3]])
-    }
-
-    fn read(&mut self, start: u64, blocks: u32) -> Result<Vec<u8>, Status> {
-        self.next_id += 1;
-        self.data(Command::read(self.next_id, start, blocks))
-    }
-
-    /// Writes, with the data fetched in PDUs of at most `piece` bytes.
-    fn write_fetched(&mut self, start: u64, data: &[u8], piece: usize) -> Result<u64, Status> {
-        self.next_id += 1;
-        let command = Command::write(self.next_id, start, data.len() as u32 / 512, false);
-        self.send(&command, &[]);
-        let ready = match self.hear() {
-            Some(ready @ Heard::Ready { .. }) => ready,
-            Some(Heard::Done { status, .. }) => return Err(status),
-            other => panic!("{other:?}"),
-        };
-        let mut out = Vec::new();
-        ready.send_data(&mut out, self.digests, data, piece);
-        self.stream.write_all(&out).unwrap();
-        self.done(self.next_id)
-    }
-}
 
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut rng = plimsoll_base::Rng::new(seed, "nvme");
@@ -311,6 +144,57 @@ fn a_read_is_not_refused_twice() {
     refused(&mut io, 4096); // others still are
     let volume = server.control("GET", "/v1/volumes/vol").expect(200).to_string();
     assert!(volume.contains("refused"), "{volume}");
+    assert!(server.stop());
+}
+
+/// A host with one path has nowhere else to go: its late reads are served, and counted as such.
+#[test]
+fn late_reads_of_a_host_that_waits_are_served_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = r#"{ file = "p.img", size = "64MiB", model = "cheetah-15k5" }"#;
+    let (server, address) = serve(dir.path(), device, "vol?deadline=1us&busy=wait", "");
+    let (_admin, controller) = Host::admin(&address, PLAIN, NQN);
+    let mut io = Host::io(&address, PLAIN, controller, 1);
+    let traffic = || server.control("GET", "/v1/volumes/vol").expect(200)["traffic"].clone();
+    // The pool learns from its first reads what reads take; those are missed against the forecast.
+    for start in (0..32_768).step_by(16) {
+        assert_eq!(io.read(start, 8), Ok(vec![0; 4096]));
+        if start % 512 == 0 && traffic()["deadlines_waited"].as_u64() > Some(10) {
+            break;
+        }
+    }
+    let traffic = traffic();
+    let counts = (&traffic["deadlines_waited"], &traffic["busy_refused"], &traffic["failed"]);
+    assert!(counts.0.as_u64() > Some(10) && counts.1 == 0 && counts.2 == 0, "{traffic}");
+    assert!(server.stop());
+}
+
+/// A queue of an older controller that finds its volume writable: after a kill, the volume may lack writes.
+#[test]
+fn a_volume_that_became_writable_is_marked_before_a_queue_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let writable = serving(r#"{ file = "p.img", size = "64MiB" }"#, "vol", "");
+    let read_only = writable.replace("size = \"16MiB\"\n", "size = \"16MiB\"\nread_only = true\n");
+    let behind = |server: &Server| server.control("GET", "/v1/volumes/vol").expect(200)["behind"].clone();
+    let (server, address) = start(dir.path(), &read_only);
+    let (_admin, controller) = Host::admin(&address, PLAIN, NQN);
+    let mut reads = Host::io(&address, PLAIN, controller, 1);
+    assert_eq!(reads.read(0, 1), Ok(vec![0; 512]));
+    server.kill();
+
+    let (server, address) = start(dir.path(), &read_only);
+    assert_eq!(behind(&server), "no", "nobody could write it");
+    let (_admin, controller) = Host::admin(&address, PLAIN, NQN);
+    let mut reads = Host::io(&address, PLAIN, controller, 1);
+    assert_eq!(reads.write_fetched(0, &[1; 512], 512), Err(Status::WRITE_PROTECTED));
+    std::fs::write(dir.path().join("node.toml"), &writable).unwrap();
+    server.cli(&["reload"]);
+    let mut writes = Host::io(&address, PLAIN, controller, 2);
+    assert_eq!(writes.write_fetched(0, &[1; 512], 512), Ok(0));
+    server.kill();
+
+    let (server, _) = start(dir.path(), &writable);
+    assert_eq!(behind(&server), "unclean stop");
     assert!(server.stop());
 }
 
@@ -451,6 +335,45 @@ fn hosts_with_a_secret_prove_themselves() {
     assert_eq!(old.prove(0, 0xffff, parties(1, None)), None);
     let mut new = Host::open(&address, PLAIN);
     assert!(new.prove(0, 0xffff, parties(9, None)).is_some());
+    assert!(server.stop());
+}
+
+/// Anybody who knows the name of a host with a secret may let the node calculate for it, before any proof. Others' handshakes go on.
+#[test]
+fn unproved_hosts_that_let_the_node_calculate_hold_up_nobody() {
+    const THIEVES: usize = 150;
+    use std::os::unix::fs::OpenOptionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = std::fs::OpenOptions::new();
+    let mut file = file.write(true).create_new(true).mode(0o600).open(dir.path().join("host.key")).unwrap();
+    file.write_all(Secret::of(&[1; 32]).unwrap().to_text().as_bytes()).unwrap();
+    let keys = format!("[[nvme_host]]\nnqn = \"{HOST}\"\nsecret_file = \"host.key\"\n");
+    let (server, address) = serve(dir.path(), r#"{ file = "p.img", size = "64MiB" }"#, "vol", &keys);
+    let mut thieves: Vec<Host> = (0..THIEVES).map(|_| Host::open(&address, PLAIN)).collect();
+    thieves.iter_mut().for_each(|thief| thief.claim(HOST, Group::Ffdhe4096));
+    for _ in 0..3 {
+        let mut plain = Host::open(&address, PLAIN);
+        let controller = plain.connect(0, 0xffff, ("nqn.2026-11.test:other", NQN)).expect("it may connect");
+        plain.ok(Command::property_set(1, 0x14, 0x46_0001), &[]);
+        let mut io = Host::open(&address, PLAIN);
+        io.connect(1, controller, ("nqn.2026-11.test:other", NQN)).expect("it may connect");
+        assert_eq!(io.read(0, 8), Ok(vec![0; 4096]));
+        Client::connect(&server.socket(), "vol").expect("NBD clients, too");
+    }
+    let answered = thieves.iter_mut().filter_map(|thief| thief.has_heard().then_some(())).count();
+    println!("{answered} of {THIEVES} powers were calculated before the others were served");
+    assert!(answered < THIEVES / 2, "{answered} of {THIEVES} powers came first");
+    // Each has its turn, as long as it is there.
+    assert!(thieves[0].hear().is_some() && thieves[THIEVES - 1].hear().is_some());
+    drop(thieves);
+    // The host itself comes in meanwhile: those that have left wait for nothing.
+    let parties = Parties {
+        host: HOST.into(),
+        subsystem: NQN.into(),
+        host_secret: Secret::of(&[1; 32]).unwrap(),
+        subsystem_secret: None,
+    };
+    assert!(Host::open(&address, PLAIN).prove(0, 0xffff, parties).is_some());
     assert!(server.stop());
 }
 

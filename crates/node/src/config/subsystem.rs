@@ -16,7 +16,8 @@ const QUEUES_MAX: u16 = 64;
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubsystemConfig {
-    /// Its NQN. The identifier of its namespace is derived from it, so it is the same on all nodes.
+    /// Its NQN. The identifier of its namespace is derived from it, with `path` also from the number of changes of the copy: hosts join paths
+    /// to copies with the same number only.
     pub nqn: Spanned<String>,
     /// Its volume and promise, as in an NBD export's name: `archive?deadline=20ms&busy=error`.
     pub export: Spanned<String>,

@@ -7,7 +7,8 @@
 use super::command::ClientFilter;
 use super::conn::{Conn, ExportParams, Stalled};
 use super::inbox::Ready;
-use super::outbox::Answer;
+use super::nvme;
+use super::outbox::{Answer, recycle};
 use super::patience::Patience;
 use super::permits::{Admission, Held, PermitLimits, WaitsFor};
 use super::ring::{Op as RingOp, RecvInto, Ring, SendBatch};
@@ -18,6 +19,7 @@ use plimsoll_base::{BufPool, Data, Outcome, Span, TenantId, Time, VolumeKey};
 use plimsoll_nbd::promise::Note;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::Command;
+use plimsoll_nvme::command::Status;
 use rustix::net::Shutdown;
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -373,6 +375,16 @@ impl Clients {
     #[inline]
     pub fn refuse(&mut self, conn: usize, request: &Request, outcome: Outcome, notes: &[Note]) {
         self[conn].outbox.refuse(request, outcome, notes);
+        self.touch(conn);
+    }
+
+    /// Ends an announced write whose bytes were damaged on their way. Its room is given back; its host sends it again.
+    pub fn refuse_damaged(&mut self, conn: usize, ready: Ready, buffers: &mut BufPool) {
+        let Ready { request, data, .. } = ready;
+        recycle(data, buffers);
+        self.permits.withdraw(self.tenant(conn), bytes_of(&request));
+        self.freed = true;
+        self[conn].outbox.complete_by_rule(nvme::id_of(&request), Status::TRANSPORT);
         self.touch(conn);
     }
 

@@ -106,6 +106,8 @@ pub enum Parsed {
     Announces(Request),
     /// A write that was announced, now with its bytes.
     Ready(Ready),
+    /// The same, and the bytes were damaged on their way.
+    Damaged(Ready),
     /// More bytes are needed.
     NeedBytes,
     /// The client ended the session, or broke the protocol.
@@ -273,6 +275,7 @@ impl Conn {
                 Heard::Asks(request) => return Parsed::Asks(request),
                 Heard::Announces(request) => return Parsed::Announces(request),
                 Heard::Ready(ready) => return Parsed::Ready(ready),
+                Heard::Damaged(ready) => return Parsed::Damaged(ready),
                 Heard::NeedBytes => return Parsed::NeedBytes,
                 Heard::Nonsense => return Parsed::Ended("what the client sent is no NBD request"),
                 Heard::Disconnects => {

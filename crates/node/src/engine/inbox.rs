@@ -35,6 +35,8 @@ pub enum Heard {
     Announces(Request),
     /// A write that was announced, now with its bytes.
     Ready(Ready),
+    /// The same, and the bytes aren't those that the host sent.
+    Damaged(Ready),
     /// A request that is answered without being served. Its payload is skipped.
     Refused(RefusedRequest),
     /// More bytes are needed.
@@ -215,18 +217,15 @@ impl Inbox {
         loop {
             if receiving.is_in_data() {
                 let p = payload.as_mut().expect("data are asked for when there is room");
-                match receiving.take_data(&buffer[have.clone()], p.buf.as_mut_slice(), &mut p.filled) {
-                    Ok((taken, is_whole)) => {
-                        have.start += taken;
-                        if !is_whole {
-                            return Heard::NeedBytes;
-                        }
-                    }
-                    Err(fault) => return Heard::Faulty(fault),
+                let (taken, are_there) =
+                    receiving.take_data(&buffer[have.clone()], p.buf.as_mut_slice(), &mut p.filled);
+                have.start += taken;
+                if !are_there {
+                    return Heard::NeedBytes;
                 }
                 if p.is_whole() {
-                    receiving.queue.has_fetched();
-                    return Heard::Ready(payload.take().expect("just seen").ready());
+                    let ready = payload.take().expect("just seen").ready();
+                    return if receiving.has_fetched() { Heard::Damaged(ready) } else { Heard::Ready(ready) };
                 }
             }
             if payload.is_none()
@@ -446,6 +445,10 @@ mod tests {
                         seen.push(note(&ready));
                         continue;
                     }
+                    Heard::Damaged(ready) => {
+                        seen.push(format!("damaged {}", note(&ready)));
+                        continue;
+                    }
                 }
                 break 'session;
             }
@@ -484,16 +487,9 @@ mod tests {
 
     /// An I/O queue, and what a host sends on it: reads, and writes whose data are in the capsule or come when they are asked for.
     fn nvme(digests: bool, commands: &[(u8, u32, usize)]) -> (Wire, Vec<u8>) {
-        use plimsoll_nvme::host::{Command, Heard, connect_data, parameters};
-        use plimsoll_nvme::{opening::Opening, pdu::Digests, queue::Namespace};
-        let digests = Digests { header: digests, data: digests };
-        let mut bytes = parameters(digests).to_vec();
-        Command::connect(0, 1, 32, 0, false).send(&mut bytes, digests, &connect_data(1, [1; 16], "nqn.h", "nqn.s"));
-        let mut opening = Opening::default();
-        opening.take(&mut &bytes[..]).unwrap().expect("a Connect");
-        let (terms, replies) = opening.accept(1);
-        let namespace = Namespace { blocks: 1 << 20, read_only: false };
-        let wire = Wire::Nvme(super::nvme::QueueParams { host: [1; 16], terms, namespace, replies });
+        use plimsoll_nvme::host::{Command, Heard};
+        let wire = Wire::Nvme(super::nvme::fixture::connected(digests).0);
+        let digests = plimsoll_nvme::pdu::Digests { header: digests, data: digests };
         let (mut out, mut tag) = (Vec::new(), 0);
         for (n, &(kind, blocks, piece)) in commands.iter().enumerate() {
             let (id, data) = (n as u16, vec![n as u8; blocks as usize * 512]);

@@ -34,6 +34,8 @@ pub struct Receiving {
     entries: usize,
     /// Position in the payload at which the data began that are being received.
     data_from: Option<usize>,
+    /// Data of the payload were damaged on their way.
+    is_damaged: bool,
 }
 
 impl Receiving {
@@ -41,7 +43,7 @@ impl Receiving {
     pub fn new(params: &QueueParams) -> Receiving {
         let entries = usize::from(params.terms.entries);
         let queue = Queue::new(params.terms, params.namespace);
-        Receiving { queue, waiting: VecDeque::with_capacity(entries), entries, data_from: None }
+        Receiving { queue, waiting: VecDeque::with_capacity(entries), entries, data_from: None, is_damaged: false }
     }
 
     /// True if data of a write are being received.
@@ -56,10 +58,7 @@ impl Receiving {
     }
 
     /// Moves data from `have` to a payload: the bytes taken, and whether the data are all there.
-    ///
-    /// # Errors
-    /// If they are damaged.
-    pub fn take_data(&mut self, have: &[u8], payload: &mut [u8], filled: &mut usize) -> Result<(usize, bool), Fault> {
+    pub fn take_data(&mut self, have: &[u8], payload: &mut [u8], filled: &mut usize) -> (usize, bool) {
         let from = self.data_from.expect("data are being received");
         let n = self.queue.data_left().min(have.len());
         payload[*filled..*filled + n].copy_from_slice(&have[..n]);
@@ -67,11 +66,17 @@ impl Receiving {
         self.queue.took_data(n);
         let trailer = self.queue.trailer_bytes();
         if self.queue.data_left() > 0 || have.len() < n + trailer {
-            return Ok((n, false));
+            return (n, false);
         }
         self.data_from = None;
-        self.queue.check_data(&payload[from..*filled], &have[n..n + trailer])?;
-        Ok((n + trailer, true))
+        self.is_damaged |= !self.queue.data_are_right(&payload[from..*filled], &have[n..n + trailer]);
+        (n + trailer, true)
+    }
+
+    /// The payload is whole. True if some of it was damaged on its way: its write ends with a status, and changes nothing.
+    pub fn has_fetched(&mut self) -> bool {
+        self.queue.has_fetched();
+        std::mem::take(&mut self.is_damaged)
     }
 
     /// A write waits until its data can be asked for.
@@ -126,5 +131,27 @@ pub fn status_of(command: Command, outcome: Outcome) -> Status {
             IoError::ReadOnly => Status::WRITE_PROTECTED,
             IoError::Unavailable => Status::INACCESSIBLE,
         },
+    }
+}
+
+#[cfg(test)]
+pub mod fixture {
+    //! An I/O queue that a host has just connected, for tests.
+
+    use super::*;
+    use plimsoll_nvme::host::{Command as HostCommand, connect_data, parameters};
+    use plimsoll_nvme::{opening::Opening, pdu::Digests};
+
+    /// The queue, of 32 entries and a namespace of 512 MiB, and the target's bytes until then.
+    pub fn connected(digests: bool) -> (QueueParams, Vec<u8>) {
+        let digests = Digests { header: digests, data: digests };
+        let mut bytes = parameters(digests).to_vec();
+        let data = connect_data(1, [1; 16], "nqn.h", "nqn.s");
+        HostCommand::connect(0, 1, 32, 0, false).send(&mut bytes, digests, &data);
+        let mut opening = Opening::default();
+        opening.take(&mut &bytes[..]).unwrap().expect("a Connect");
+        let (terms, replies) = opening.accept(1);
+        let namespace = Namespace { blocks: 1 << 20, read_only: false };
+        (QueueParams { host: [1; 16], terms, namespace, replies }, opening.output().clone())
     }
 }

@@ -110,6 +110,8 @@ pub struct Pool {
     exports: Exports,
     injections: Injections,
     refusals: Refusals,
+    /// Reads that failed on a copy: see [`Pool::outcome_for`].
+    failures: Refusals,
     receiver: PoolReceiver,
     health: Health,
     deletions: Deletions,
@@ -148,6 +150,7 @@ impl Pool {
             exports: Exports::default(),
             injections: Injections::default(),
             refusals: Refusals::default(),
+            failures: Refusals::of_failures(),
             health: Health::NOT_STARTED,
             receiver,
             deletions: Deletions::default(),
@@ -407,6 +410,7 @@ impl Pool {
                 Parsed::Asks(request) => self.ask(conn, request),
                 Parsed::Announces(request) => self.clients.announce(self.now, conn, request, &mut self.buffers),
                 Parsed::Ready(ready) => self.has_come(conn, ready),
+                Parsed::Damaged(ready) => self.clients.refuse_damaged(conn, ready, &mut self.buffers),
             }
         }
         self.pump()

@@ -5,19 +5,21 @@
 
 use super::{Guest, Service, keep_alive};
 use crate::config::PATHS_MAX;
-use crate::crowd::Standing;
+use crate::crowd::{PeerKey, Standing};
 use crate::directory::{Identity, NvmeName};
 use crate::engine::{Health, QueueParams, Wire};
 use crate::events::{Kind, Severity};
 use crate::replica::{Behind, Replica, ReplicaUse};
 use crate::seats::Seat;
 use crate::secrets::{HostSecrets, random};
+use crate::turns::Turns;
 use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
 use plimsoll_nbd::wire::TransmissionFlags;
 use plimsoll_nvme::auth::{Parties, Proof};
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::controller::{Controller, Role, Subsystem, Target};
 use plimsoll_nvme::opening::{Asked, Connect, Opening, Parameter, Terms};
+use plimsoll_nvme::pdu::Fault;
 use plimsoll_nvme::queue::{Namespace, Replies};
 use plimsoll_nvme::wire::{AnaState, BLOCK_BYTES, DISCOVERY_NQN};
 use plimsoll_stack::LayerState;
@@ -42,8 +44,6 @@ const CONTROLLERS_MAX: u16 = 4000;
 const DISCOVERY_IDS: Range<u16> = PATHS_MAX * CONTROLLERS_MAX + 1..0xfff0;
 /// Discovery controllers at a time. No grant is needed for one, so the oldest makes room for the next.
 const DISCOVERIES_MAX: usize = 256;
-/// Time after which a discovery controller without keep-alive ends if its host sends nothing.
-const DISCOVERY_IDLE: Duration = Duration::from_secs(120);
 /// Time after which a host that doesn't take an answer on its admin queue is disconnected.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// Interval between two looks whether a replica lacks writes.
@@ -92,6 +92,8 @@ impl Discoveries {
 pub struct Controllers {
     by_id: Mutex<BTreeMap<u16, Association>>,
     discoveries: Mutex<Discoveries>,
+    /// Turns of hosts that are to prove themselves, for Diffie-Hellman powers.
+    powers: Turns,
     sessions: Mutex<JoinSet<()>>,
 }
 
@@ -197,11 +199,6 @@ impl Watched {
         }
     }
 
-    /// Time after which the controller ends if its host sends nothing, and keep-alive isn't asked for.
-    fn idle_max(&self) -> Option<Duration> {
-        matches!(self, Watched::Nothing(_)).then_some(DISCOVERY_IDLE)
-    }
-
     /// Waits until the state may have changed.
     ///
     /// # Errors
@@ -250,6 +247,7 @@ impl WatchedVolume {
 }
 
 /// Bytes that were received.
+#[derive(Default)]
 struct Received {
     buffer: Vec<u8>,
     have: Range<usize>,
@@ -291,17 +289,38 @@ struct Door {
 
 impl Door {
     /// The next thing that its driver is asked; `None` if the connection is over.
-    async fn asked(&mut self, guest: &Guest) -> io::Result<Option<Asked>> {
+    async fn asked(&mut self, guest: &Guest, powers: &Turns) -> io::Result<Option<Asked>> {
         loop {
-            let taken = self.received.take(|input| self.opening.take(input));
+            let taken = match self.opening.calculates() && !self.received.have.is_empty() {
+                true => self.take_beside(guest, powers).await?,
+                false => self.received.take(|input| self.opening.take(input)),
+            };
             send(&mut self.stream, self.opening.output()).await?;
             match taken {
                 Ok(Some(asked)) => return Ok(Some(asked)),
                 Err(fault) => return Err(io::Error::other(fault.to_string())),
+                // It has stopped before or after a calculation.
+                Ok(None) if !self.opening.is_over() && !self.received.have.is_empty() => {}
                 Ok(None) if self.opening.is_over() || !self.received.more(&mut self.stream).await? => return Ok(None),
                 Ok(None) => guest.pulse.beat(Standing::Speaking),
             }
         }
+    }
+
+    /// Takes a command on a thread of its own, when it is its peer's turn: whoever knows a host's name may let the node calculate.
+    async fn take_beside(&mut self, guest: &Guest, powers: &Turns) -> io::Result<Result<Option<Asked>, Fault>> {
+        let address = guest.who.address.ok_or(io::ErrorKind::NotConnected)?;
+        let turn = powers.next(PeerKey::host(address.ip())).await;
+        let (mut opening, mut received) = (std::mem::take(&mut self.opening), std::mem::take(&mut self.received));
+        let calculation = tokio::task::spawn_blocking(move || {
+            let taken = received.take(|input| opening.take(input));
+            // The turn is the thread's: a host that leaves meanwhile lets no other thread calculate beside it.
+            drop(turn);
+            (opening, received, taken)
+        });
+        let (opening, received, taken) = calculation.await.map_err(io::Error::other)?;
+        (self.opening, self.received) = (opening, received);
+        Ok(taken)
     }
 
     /// Accepts a host that has no secret, or lets one that has prove itself first. `None` if it doesn't.
@@ -309,11 +328,11 @@ impl Door {
         &mut self,
         controller: u16,
         proof: Option<Proof>,
-        guest: &Guest,
+        (guest, powers): (&Guest, &Turns),
     ) -> io::Result<Option<(Terms, Replies)>> {
         let Some(proof) = proof else { return Ok(Some(self.opening.accept(controller))) };
         self.opening.demand_proof(controller, proof);
-        let is_proved = matches!(self.asked(guest).await?, Some(Asked::Proved));
+        let is_proved = matches!(self.asked(guest, powers).await?, Some(Asked::Proved));
         Ok(is_proved.then(|| self.opening.accept_proved()))
     }
 }
@@ -325,7 +344,7 @@ impl Service {
         keep_alive(&stream)?;
         let received = Received { buffer: vec![0; RECEIVE_BYTES], have: 0..0 };
         let mut door = Door { stream, opening: Opening::default(), received };
-        let Some(Asked::Connect(connect)) = door.asked(&guest).await? else { return Ok(()) };
+        let Some(Asked::Connect(connect)) = door.asked(&guest, &self.nvme.powers).await? else { return Ok(()) };
         let secrets = self.directory.read().expect("no panic while held").secrets.get(&connect.host).cloned();
         guest.who.host = Some(connect.host.clone());
         guest.who.proves = secrets.is_some();
@@ -404,7 +423,9 @@ impl Service {
             Ok(checked) => checked,
             Err(no) => return Ok(Err(no)),
         };
-        let Some(admitted) = door.admit(connect.controller, proof, guest).await? else { return Ok(Ok(Connected::Not)) };
+        let Some(admitted) = door.admit(connect.controller, proof, (guest, &self.nvme.powers)).await? else {
+            return Ok(Ok(Connected::Not));
+        };
         // It may have become writable since its controller was made.
         let opened = if export.flags.contains(TransmissionFlags::READ_ONLY) {
             Ok(())
@@ -436,7 +457,7 @@ impl Service {
         };
         let (ids, queues_max) = match &known {
             None => (DISCOVERY_IDS, 0),
-            Some((name, _)) => (ids_of(name.path), name.queues_max),
+            Some((name, _)) => (ids_of(name.path.unwrap_or(1)), name.queues_max),
         };
         let id = match self.nvme.add(ids, Association::new(connect, queues_max)) {
             Ok(id) => id,
@@ -446,7 +467,7 @@ impl Service {
         let proves = proof.is_some();
         // A host that has a secret opens nothing before it has proved itself.
         let proved = match proof {
-            Some(proof) => match door.admit(id, Some(proof), guest).await? {
+            Some(proof) => match door.admit(id, Some(proof), (&*guest, &self.nvme.powers)).await? {
                 Some(admitted) => Some(admitted),
                 None => return Ok(Ok(Connected::Not)),
             },
@@ -488,17 +509,18 @@ impl Service {
         if !namespace.read_only {
             self.mark_open(&guest.who, &name.export).await.map_err(no)?;
         }
-        let (tenant, watched) = {
+        let (tenant, changes, watched) = {
             let directory = self.directory.read().expect("no panic while held");
             let (_, tenant) = directory.tenant(&guest.who, &name.export).map_err(no)?;
             let (volume, used_as) = directory.volume(&guest.who, &name.export).map_err(no)?;
             let replica = (used_as == Some(ReplicaUse::Read)).then(|| volume.replica.clone());
-            (tenant, WatchedVolume { health: volume.health.clone(), replica })
+            (tenant, volume.replica.generation(), WatchedVolume { health: volume.health.clone(), replica })
         };
         guest.seat.belongs_to(tenant).map_err(|_| (Status::CONNECT_BUSY, None))?;
         let nqn = connect.subsystem.clone();
-        let uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, nqn.as_bytes());
-        let serial = uuid.simple().to_string()[..20].to_string();
+        let of_name = Uuid::new_v5(&Uuid::NAMESPACE_OID, nqn.as_bytes());
+        let serial = of_name.simple().to_string()[..20].to_string();
+        let uuid = identifier(of_name, name.path.map(|_| changes));
         let queues_max = name.queues_max;
         Ok((Subsystem { nqn, serial, uuid: uuid.into_bytes(), namespace, queues_max }, watched))
     }
@@ -507,7 +529,8 @@ impl Service {
     fn nvme_targets(&self, who: &Identity, address: SocketAddr) -> Vec<Target> {
         let directory = self.directory.read().expect("no panic while held");
         let may_use = |(_, name): &(&String, &NvmeName)| directory.look_up(who, &name.export).is_ok();
-        let target = |(nqn, name): (&String, &NvmeName)| Target { nqn: nqn.clone(), address, port_id: name.path };
+        let target =
+            |(nqn, name): (&String, &NvmeName)| Target { nqn: nqn.clone(), address, port_id: name.path.unwrap_or(1) };
         directory.subsystems.iter().filter(may_use).map(target).collect()
     }
 }
@@ -529,6 +552,12 @@ fn proof(secrets: &HostSecrets, connect: &Connect) -> io::Result<Proof> {
         subsystem_secret: secrets.subsystem.clone(),
     };
     Ok(Proof::new(parties, random()?))
+}
+
+/// The identifier of a subsystem's namespace: of its name, and for one of several nodes also of the changes that its copy has seen. A
+/// host joins paths of the same identifier only. Copies that have seen different changes have different data.
+fn identifier(of_name: Uuid, changes_of_copy: Option<u64>) -> Uuid {
+    changes_of_copy.map_or(of_name, |changes| Uuid::new_v5(&of_name, &changes.to_le_bytes()))
 }
 
 fn namespace_of(export: &ExportInfo) -> Namespace {
@@ -575,10 +604,7 @@ async fn attend(
             send(&mut stream, controller.output()).await?;
             taken.map_err(|fault| io::Error::other(fault.to_string()))?;
         }
-        let expires_in = match controller.expires_at_ms() {
-            Some(at) => Some(Duration::from_millis(at.saturating_sub(now_ms()))),
-            None => watched.idle_max(),
-        };
+        let expires_in = controller.expires_at_ms().map(|at| Duration::from_millis(at.saturating_sub(now_ms())));
         let expires = async {
             match expires_in {
                 Some(time) => tokio::time::sleep(time).await,

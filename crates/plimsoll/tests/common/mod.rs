@@ -9,6 +9,7 @@ pub mod fenced;
 pub mod http;
 pub mod mount;
 pub mod noise;
+pub mod nvme;
 pub mod prometheus;
 pub mod schema;
 pub mod shaped;

@@ -11,12 +11,13 @@ use crate::engine::requests::InFlight;
 use crate::engine::terms;
 use crate::planted;
 use crate::planted::Mistake;
+use crate::replica::ReplicaUse;
 use plimsoll_base::{Completion, Confidence, Data, IoError, IoHead, Op, Outcome, Span, Time};
 use plimsoll_nbd::promise::Note as PromiseNote;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::Command as NbdCommand;
 use plimsoll_nbd::wire::NoteKind;
-use plimsoll_stack::{Forecast, Offered};
+use plimsoll_stack::{Forecast, LayerState, Offered};
 use std::io;
 
 impl Pool {
@@ -110,6 +111,25 @@ impl Pool {
         }
     }
 
+    /// A request's outcome as its client gets it. An NVMe host takes a failed device for the end of the data, unless the status is one of
+    /// the path. It is one where the pool has failed (nothing is served here, and the ANA state says so), and at the first failure of a
+    /// read of a copy: other nodes may have the data. A read that comes back within minutes has no other path.
+    fn outcome_for(&mut self, conn: usize, request: &Request, outcome: Outcome) -> Outcome {
+        let c = &self.clients[conn];
+        let (Some(who), Outcome::Failed(IoError::Device)) = (c.sends_again(), outcome) else { return outcome };
+        let of_path = match request.command {
+            // What was acknowledged may be gone: another path can't make it durable.
+            NbdCommand::Flush => false,
+            _ if self.state() == LayerState::Failed => true,
+            NbdCommand::Read if c.params.used_as == Some(ReplicaUse::Read) => {
+                let range = (request.offset, request.length.into());
+                !self.failures.must_serve(self.now, who, range) && self.failures.note(self.now, who, range)
+            }
+            _ => false,
+        };
+        if of_path { Outcome::Failed(IoError::Unavailable) } else { outcome }
+    }
+
     /// A read of a connection took so long, or was refused.
     pub(super) fn teach_deadline(&mut self, conn: usize, export: usize, request: &Request, took: Option<Span>) {
         if terms::teaches(&self.clients[conn], request) {
@@ -168,6 +188,7 @@ impl Pool {
             self.clients[conn].has_changed(request, outcome);
         }
         self.clients.turned_away(conn, request);
+        let outcome = self.outcome_for(conn, request, outcome);
         self.clients.refuse(conn, request, outcome, &[]);
     }
 
@@ -272,9 +293,10 @@ impl Pool {
             _ => promise_notes,
         };
         let is_done = c.outcome.is_done();
+        let outcome = if is_done { c.outcome } else { self.outcome_for(inside.conn, &inside.request, c.outcome) };
         let data = self.inside.give_back(c.io);
         let data = if is_done { data } else { Data::Absent };
-        self.clients.answer(inside.conn, &inside.request, (c.outcome, data), &notes, &mut self.buffers);
+        self.clients.answer(inside.conn, &inside.request, (outcome, data), &notes, &mut self.buffers);
     }
 }
 

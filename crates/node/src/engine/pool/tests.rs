@@ -1,5 +1,7 @@
 //! A pool round by round, on the test's own thread: how much of it one client gets.
 
+mod nvme;
+
 use super::*;
 use crate::engine::clients::CLIENT;
 use crate::engine::command::PoolHandle;
@@ -70,6 +72,21 @@ fn volume(id: u32) -> VolumeKey {
     VolumeKey { id, generation: 1 }
 }
 
+fn params_of(id: u32, wire: Wire) -> ExportParams {
+    ExportParams {
+        peer: "test".into(),
+        volume: volume(id),
+        tenant: TENANT,
+        deadline: None,
+        on_busy: OnBusy::Wait,
+        auto: None,
+        priority: Priority::DEFAULT,
+        wire,
+        replica: Replica::new(SIZE_BYTES, Default::default(), None),
+        used_as: None,
+    }
+}
+
 impl Scene {
     fn set_volume(&mut self, id: u32) {
         self.set_limited(id, None);
@@ -85,7 +102,6 @@ impl Scene {
     }
 
     fn connect(&mut self, id: u32) -> UnixStream {
-        let (ours, theirs) = UnixStream::pair().unwrap();
         let rules = Rules {
             size_bytes: SIZE_BYTES,
             flags: TransmissionFlags::SEND_FLUSH.with(TransmissionFlags::SEND_WRITE_ZEROES),
@@ -95,18 +111,11 @@ impl Scene {
             block_status: false,
             promises: false,
         };
-        let params = ExportParams {
-            peer: "test".into(),
-            volume: volume(id),
-            tenant: TENANT,
-            deadline: None,
-            on_busy: OnBusy::Wait,
-            auto: None,
-            priority: Priority::DEFAULT,
-            wire: Wire::Nbd { rules, meta_contexts: MetaContexts::EMPTY },
-            replica: Replica::new(SIZE_BYTES, Default::default(), None),
-            used_as: None,
-        };
+        self.attach(params_of(id, Wire::Nbd { rules, meta_contexts: MetaContexts::EMPTY }))
+    }
+
+    fn attach(&mut self, params: ExportParams) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().unwrap();
         let attach = Command::Attach { fd: Arc::new(theirs.into()), params, early: Vec::new(), seat: None };
         self.pool.handle_command(attach).unwrap();
         self.pool.serve_connections().unwrap();

@@ -1,0 +1,301 @@
+//! NVMe/TCP hosts on a pool: statuses of the path, and writes whose data are fetched.
+
+use super::*;
+use crate::engine::conn::DeadlineFrom;
+use crate::engine::nvme::fixture;
+use crate::replica::ReplicaUse;
+use plimsoll_base::{Io, IoError, IoHead, Outcome};
+use plimsoll_nvme::command::Status;
+use plimsoll_nvme::host::{Command as HostCommand, Ear, Heard};
+use plimsoll_nvme::pdu::Digests;
+use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
+
+/// A host on its only queue.
+struct Host {
+    stream: UnixStream,
+    ear: Ear,
+    digests: Digests,
+    /// Not taken apart yet.
+    rest: Vec<u8>,
+}
+
+impl Host {
+    fn connect(s: &mut Scene, digests: bool, change: impl FnOnce(&mut ExportParams)) -> Host {
+        let (queue, said) = fixture::connected(digests);
+        let mut params = params_of(1, Wire::Nvme(queue));
+        change(&mut params);
+        let stream = s.attach(params);
+        stream.set_nonblocking(true).unwrap();
+        let digests = Digests { header: digests, data: digests };
+        let mut host = Host { stream, ear: Ear::default(), digests, rest: said };
+        assert!(matches!(host.next(), Some(Heard::Parameters(..))));
+        assert!(matches!(host.next(), Some(Heard::Done { status: Status::OK, .. })));
+        host
+    }
+
+    fn send(&mut self, command: HostCommand, data: &[u8]) {
+        let mut out = Vec::new();
+        command.send(&mut out, self.digests, data);
+        self.stream.write_all(&out).unwrap();
+    }
+
+    fn next(&mut self) -> Option<Heard> {
+        let mut input = &self.rest[..];
+        let heard = self.ear.take(&mut input).expect("the node keeps to the protocol");
+        self.rest = input.to_vec();
+        heard
+    }
+
+    /// The next thing that the pool says; `None` if it closes.
+    fn hear(&mut self, s: &mut Scene) -> Option<Heard> {
+        let (begun, mut buffer) = (Instant::now(), vec![0; 1 << 20]);
+        loop {
+            if let Some(heard) = self.next() {
+                return Some(heard);
+            }
+            s.round();
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return None,
+                Ok(n) => self.rest.extend_from_slice(&buffer[..n]),
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return None,
+                Err(_) => assert!(begun.elapsed() < Duration::from_secs(60), "the pool says nothing"),
+            }
+        }
+    }
+
+    /// The status of the next command to end.
+    fn status(&mut self, s: &mut Scene) -> Status {
+        match self.hear(s) {
+            Some(Heard::Done { status, .. }) => status,
+            Some(Heard::Data { done: true, .. }) => Status::OK,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ask(&mut self, s: &mut Scene, command: HostCommand, data: &[u8]) -> Status {
+        self.send(command, data);
+        self.status(s)
+    }
+}
+
+/// A layer that forecasts a second's wait, or has failed.
+struct Gloomy {
+    has_failed: bool,
+}
+
+impl Layer for Gloomy {
+    fn name(&self) -> &'static str {
+        "gloomy"
+    }
+
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+
+    fn state(&self) -> LayerState {
+        if self.has_failed { LayerState::Failed } else { LayerState::Ready }
+    }
+
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        Forecast { wait: Span::from_secs(1), ..below.ask(0, at, head) }
+    }
+
+    fn submit(&mut self, _: Time, io: Io, out: &mut Actions) {
+        match self.has_failed {
+            true => out.end(io, Outcome::Failed(IoError::Device)),
+            false => out.submit(0, io),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+fn gloomy_scene(has_failed: bool) -> Scene {
+    let devices = Devices::new(vec![Device::Null { size_bytes: 1 << 40 }]);
+    let mut stack = Stack::new(StackConfig::default(), devices.offers());
+    stack.push(Box::new(Gloomy { has_failed }), vec![Target::Node(1)]);
+    stack.push(Box::new(Front::new()), vec![Target::Node(2)]);
+    stack.push(Box::new(Map::new()), vec![Target::Device(0)]);
+    let mut s = scene_of(stack, devices, PermitLimits::default());
+    s.set_volume(1);
+    s
+}
+
+/// Multipath moves on: a device that is lost is no end of the data, which another node may have.
+#[test]
+fn requests_of_a_failed_pool_are_for_another_path() {
+    let mut s = gloomy_scene(true);
+    let mut host = Host::connect(&mut s, false, |_| ());
+    for n in 0..3 {
+        assert_eq!(host.ask(&mut s, HostCommand::read(n, 0, 8), &[]), Status::INACCESSIBLE, "however often");
+        assert_eq!(host.ask(&mut s, HostCommand::write(n, 0, 1, true), &[1; 512]), Status::INACCESSIBLE);
+        assert_eq!(host.ask(&mut s, HostCommand::write_zeroes(n, 0, 1), &[]), Status::INACCESSIBLE);
+    }
+    let flushed = host.ask(&mut s, HostCommand::flush(1), &[]);
+    assert_eq!(flushed, Status::WRITE_FAULT, "no other path can make durable what this one acknowledged");
+    drop(host);
+    s.end();
+}
+
+/// A bad block of one copy: the host is sent to the other once. If the read comes back, the other has failed, too.
+#[test]
+fn a_read_that_fails_on_one_copy_is_tried_on_another_once() {
+    let mut s = flat_scene(Device::Absent { size_bytes: 1 << 40 }, PermitLimits::default());
+    s.set_volume(1);
+    let mut host = Host::connect(&mut s, false, |params| params.used_as = Some(ReplicaUse::Read));
+    assert_eq!(host.ask(&mut s, HostCommand::read(1, 0, 64), &[]), Status::INACCESSIBLE);
+    assert_eq!(host.ask(&mut s, HostCommand::read(2, 63, 8), &[]), Status::UNRECOVERED_READ, "a part of it");
+    assert_eq!(host.ask(&mut s, HostCommand::read(3, 128, 8), &[]), Status::INACCESSIBLE, "another one");
+    s.pass(150 * SECOND);
+    assert_eq!(host.ask(&mut s, HostCommand::read(4, 0, 64), &[]), Status::INACCESSIBLE, "forgotten");
+    // Of a volume that isn't one of several there is no other copy.
+    let mut alone = Host::connect(&mut s, false, |_| ());
+    assert_eq!(alone.ask(&mut s, HostCommand::read(1, 256, 8), &[]), Status::UNRECOVERED_READ);
+    drop((host, alone));
+    s.end();
+}
+
+/// More late reads than the node remembers refusals of: the next ones are served, and counted as such.
+#[test]
+fn late_reads_are_served_when_the_table_of_refusals_is_full() {
+    const READS: u16 = 300;
+    for round in 0.. {
+        let mut s = gloomy_scene(false);
+        let mut host = Host::connect(&mut s, false, |params| {
+            params.deadline = Some((Span::from_nanos(1), DeadlineFrom::Connection));
+            params.on_busy = OnBusy::Error;
+        });
+        let mut bytes = Vec::new();
+        // None overlaps another.
+        (0..READS).for_each(|n| HostCommand::read(n, u64::from(n), 1).send(&mut bytes, host.digests, &[]));
+        host.stream.write_all(&bytes).unwrap();
+        let began = Instant::now();
+        let refused = (0..READS).take_while(|_| host.status(&mut s) == Status::INACCESSIBLE).count();
+        let others: Vec<Status> = (refused + 1..READS.into()).map(|_| host.status(&mut s)).collect();
+        let in_time = began.elapsed() < Duration::from_millis(90);
+        let (_, view) = s.pool.exports.view(0, s.pool.now).expect("its counts");
+        drop(host);
+        s.end();
+        if in_time {
+            assert_eq!(refused, 256);
+            assert!(others.iter().all(|status| *status == Status::OK), "{others:?}");
+            assert_eq!((view.busy_refused, view.deadline_waited), (256, u64::from(READS) - 256));
+            break;
+        }
+        assert!(round < 100, "the machine is too slow for this test");
+    }
+}
+
+fn volatile_scene(limits: PermitLimits) -> Scene {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&vec![0; 4 * SIZE_BYTES as usize]).unwrap();
+    let device = FileDevice { file, start: 0, len: 4 * SIZE_BYTES, block_bytes: 512 };
+    let mut s = flat_scene(Device::File(device), limits);
+    s.set_volume(1);
+    s
+}
+
+/// Data that were asked for and damaged on their way: the host sends the write again, and nothing of it was written. The connection,
+/// and what else is on it, goes on.
+#[test]
+fn fetched_data_that_are_damaged_change_nothing() {
+    const BYTES: usize = 128 << 10;
+    let mut s = volatile_scene(PermitLimits { jobs_max: 8, bytes_max: 1 << 20 });
+    let mut host = Host::connect(&mut s, true, |_| ());
+    let data = vec![7; BYTES];
+    // More rounds than the tenant has room for payloads: each gives its room back.
+    for n in 0..20u16 {
+        host.send(HostCommand::write(n, 0, BYTES as u32 / 512, false), &[]);
+        let ready = host.hear(&mut s).expect("it is asked for the data");
+        let mut out = Vec::new();
+        // In one PDU, or in several of which the first or another is damaged.
+        ready.send_data(&mut out, host.digests, &data, [BYTES, 10_000, 50_000][usize::from(n) % 3]);
+        out[[100, 5000, 100_000][usize::from(n) % 3]] ^= 1;
+        host.send(HostCommand::flush(100), &[]);
+        host.stream.write_all(&out).unwrap();
+        let mut ended = [host.hear(&mut s), host.hear(&mut s)].map(|heard| match heard {
+            Some(Heard::Done { id, status, .. }) => (id, status),
+            other => panic!("{other:?}"),
+        });
+        ended.sort_by_key(|(id, _)| *id);
+        assert_eq!(ended, [(n, Status::TRANSPORT), (100, Status::OK)]);
+        let read = host.ask_data(&mut s, HostCommand::read(200, 0, BYTES as u32 / 512));
+        assert!(read.iter().all(|b| *b == 0), "damaged data were written");
+    }
+    host.send(HostCommand::write(1, 0, BYTES as u32 / 512, false), &[]);
+    let ready = host.hear(&mut s).expect("it is asked for the data");
+    let mut out = Vec::new();
+    ready.send_data(&mut out, host.digests, &data, BYTES);
+    host.stream.write_all(&out).unwrap();
+    assert_eq!(host.status(&mut s), Status::OK, "sent again");
+    assert!(host.ask_data(&mut s, HostCommand::read(200, 0, BYTES as u32 / 512)) == data);
+    drop(host);
+    s.end();
+}
+
+impl Host {
+    fn ask_data(&mut self, s: &mut Scene, command: HostCommand) -> Vec<u8> {
+        self.send(command, &[]);
+        match self.hear(s) {
+            Some(Heard::Data { data, .. }) => data,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A host that has more long writes waiting than its queue has entries breaks the protocol.
+#[test]
+fn more_waiting_writes_than_entries_end_the_connection() {
+    const ENTRIES: u16 = 32;
+    let mut s = volatile_scene(PermitLimits::default());
+    let mut host = Host::connect(&mut s, false, |_| ());
+    // One whose data are asked for, and one for each entry that waits.
+    (0..=ENTRIES).for_each(|n| host.send(HostCommand::write(n, 0, 128, false), &[]));
+    assert!(matches!(host.hear(&mut s), Some(Heard::Ready { id: 0, .. })));
+    assert_eq!(host.ask(&mut s, HostCommand::read(100, 0, 8), &[]), Status::OK, "others are served meanwhile");
+    host.send(HostCommand::write(101, 0, 128, false), &[]);
+    assert_eq!(host.hear(&mut s), Some(Heard::Terminated(2)), "out of sequence");
+    assert_eq!(host.hear(&mut s), None);
+    s.end();
+}
+
+/// The first of two long writes waits for a permit that the connection's own answers hold. When it has one, too much still waits to be
+/// sent. The second's data are asked for once the host has read.
+#[test]
+fn a_write_whose_data_were_not_asked_for_is_asked_for_when_its_host_has_read() {
+    const READS: u16 = 12;
+    const BYTES: u32 = 128 << 10;
+    let mut s = slow_scene(PermitLimits { jobs_max: 1000, bytes_max: u64::from(READS) << 20 });
+    s.set_volume(1);
+    let mut host = Host::connect(&mut s, false, |_| ());
+    (0..READS).for_each(|n| host.send(HostCommand::read(n, 0, 2048), &[]));
+    (100..102).for_each(|n| host.send(HostCommand::write(n, 0, BYTES / 512, false), &[]));
+    let ready = host.hear(&mut s).expect("before the reads have ended");
+    assert!(matches!(ready, Heard::Ready { id: 100, .. }), "{ready:?}");
+    let mut out = Vec::new();
+    ready.send_data(&mut out, host.digests, &[7; BYTES as usize], BYTES as usize);
+    host.stream.write_all(&out).unwrap();
+    let is_full = |s: &Scene| s.pool.clients.iter().any(|c| c.outbox.is_full());
+    let begun = Instant::now();
+    while !is_full(&s) || s.pool.clients.waiting().get(&TENANT) != Some(&1) {
+        s.round();
+        assert!(begun.elapsed() < Duration::from_secs(60), "the first write waits for no permit");
+    }
+    let (mut reads, mut writes) = (0, 0);
+    while reads < READS || writes < 2 {
+        match host.hear(&mut s) {
+            Some(Heard::Data { .. }) => reads += 1,
+            Some(Heard::Done { status: Status::OK, .. }) => writes += 1,
+            Some(ready @ Heard::Ready { id: 101, .. }) => {
+                let mut out = Vec::new();
+                ready.send_data(&mut out, host.digests, &[8; BYTES as usize], BYTES as usize);
+                host.stream.write_all(&out).unwrap();
+            }
+            other => panic!("{other:?} after {reads} reads and {writes} writes"),
+        }
+    }
+    drop(host);
+    s.end();
+}

@@ -1,0 +1,160 @@
+//! Paths of NVMe/TCP hosts: a namespace's ANA state, and requests that another path may serve. The kernel as host:
+//! tests/guest_nvme.sh.
+
+mod common;
+use common::client::Client;
+use common::nvme::{Host, NQN, PLAIN, serve, serving, start};
+use common::{Server, config, http};
+use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
+use plimsoll_nvme::command::Status;
+use plimsoll_nvme::host::Command;
+use std::path::Path;
+
+const DEVICE: &str = r#"{ file = "p.img", size = "64MiB" }"#;
+const OPTIMIZED: u8 = 1;
+const INACCESSIBLE: u8 = 3;
+const ANA_LOG: u8 = 0xc;
+/// A notice of an ANA change, with the log page to read.
+const ANA_EVENT: u64 = 2 | 3 << 8 | (ANA_LOG as u64) << 16;
+
+/// An admin queue of a host that hears of ANA changes.
+struct Listener {
+    admin: Host,
+    controller: u16,
+    /// The event request that is outstanding.
+    request: u16,
+}
+
+impl Listener {
+    fn new(address: &str) -> Listener {
+        let (mut admin, controller) = Host::admin(address, PLAIN, NQN);
+        admin.ok(Command::set_feature(1, 0xb, 1 << 11), &[]);
+        admin.send(&Command::event_request(100), &[]);
+        Listener { admin, controller, request: 100 }
+    }
+
+    /// The state in the ANA log page, and the number of its changes.
+    fn ana(&mut self) -> (u8, u64) {
+        let log = self.admin.data(Command::log_page(2, ANA_LOG, 52)).expect("a log page");
+        let number = |at: usize| u64::from_le_bytes(log[at..at + 8].try_into().unwrap());
+        assert_eq!((log[8], log[20], number(0)), (1, 1, number(24)), "one group of one namespace");
+        (log[32], number(0))
+    }
+
+    /// Waits for an event, and reads the ANA log page, as Linux does.
+    fn changed(&mut self) -> (u8, u64) {
+        assert_eq!(self.admin.done(self.request), Ok(ANA_EVENT), "an event");
+        self.request += 1;
+        self.admin.send(&Command::event_request(self.request), &[]);
+        self.ana()
+    }
+}
+
+/// Writes as a client that writes to all replicas.
+fn writer(dir: &Path) -> Client {
+    Client::connect(&dir.join("nbd.sock"), "vol?replica=write").unwrap()
+}
+
+/// A copy that may lack writes isn't read through any path, and its hosts hear of it; nor while a resync of it is incomplete.
+#[test]
+fn a_copy_that_may_lack_writes_is_inaccessible_until_its_resync_is_complete() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let (server, address) = serve(dirs[0].path(), DEVICE, "vol?replica=read", "");
+    let peer = Server::start(dirs[1].path(), &config(DEVICE, "16MiB"));
+    let mut writers = [writer(dirs[0].path()), writer(dirs[1].path())];
+    for w in &mut writers {
+        w.write(8192, &[1; 4096]).unwrap().unwrap();
+    }
+    let mut listener = Listener::new(&address);
+    let mut io = Host::io(&address, PLAIN, listener.controller, 1);
+    assert_eq!(listener.ana(), (OPTIMIZED, 0));
+    assert_eq!(io.read(16, 8), Ok(vec![1; 4096]));
+
+    // The writer's connection to this node is cut off. The other node gets one more change.
+    let [lost, mut kept] = writers;
+    drop(lost);
+    kept.write(8192, &[2; 4096]).unwrap().unwrap();
+    kept.send(NbdCommand::Disconnect, CommandFlags::EMPTY, 0, 0, &[]).unwrap();
+    assert_eq!(listener.changed(), (INACCESSIBLE, 1));
+    assert_eq!(io.read(16, 8), Err(Status::INACCESSIBLE));
+
+    // A resync that was begun, and isn't complete.
+    let socket = dirs[0].path().join("control.sock");
+    let begin = serde_json::json!({ "replica": { "catch-up": { "attempt": 7 } } });
+    http::unix(&socket, "PATCH", "/v1/volumes/vol", Some(&begin)).expect(200);
+    assert_eq!(io.read(16, 8), Err(Status::INACCESSIBLE), "however often it is asked");
+    assert_eq!(listener.ana(), (INACCESSIBLE, 1));
+
+    // Whoever connects now is told at once.
+    let mut late = Listener::new(&address);
+    assert_eq!(late.ana(), (INACCESSIBLE, 0));
+
+    let (to, from) = (server.uri("vol"), peer.uri("vol"));
+    server.cli(&["volume", "resync", "vol", "--replica", &to, "--from", &from]);
+    assert_eq!(listener.changed(), (OPTIMIZED, 2));
+    assert_eq!(late.changed(), (OPTIMIZED, 1));
+    assert_eq!(io.read(16, 8), Ok(vec![2; 4096]));
+    assert!(server.stop() && peer.stop());
+}
+
+/// A block that one node can't read: the host is sent to the other node once, and then told. The path stays as it is.
+#[test]
+fn a_read_that_fails_on_a_copy_is_for_another_path_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), DEVICE, "vol?replica=read", "");
+    let mut listener = Listener::new(&address);
+    let mut io = Host::io(&address, PLAIN, listener.controller, 1);
+    server.cli(&["inject", "vol", "--errors", "--only", "reads", "--for", "10m"]);
+    assert_eq!(io.read(16, 8), Err(Status::INACCESSIBLE));
+    assert_eq!(io.read(16, 8), Err(Status::UNRECOVERED_READ), "it has come back");
+    assert_eq!(io.read(32, 8), Err(Status::INACCESSIBLE), "another one");
+    server.cli(&["inject", "vol", "--stop"]);
+    assert_eq!(io.read(16, 8), Ok(vec![0; 4096]));
+    assert_eq!(listener.ana(), (OPTIMIZED, 0));
+    assert!(server.stop());
+}
+
+/// A node with a copy that has seen so many changes, as one of several.
+fn with_copy(dir: &Path, path: u16, changes: u64) -> (Server, String) {
+    let server = Server::start(dir, &config(DEVICE, "16MiB"));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    for n in 0..changes {
+        client.write(n * 4096, &[n as u8; 4096]).unwrap().unwrap();
+    }
+    drop(client);
+    assert!(server.stop());
+    let config = serving(DEVICE, "vol?replica=read", &format!("path = {path}\n"));
+    start(dir, &config.replace("size = \"16MiB\"\n", "size = \"16MiB\"\nread_only = true\n"))
+}
+
+/// The identifiers by which Linux joins paths: the namespace's descriptors; and the subsystem's serial number.
+fn identifiers(address: &str) -> (Vec<u8>, Vec<u8>) {
+    let (mut admin, _) = Host::admin(address, PLAIN, NQN);
+    let descriptors = admin.data(Command::identify(1, 3, 1)).expect("descriptors");
+    let namespace = admin.data(Command::identify(2, 0, 1)).expect("the namespace");
+    assert_eq!(namespace[104..120], descriptors[4..20], "the NGUID");
+    assert_eq!(descriptors[4..20], descriptors[24..40], "the UUID");
+    let controller = admin.data(Command::identify(3, 1, 0)).expect("the controller");
+    (descriptors[..40].to_vec(), controller[4..24].to_vec())
+}
+
+/// Linux joins two paths if their namespaces have the same identifiers. Copies that differ mustn't.
+#[test]
+fn copies_that_have_seen_different_changes_are_different_namespaces() {
+    let dirs: [tempfile::TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let nodes = [(1, 3), (2, 3), (3, 4)].map(|(path, changes)| with_copy(dirs[path - 1].path(), path as u16, changes));
+    let [one, two, other] = [0, 1, 2].map(|n| identifiers(&nodes[n].1));
+    assert_eq!(one, two, "the same changes");
+    assert_ne!(one.0, other.0);
+    assert_eq!(one.1, other.1, "it is one subsystem");
+    for (server, _) in nodes {
+        assert!(server.stop());
+    }
+    // A volume on one node keeps its identifier, whatever is written.
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), DEVICE, "vol", "");
+    let before = identifiers(&address);
+    Client::connect(&server.socket(), "vol").unwrap().write(0, &[1; 512]).unwrap().unwrap();
+    assert_eq!(identifiers(&address), before);
+    assert!(server.stop());
+}
