@@ -61,7 +61,7 @@ impl Bands {
             return false;
         }
         let may_wait = self.held.is_empty() && self.clients_below > 0;
-        let due = self.stepped_at + self.config.patience;
+        let due = self.stepped_at + if self.clients_wait() { self.config.patience } else { self.config.copy_patience };
         if may_wait && now < due {
             out.wake_at(due);
             return false;
@@ -73,8 +73,8 @@ impl Bands {
     /// The band whose copy is wanted most: of what a flush waits for the first, of what fills the buffer the one with most bytes.
     fn wanted_band(&self) -> Option<u32> {
         let zone = self.places.shape.zone_bytes;
-        let limit = if self.draining && !self.gave_up { Some(u64::MAX) } else { self.wanted_before() };
-        if let Some((at, _)) = limit.and_then(|limit| self.dirty.iter().find(|(_, p)| p.sequence < limit)) {
+        let any = if self.draining && !self.gave_up { self.dirty.iter().next().map(|(at, _)| at) } else { None };
+        if let Some(at) = self.wanted_at().or(any) {
             return Some((at / zone) as u32);
         }
         if self.held.is_empty() {

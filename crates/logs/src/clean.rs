@@ -374,7 +374,7 @@ impl Logs {
                 }
                 c.inflight += 1;
                 let tails = self.dirty_tails();
-                let io = self.own(now, Op::Flush, 0, 0, OwnKind::Checkpoint, out);
+                let io = self.own(now, Op::Flush, 0, 0, OwnKind::Metadata, out);
                 self.send_flush(io, tails, out);
                 false
             }
