@@ -106,7 +106,9 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
     }
     if let Some(l) = logs {
         let (layout, places) = logs_layout(l, bands.as_ref(), below)?;
-        w.chain("logs", Box::new(Logs::new(layout, l.config)));
+        // Home addresses are the bands' own: the logs are left out of both alike.
+        let band_bytes = bands.as_ref().map_or(0, |b| b.zone_bytes);
+        w.chain("logs", Box::new(Logs::new(layout, l.config).over_bands(band_bytes)));
         if let (Some(b), Some(places)) = (bands, places) {
             w.chain("bands", Box::new(Bands::new(places, b.config)));
         }

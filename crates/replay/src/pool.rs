@@ -156,7 +156,8 @@ pub fn composed_over(plan: &PoolPlan, fast: [Offer; 2], models: &mut Models<'_>)
     if let Some(l) = &plan.logs {
         let device = seen(plan.model.as_ref(), UNLIMITED)?.offer;
         let (layout, places) = logs_layout(l, plan.bands.as_ref(), device)?;
-        wiring = wiring.instead("logs", Box::new(Logs::fresh(layout, l.config)));
+        let band_bytes = plan.bands.as_ref().map_or(0, |b| b.zone_bytes);
+        wiring = wiring.instead("logs", Box::new(Logs::fresh(layout, l.config).over_bands(band_bytes)));
         if let (Some(b), Some(places)) = (&plan.bands, places) {
             wiring = wiring.instead("bands", Box::new(Bands::full(places, b.config)));
         }
