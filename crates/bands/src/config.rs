@@ -17,6 +17,8 @@ pub struct BandsConfig {
     pub patience: Span,
     /// The same while no client waits for the copy, but only the layer above, which empties its logs.
     pub copy_patience: Span,
+    /// And such a copy goes on only when clients have asked nothing for this long, or after that patience.
+    pub quiet: Span,
     /// A mistake planted by a test that looks whether it is found.
     #[serde(skip)]
     pub planted: Option<Planted>,
@@ -30,7 +32,10 @@ impl Default for BandsConfig {
             run_bytes: 32 << 20,
             // A band of 32 MiB has 64 requests: under load its copy then takes 3 s.
             patience: Span::from_millis(50),
-            copy_patience: Span::from_millis(500),
+            // Then clients wait for one request in a hundred of the time; a band takes two minutes.
+            copy_patience: Span::from_secs(2),
+            // Twelve times the mean gap of a load that keeps a disk half busy.
+            quiet: Span::from_millis(200),
             planted: None,
         }
     }

@@ -128,6 +128,8 @@ pub struct Bands {
     next_sequence: u64,
     /// Requests of clients, or made for them, that are below: all but copies and their flushes.
     pub(crate) clients_below: u32,
+    /// The time at which one of them last came or ended.
+    pub(crate) client_at: Time,
     pub(crate) stepped_at: Time,
     /// The pool ends: all changes in the buffer are to be in their zones soon.
     pub(crate) draining: bool,
@@ -157,6 +159,7 @@ impl Bands {
             ops: Slab::new(),
             next_sequence: 1,
             clients_below: 0,
+            client_at: Time::ZERO,
             stepped_at: Time::ZERO,
             draining: false,
             gave_up: false,
@@ -419,9 +422,11 @@ impl Bands {
         self.waiters.iter().filter_map(VecDeque::front).find_map(first)
     }
 
-    /// True if clients wait for a copy: for a flush or durable write of theirs, or for room.
+    /// True if clients wait for a copy, or will: for a flush or durable write of theirs, for room, or because changes of theirs are in the buffer.
+    /// Logs above send some only when they are full.
     pub(crate) fn clients_wait(&self) -> bool {
-        !self.held.is_empty() || !self.waiters[0].is_empty()
+        let held = self.dirty.has_clients() || self.rewrite.as_ref().is_some_and(|r| r.frozen.has_clients());
+        held || !self.held.is_empty() || !self.waiters[0].is_empty()
     }
 
     fn flush(&mut self, now: Time, io: Io, out: &mut Actions) {
@@ -467,6 +472,9 @@ impl Bands {
     }
 
     fn end_above(&mut self, now: Time, mut c: Completion, head: IoHead, out: &mut Actions) {
+        if !is_of_copies(&head) {
+            self.client_at = now;
+        }
         self.clients_below -= u32::from(!is_of_copies(&head));
         c.io.head = head;
         out.complete(c);
@@ -642,6 +650,9 @@ impl Layer for Bands {
         }
         if io.op != Op::Flush && (io.len == 0 || io.end() > self.places.shown_bytes) {
             return out.end(io, Outcome::Failed(IoError::Invalid));
+        }
+        if !is_of_copies(&io.head) {
+            self.client_at = now;
         }
         match io.op {
             Op::Read => self.read(io, out),

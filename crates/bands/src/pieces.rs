@@ -32,6 +32,8 @@ impl Piece {
 pub(crate) struct Pieces {
     runs: BTreeMap<u64, Piece>,
     bytes: u64,
+    /// Runs that aren't copies.
+    of_clients: usize,
 }
 
 impl Pieces {
@@ -45,18 +47,25 @@ impl Pieces {
         self.runs.len()
     }
 
+    /// True if some are changes of clients.
+    pub fn has_clients(&self) -> bool {
+        self.of_clients > 0
+    }
+
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
     fn insert(&mut self, at: u64, p: Piece) {
         self.bytes += p.bytes();
+        self.of_clients += usize::from(!p.is_copy);
         self.runs.insert(at, p);
     }
 
     fn remove(&mut self, at: u64) -> Option<Piece> {
         let p = self.runs.remove(&at)?;
         self.bytes -= p.bytes();
+        self.of_clients -= usize::from(!p.is_copy);
         Some(p)
     }
 

@@ -60,10 +60,13 @@ impl Bands {
         if r.busy {
             return false;
         }
-        let may_wait = self.held.is_empty() && self.clients_below > 0;
-        let due = self.stepped_at + if self.clients_wait() { self.config.patience } else { self.config.copy_patience };
+        let wanted = self.clients_wait();
+        let due = self.stepped_at + if wanted { self.config.patience } else { self.config.copy_patience };
+        // Between two requests of a client under load a transfer of a copy would delay the next one.
+        let quiet_at = if wanted { Time::ZERO } else { self.client_at + self.config.quiet };
+        let may_wait = self.held.is_empty() && (self.clients_below > 0 || now < quiet_at);
         if may_wait && now < due {
-            out.wake_at(due);
+            out.wake_at(if self.clients_below > 0 { due } else { due.min(quiet_at) });
             return false;
         }
         self.send_step(now, out);
@@ -113,6 +116,9 @@ impl Bands {
         };
         if self.has(Planted::SourceFreedEarly) {
             self.spare.extend(source);
+        }
+        if !self.clients_wait() {
+            self.stepped_at = now;
         }
         let frozen = self.dirty.take(from, to);
         let next = match target {

@@ -48,6 +48,7 @@ fn plan(seed: u64, mistakes: Mistakes) -> PoolPlan {
         run_bytes: [8 << 10, ZONE][seed as usize / 3 % 2],
         patience,
         copy_patience: patience * 4,
+        quiet: patience,
         planted: mistakes.bands,
     };
     let clean = CleanConfig {
@@ -342,4 +343,41 @@ fn every_planted_mistake_is_found() {
         }
     }
     assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
+/// The logs have the data of their copies until the bands are written: a client that flushes meanwhile waits for none of them.
+#[test]
+fn a_clients_flush_ends_while_a_band_is_copied() {
+    let plan = plan(1, Mistakes::default());
+    let (layout, disk) = formatted(&plan, 1, DiskFaults::default());
+    let sectors = layout.home_bytes / SECTOR;
+    let mut life = started(&plan, disk, Oracle::new(1, sectors, content), sectors, true).unwrap();
+    let bands_copied = |life: &mut Life| life.pool.stack().layer::<Bands>().unwrap().counters().copied;
+    for n in 0..8 {
+        life.ask(Ask { op: Op::Write, volume: 0, first: n * 100, len: 2, fua: true });
+    }
+    let mut ended = 0;
+    while ended < 8 {
+        life.pool.step().expect("writes end");
+        while life.pool.next_done().is_some() {
+            ended += 1;
+        }
+    }
+    let (now, asked) = (life.pool.now(), Message::encode(&LogsControl::Checkpoint));
+    life.pool.with_layer(|l: &mut Logs, out| Layer::told(l, now, &asked, out));
+    while life.phase() != "cleaning, band copied" {
+        life.pool.step().expect("a band is copied");
+    }
+    let before = bands_copied(&mut life);
+    life.ask(Ask { op: Op::Flush, volume: 0, first: 0, len: 0, fua: false });
+    let ended = loop {
+        if let Some(c) = life.pool.next_done() {
+            break c;
+        }
+        life.pool.step().expect("the flush ends");
+    };
+    assert!(ended.io.op == Op::Flush && ended.outcome.is_done());
+    assert_eq!(bands_copied(&mut life), before, "it waited for a band's copy");
+    life.pool.run();
+    assert!(bands_copied(&mut life) > before);
 }
