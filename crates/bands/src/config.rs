@@ -15,6 +15,10 @@ pub struct BandsConfig {
     pub run_bytes: u64,
     /// A copy waits for clients' requests, but not longer than this between two of its own.
     pub patience: Span,
+    /// The same while no client waits for the copy, but only the layer above, which empties its logs.
+    pub copy_patience: Span,
+    /// And such a copy goes on only when clients have asked nothing for this long, or after that patience.
+    pub quiet: Span,
     /// A mistake planted by a test that looks whether it is found.
     #[serde(skip)]
     pub planted: Option<Planted>,
@@ -28,6 +32,10 @@ impl Default for BandsConfig {
             run_bytes: 32 << 20,
             // A band of 32 MiB has 64 requests: under load its copy then takes 3 s.
             patience: Span::from_millis(50),
+            // Then clients wait for one request in a hundred of the time; a band takes two minutes.
+            copy_patience: Span::from_secs(2),
+            // Twelve times the mean gap of a load that keeps a disk half busy.
+            quiet: Span::from_millis(200),
             planted: None,
         }
     }
@@ -66,10 +74,17 @@ pub enum Planted {
     TrimForgotten,
     /// A zone isn't reset before it's written.
     ResetForgotten,
+    /// The flush of copies doesn't wait for them.
+    CopiesNotAwaited,
+    /// Changes of clients wait for the flush of copies only.
+    ClientTakenForCopy,
 }
 
 impl Planted {
-    /// All of them.
+    /// Those that show only below a layer that moves copies of data that it has elsewhere.
+    pub const OF_COPIES: [Planted; 2] = [Planted::CopiesNotAwaited, Planted::ClientTakenForCopy];
+
+    /// The others.
     pub const ALL: [Planted; 15] = [
         Planted::FlushNotAwaited,
         Planted::FlushNotPassed,

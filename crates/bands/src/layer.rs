@@ -8,7 +8,7 @@
 
 use crate::config::{BandsConfig, Planted};
 use crate::map::{self, Map};
-use crate::pieces::Pieces;
+use crate::pieces::{Piece, Pieces};
 use crate::rewrite::{Rewrite, Step};
 use crate::shape::{Place, Places};
 use plimsoll_base::{
@@ -95,10 +95,17 @@ pub(crate) struct Split {
 /// A device address, with the zone if it's a shingled one, or data that are known already.
 type Stored = Result<(u64, Option<u32>), Data>;
 
-/// A request that is done when all changes before `limit` are.
+/// A request that is done when all changes before `limit` are, copies excepted unless `copies`.
 struct Waiter {
     io: Io,
     limit: u64,
+    copies: bool,
+}
+
+/// True if a request moves or settles copies of data that the layer above has elsewhere. They may wait: nobody misses them at a power
+/// loss before a flush of the same kind has ended.
+fn is_of_copies(head: &IoHead) -> bool {
+    head.origin == Origin::Own(OwnKind::Checkpoint)
 }
 
 /// See the module's documentation.
@@ -113,13 +120,16 @@ pub struct Bands {
     pub(crate) readers: BTreeMap<u32, u32>,
     pub(crate) dirty: Pieces,
     pub(crate) rewrite: Option<Rewrite>,
-    waiters: VecDeque<Waiter>,
+    /// Requests that wait for all changes but copies, then those that wait for copies, too.
+    waiters: [VecDeque<Waiter>; 2],
     /// Changes that wait for room in the buffer.
     pub(crate) held: VecDeque<Io>,
     pub(crate) ops: Slab<Pending>,
     next_sequence: u64,
-    /// Client requests that are below.
+    /// Requests of clients, or made for them, that are below: all but copies and their flushes.
     pub(crate) clients_below: u32,
+    /// The time at which one of them last came or ended.
+    pub(crate) client_at: Time,
     pub(crate) stepped_at: Time,
     /// The pool ends: all changes in the buffer are to be in their zones soon.
     pub(crate) draining: bool,
@@ -144,11 +154,12 @@ impl Bands {
             readers: BTreeMap::new(),
             dirty: Pieces::default(),
             rewrite: None,
-            waiters: VecDeque::new(),
+            waiters: Default::default(),
             held: VecDeque::new(),
             ops: Slab::new(),
             next_sequence: 1,
             clients_below: 0,
+            client_at: Time::ZERO,
             stepped_at: Time::ZERO,
             draining: false,
             gave_up: false,
@@ -291,7 +302,7 @@ impl Bands {
         outstanding: usize,
         buffered: Vec<(u64, u64, Data)>,
     ) {
-        self.clients_below += u32::from(head.is_of_client());
+        self.clients_below += u32::from(!is_of_copies(&head));
         let (outcome, dispatched_at) = (Outcome::Done, Time::NEVER);
         let split = Split { head, pieces, outstanding, outcome, dispatched_at, buffered };
         self.ops.insert(Pending::Split(Box::new(split)));
@@ -314,7 +325,7 @@ impl Bands {
     }
 
     fn pass(&mut self, mut io: Io, at: u64, zone: Option<u32>, out: &mut Actions) {
-        self.clients_below += u32::from(io.head.is_of_client());
+        self.clients_below += u32::from(!is_of_copies(&io.head));
         self.reads(zone);
         io.head.tag = self.ops.insert(Pending::One { head: io.head, zone }) as u64;
         io.head.offset = at;
@@ -380,45 +391,63 @@ impl Bands {
 
     fn buffer(&mut self, now: Time, io: Io, parts: Vec<(u64, u64, Data)>, out: &mut Actions) {
         let forgotten = io.op == Op::Trim && self.has(Planted::TrimForgotten);
+        let is_copy = is_of_copies(&io.head) || self.has(Planted::ClientTakenForCopy);
         self.gave_up = false;
         for (at, len, data) in parts.into_iter().filter(|_| !forgotten) {
-            self.dirty.put(at, len, data, self.next_sequence);
+            self.dirty.put(at, len, data, self.next_sequence, is_copy);
             self.next_sequence += 1;
         }
         if io.flags.has(IoFlags::FUA) && !self.has(Planted::FuaBuffered) {
-            self.waiters.push_back(Waiter { io, limit: self.next_sequence });
+            let limit = self.next_sequence;
+            self.waiters[usize::from(is_copy)].push_back(Waiter { io, limit, copies: is_copy });
             return self.work(now, out);
         }
         out.done(io, Data::Absent);
         self.work(now, out);
     }
 
-    /// The order number before which all changes are in their zones.
-    fn settled(&self) -> u64 {
+    /// The order number before which all changes are in their zones, copies excepted unless `copies`.
+    fn settled(&self, copies: bool) -> u64 {
         let frozen = self.rewrite.as_ref().into_iter().flat_map(|r| r.frozen.iter());
-        self.dirty.iter().chain(frozen).map(|(_, p)| p.sequence).min().unwrap_or(u64::MAX)
+        let all = self.dirty.iter().chain(frozen).filter(|(_, p)| copies || !p.is_copy);
+        all.map(|(_, p)| p.sequence).min().unwrap_or(u64::MAX)
     }
 
-    /// Returns the limit of the request that has waited longest for changes to be in their zones.
-    pub(crate) fn wanted_before(&self) -> Option<u64> {
-        self.waiters.front().map(|w| w.limit)
+    /// Returns the address of the first change in the buffer that a request waits for: clients' before copies.
+    pub(crate) fn wanted_at(&self) -> Option<u64> {
+        let first = |w: &Waiter| {
+            let waited = |p: &Piece| p.sequence < w.limit && (w.copies || !p.is_copy);
+            self.dirty.iter().find(|(_, p)| waited(p)).map(|(at, _)| at)
+        };
+        self.waiters.iter().filter_map(VecDeque::front).find_map(first)
+    }
+
+    /// True if clients wait for a copy, or will: for a flush or durable write of theirs, for room, or because changes of theirs are in the buffer.
+    /// Logs above send some only when they are full.
+    pub(crate) fn clients_wait(&self) -> bool {
+        let held = self.dirty.has_clients() || self.rewrite.as_ref().is_some_and(|r| r.frozen.has_clients());
+        held || !self.held.is_empty() || !self.waiters[0].is_empty()
     }
 
     fn flush(&mut self, now: Time, io: Io, out: &mut Actions) {
         let limit = if self.has(Planted::FlushNotAwaited) { 0 } else { self.next_sequence };
-        self.waiters.push_back(Waiter { io, limit });
+        let copies = is_of_copies(&io.head) && !self.has(Planted::CopiesNotAwaited);
+        self.waiters[usize::from(copies)].push_back(Waiter { io, limit, copies });
         self.work(now, out);
     }
 
     /// Performs the layer's work beside single requests: ends flushes that were waited for, and rewrites bands.
     pub(crate) fn work(&mut self, now: Time, out: &mut Actions) {
         loop {
-            let settled = if self.waiters.is_empty() { 0 } else { self.settled() };
-            while let Some(w) = self.waiters.pop_front_if(|w| settled >= w.limit) {
-                if w.io.op != Op::Flush || self.has(Planted::FlushNotPassed) {
-                    out.done(w.io, Data::Absent);
-                } else {
-                    self.pass(w.io, 0, None, out);
+            for copies in [false, true] {
+                let queue = usize::from(copies);
+                let settled = if self.waiters[queue].is_empty() { 0 } else { self.settled(copies) };
+                while let Some(w) = self.waiters[queue].pop_front_if(|w| settled >= w.limit) {
+                    if w.io.op != Op::Flush || self.has(Planted::FlushNotPassed) {
+                        out.done(w.io, Data::Absent);
+                    } else {
+                        self.pass(w.io, 0, None, out);
+                    }
                 }
             }
             if self.held.front().is_some_and(|io| self.has_room(io)) {
@@ -434,7 +463,7 @@ impl Bands {
 
     /// No change will get to its zone: who waits for one hears so.
     pub(crate) fn fail_waiting(&mut self, out: &mut Actions) {
-        for w in self.waiters.drain(..) {
+        for w in self.waiters.iter_mut().flat_map(|w| w.drain(..)) {
             out.end(w.io, Outcome::Failed(IoError::FlushFailed));
         }
         for io in self.held.drain(..) {
@@ -443,7 +472,10 @@ impl Bands {
     }
 
     fn end_above(&mut self, now: Time, mut c: Completion, head: IoHead, out: &mut Actions) {
-        self.clients_below -= u32::from(head.is_of_client());
+        if !is_of_copies(&head) {
+            self.client_at = now;
+        }
+        self.clients_below -= u32::from(!is_of_copies(&head));
         c.io.head = head;
         out.complete(c);
         self.work(now, out);
@@ -472,7 +504,7 @@ impl Bands {
             let parts: Vec<(u64, Data)> = pieces.into_iter().map(|(len, _, data)| (len, data)).collect();
             io.data = Data::Parts(parts.into());
         } else if outcome.is_done() && !buffered.is_empty() {
-            self.clients_below -= u32::from(head.is_of_client());
+            self.clients_below -= u32::from(!is_of_copies(&head));
             return self.buffer(now, io, buffered, out);
         }
         self.end_above(now, Completion { io, outcome, dispatched_at }, head, out);
@@ -619,6 +651,9 @@ impl Layer for Bands {
         if io.op != Op::Flush && (io.len == 0 || io.end() > self.places.shown_bytes) {
             return out.end(io, Outcome::Failed(IoError::Invalid));
         }
+        if !is_of_copies(&io.head) {
+            self.client_at = now;
+        }
         match io.op {
             Op::Read => self.read(io, out),
             Op::Write | Op::WriteZeroes | Op::Trim => self.change(now, io, out),
@@ -664,7 +699,7 @@ impl Layer for Bands {
     }
 
     fn is_idle(&self) -> bool {
-        let at_rest = self.ops.is_empty() && self.waiters.is_empty() && self.held.is_empty();
+        let at_rest = self.ops.is_empty() && self.waiters.iter().all(VecDeque::is_empty) && self.held.is_empty();
         at_rest && self.rewrite.is_none() && (self.dirty.is_empty() || self.gave_up)
     }
 

@@ -11,11 +11,15 @@ pub(crate) struct Piece {
     pub data: Data,
     /// Its place in the order of changes.
     pub sequence: u64,
+    /// It and all that it replaced are copies of data that the layer above has elsewhere ([`OwnKind::Checkpoint`]).
+    ///
+    /// [`OwnKind::Checkpoint`]: plimsoll_base::OwnKind::Checkpoint
+    pub is_copy: bool,
 }
 
 impl Piece {
     fn part(&self, start: u64, len: u64) -> Piece {
-        Piece { len, data: self.data.slice(self.len, start, len), sequence: self.sequence }
+        Piece { len, data: self.data.slice(self.len, start, len), ..*self }
     }
 
     fn bytes(&self) -> u64 {
@@ -28,6 +32,8 @@ impl Piece {
 pub(crate) struct Pieces {
     runs: BTreeMap<u64, Piece>,
     bytes: u64,
+    /// Runs that aren't copies.
+    of_clients: usize,
 }
 
 impl Pieces {
@@ -41,18 +47,25 @@ impl Pieces {
         self.runs.len()
     }
 
+    /// True if some are changes of clients.
+    pub fn has_clients(&self) -> bool {
+        self.of_clients > 0
+    }
+
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
     fn insert(&mut self, at: u64, p: Piece) {
         self.bytes += p.bytes();
+        self.of_clients += usize::from(!p.is_copy);
         self.runs.insert(at, p);
     }
 
     fn remove(&mut self, at: u64) -> Option<Piece> {
         let p = self.runs.remove(&at)?;
         self.bytes -= p.bytes();
+        self.of_clients -= usize::from(!p.is_copy);
         Some(p)
     }
 
@@ -76,11 +89,12 @@ impl Pieces {
     }
 
     /// From now on `at` and what follows is `data`. Its place in the order is that of the oldest change that it replaces: whoever waits for
-    /// that one to be durable now waits for this one.
-    pub fn put(&mut self, at: u64, len: u64, data: Data, sequence: u64) {
+    /// that one to be durable now waits for this one. So it is a copy only if all that it replaces are.
+    pub fn put(&mut self, at: u64, len: u64, data: Data, sequence: u64, is_copy: bool) {
         let replaced = self.take(at, at + len);
         let sequence = replaced.iter().map(|(_, p)| p.sequence).chain([sequence]).min().expect("at least one");
-        self.insert(at, Piece { len, data, sequence });
+        let is_copy = is_copy && replaced.iter().all(|(_, p)| p.is_copy);
+        self.insert(at, Piece { len, data, sequence, is_copy });
     }
 
     /// Puts `older` back where nothing newer is.
@@ -147,11 +161,11 @@ mod tests {
                 let range = at as usize..(at + len) as usize;
                 match kind {
                     0..3 => {
-                        pieces.put(at, len, Data::Bytes(Buf::copy_of(&vec![n as u8 + 1; len as usize])), n as u64);
+                        pieces.put(at, len, Data::Bytes(Buf::copy_of(&vec![n as u8 + 1; len as usize])), n as u64, false);
                         plain[range].fill(Some(n as u8 + 1));
                     }
                     3 => {
-                        pieces.put(at, len, Data::Zeroes, n as u64);
+                        pieces.put(at, len, Data::Zeroes, n as u64, false);
                         plain[range].fill(Some(0));
                     }
                     4 => {
@@ -161,7 +175,7 @@ mod tests {
                     _ => {
                         // Something newer comes while they are out.
                         let out = pieces.take(at, at + len);
-                        pieces.put(at, 1, Data::Zeroes, n as u64);
+                        pieces.put(at, 1, Data::Zeroes, n as u64, false);
                         plain[at as usize] = Some(0);
                         pieces.put_back(out);
                     }

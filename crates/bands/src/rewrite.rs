@@ -60,10 +60,13 @@ impl Bands {
         if r.busy {
             return false;
         }
-        let may_wait = self.held.is_empty() && self.clients_below > 0;
-        let due = self.stepped_at + self.config.patience;
+        let wanted = self.clients_wait();
+        let due = self.stepped_at + if wanted { self.config.patience } else { self.config.copy_patience };
+        // Between two requests of a client under load a transfer of a copy would delay the next one.
+        let quiet_at = if wanted { Time::ZERO } else { self.client_at + self.config.quiet };
+        let may_wait = self.held.is_empty() && (self.clients_below > 0 || now < quiet_at);
         if may_wait && now < due {
-            out.wake_at(due);
+            out.wake_at(if self.clients_below > 0 { due } else { due.min(quiet_at) });
             return false;
         }
         self.send_step(now, out);
@@ -73,8 +76,8 @@ impl Bands {
     /// The band whose copy is wanted most: of what a flush waits for the first, of what fills the buffer the one with most bytes.
     fn wanted_band(&self) -> Option<u32> {
         let zone = self.places.shape.zone_bytes;
-        let limit = if self.draining && !self.gave_up { Some(u64::MAX) } else { self.wanted_before() };
-        if let Some((at, _)) = limit.and_then(|limit| self.dirty.iter().find(|(_, p)| p.sequence < limit)) {
+        let any = if self.draining && !self.gave_up { self.dirty.iter().next().map(|(at, _)| at) } else { None };
+        if let Some(at) = self.wanted_at().or(any) {
             return Some((at / zone) as u32);
         }
         if self.held.is_empty() {
@@ -113,6 +116,9 @@ impl Bands {
         };
         if self.has(Planted::SourceFreedEarly) {
             self.spare.extend(source);
+        }
+        if !self.clients_wait() {
+            self.stepped_at = now;
         }
         let frozen = self.dirty.take(from, to);
         let next = match target {

@@ -25,7 +25,15 @@ fn places() -> Places {
 fn config(seed: u64) -> BandsConfig {
     let patience = us([0, 100, 2000][seed as usize % 3]);
     let run_bytes = [2048, ZONE][seed as usize / 3 % 2];
-    BandsConfig { buffer_bytes: 12 << 10, io_bytes: 1024, run_bytes, patience, planted: None }
+    BandsConfig {
+        buffer_bytes: 12 << 10,
+        io_bytes: 1024,
+        run_bytes,
+        patience,
+        copy_patience: patience,
+        quiet: patience / 2,
+        planted: None,
+    }
 }
 
 fn content(_: u32, sector: u64, version: u64) -> Vec<u8> {

@@ -20,6 +20,7 @@ pub mod kept;
 pub mod manylogs;
 pub mod manylogs_clean;
 pub mod manylogs_recovery;
+pub mod manylogs_spread;
 pub mod manylogs_stream;
 pub mod nitro;
 pub mod noise;
@@ -30,6 +31,7 @@ mod row;
 pub mod runner;
 pub mod scattered;
 pub mod schedulers;
+pub mod shingled;
 mod slowed;
 pub mod stats;
 mod study;
@@ -178,6 +180,12 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(manylogs::GroupSizes),
         Box::new(manylogs_recovery::RecoveryTime),
         Box::new(manylogs_clean::EightHours),
+        Box::new(manylogs_spread::SpreadTraces),
+        Box::new(manylogs_spread::TwoArms),
+        Box::new(shingled::mixes::ShingledMixes),
+        Box::new(shingled::clean::BandCleaning),
+        Box::new(shingled::stalls::Stalls),
+        Box::new(shingled::mitt::CleaningRefused),
         Box::new(replicas::failover::TimeOuts),
         Box::new(noise::NoiseTails),
         Box::new(noise::NoiseIntervals),

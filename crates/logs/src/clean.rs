@@ -22,7 +22,7 @@ use crate::mtl::{Mapped, Unit};
 use crate::status::{CleanReport, Why};
 use plimsoll_base::{Completion, Data, Io, IoFlags, Op, Outcome, OwnKind, Span, Time, VolumeKey};
 use plimsoll_stack::Actions;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 
 /// Own requests under way, and their size, where clients wait for it anyway or don't mind.
@@ -40,6 +40,12 @@ pub(crate) const CROWDED_PERCENT: u64 = 25;
 const RETRY_AFTER: Span = Span::from_secs(10);
 /// Extents looked at in one go.
 const LOOK_MAX: usize = 16_384;
+/// The same where a job's logs are chosen, once for each job.
+const LOOK_FOR_BANDS_MAX: usize = 262_144;
+/// Bands that an idle-time job copies, beside those of its first log: each takes about a second.
+const IDLE_BANDS_MAX: usize = 16;
+/// Logs of such a job. Those whose bands are copied anyway cost nothing more.
+const IDLE_LOGS_OF_BANDS_MAX: usize = 256;
 
 #[derive(Clone, Debug)]
 struct Piece {
@@ -231,9 +237,16 @@ impl Logs {
         if c.every.is_some_and(|every| now >= self.cleaned_at + every) {
             return self.ask_to_clean(now, Why::Periodic, out);
         }
-        if !self.crowded.is_empty() && self.is_idle_time(now) {
+        if (!self.crowded.is_empty() || self.is_table_used()) && self.is_idle_time(now) {
             self.use_idle_time(now, out);
         }
+    }
+
+    /// True if the table is so full that idle time empties logs over bands, however little is in each log: the writes of a shingled drive are
+    /// all logged, so the table may be full first.
+    fn is_table_used(&self) -> bool {
+        let most = self.extents_high() as u64 * u64::from(self.config.clean.when_used_percent);
+        self.band_bytes > 0 && self.config.clean.when_idle && self.mtl.len() as u64 * 100 > most
     }
 
     fn is_idle_time(&self, now: Time) -> bool {
@@ -247,13 +260,43 @@ impl Logs {
         }
         let used = self.crowded.len() as u64 * 100
             > u64::from(self.layout.logs) * u64::from(self.config.clean.when_used_percent);
-        if self.config.clean.when_idle && used {
+        if self.is_table_used() {
+            let logs = self.convenient(self.logs_in_use());
+            self.begin_clean(now, Why::Idle, logs, None, out);
+        } else if self.config.clean.when_idle && used {
             let mut fullest: Vec<u32> =
                 self.crowded.iter().copied().filter(|l| self.logs[*l as usize].state == State::Open).collect();
             fullest.sort_by_key(|l| (std::cmp::Reverse(self.logs[*l as usize].tail), *l));
-            fullest.truncate(IDLE_LOGS_MAX);
+            if self.band_bytes > 0 {
+                fullest = self.convenient(fullest);
+            }
+            fullest.truncate(if self.band_bytes > 0 { IDLE_LOGS_OF_BANDS_MAX } else { IDLE_LOGS_MAX });
             self.begin_clean(now, Why::Idle, fullest, None, out);
         }
+    }
+
+    /// Of `logs` those that free most for each band that is copied: the cost of a checkpoint is bands, whatever it writes to each. Then those whose
+    /// bands are copied anyway.
+    fn convenient(&self, logs: Vec<u32>) -> Vec<u32> {
+        let mut left: BTreeMap<u32, BTreeSet<u64>> = logs.into_iter().map(|l| (l, BTreeSet::new())).collect();
+        for (home, m) in self.mtl.from(0).take(LOOK_FOR_BANDS_MAX) {
+            if let Some(bands) = left.get_mut(&m.log) {
+                bands.extend(home / self.band_bytes..=(home + u64::from(m.len) - 1) / self.band_bytes);
+            }
+        }
+        let (mut chosen, mut copied) = (Vec::new(), BTreeSet::new());
+        while chosen.len() < IDLE_LOGS_OF_BANDS_MAX {
+            let more = |bands: &BTreeSet<u64>| bands.difference(&copied).count() as u64;
+            let gain = |log: u32, n: u64| (n == 0, u64::from(self.logs[log as usize].tail) / n.max(1));
+            let found = left.iter().map(|(log, bands)| (*log, more(bands)));
+            let Some((log, n)) = found.max_by_key(|&(log, n)| (gain(log, n), std::cmp::Reverse(log))) else { break };
+            if n > 0 && !chosen.is_empty() && copied.len() + n as usize > IDLE_BANDS_MAX {
+                break;
+            }
+            copied.extend(left.remove(&log).expect("just found"));
+            chosen.push(log);
+        }
+        chosen
     }
 
     /// The fullest log above the threshold, and the coldest with room for its valid bytes: the one that least recently took
@@ -337,7 +380,7 @@ impl Logs {
             window = c.off_hours.map_or(never, |o| o.next(now));
             every = c.every.map_or(never, |every| self.cleaned_at + every);
         }
-        if !self.crowded.is_empty() {
+        if !self.crowded.is_empty() || self.is_table_used() {
             quiet = idle.map_or(never, |after| self.client_at + after);
         }
         [window, every, quiet]
@@ -374,7 +417,7 @@ impl Logs {
                 }
                 c.inflight += 1;
                 let tails = self.dirty_tails();
-                let io = self.own(now, Op::Flush, 0, 0, OwnKind::Checkpoint, out);
+                let io = self.own(now, Op::Flush, 0, 0, OwnKind::Metadata, out);
                 self.send_flush(io, tails, out);
                 false
             }

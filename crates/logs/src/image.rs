@@ -413,7 +413,8 @@ impl Logs {
         let tails = self.dirty_tails();
         let job = self.image.as_mut().expect("an image is under way");
         (job.stage, job.tails) = (Stage::Sync, tails);
-        let io = self.own(now, Op::Flush, 0, 0, OwnKind::Metadata, out);
+        // Of the kind of the writes home: a layer below may leave those out of every other flush.
+        let io = self.own(now, Op::Flush, 0, 0, OwnKind::Checkpoint, out);
         self.send_own(io, Own::ImageFlush, out);
     }
 

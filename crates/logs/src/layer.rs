@@ -46,6 +46,8 @@ pub(crate) enum Life {
 
 /// See the module's documentation.
 pub struct Logs {
+    /// Bytes of a band below: home addresses of one band are copied together. 0: homes can be written one by one.
+    pub(crate) band_bytes: u64,
     pub(crate) config: LogsConfig,
     pub(crate) layout: Layout,
     pub(crate) life: Life,
@@ -311,6 +313,7 @@ impl Logs {
             kills: Vec::new(),
             start: 0,
             stale: StaleCopies::default(),
+            band_bytes: 0,
             flush_job: None,
             flush_next: Vec::new(),
             image: None,
@@ -346,6 +349,12 @@ impl Logs {
         let mut logs = Logs { life: Life::Ready, ..Logs::new(layout, config) };
         logs.notes.start_afresh();
         logs
+    }
+
+    /// The same over bands of `band_bytes`, counted from home address 0: the logs to empty are chosen by the bands that they cost.
+    #[must_use]
+    pub fn over_bands(self, band_bytes: u64) -> Logs {
+        Logs { band_bytes, ..self }
     }
 
     /// True if this mistake is planted.

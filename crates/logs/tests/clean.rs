@@ -193,3 +193,38 @@ fn logged_write_size_follows_how_fast_the_logs_fill() {
         "ten logs of 16 KiB for four hours"
     );
 }
+
+/// Bytes of a band, counted from home address 0.
+const BAND: u64 = 4096;
+
+/// Over bands a checkpoint costs what it copies of them. A log whose few bands free most goes first; the fullest one, whose writes lie in a band
+/// each, waits.
+#[test]
+fn over_bands_idle_time_empties_the_log_that_costs_the_fewest_of_them() {
+    let mut front = Front::new();
+    let mut map = Map::new();
+    let size_bytes = SECTORS * SECTOR;
+    front.set_volume(key(0), FrontVolume { size_bytes, read_only: false });
+    map.set_volume(key(0), &[Extent { device_offset: 0, len: size_bytes }]);
+    let config = LogsConfig { image_every: LogsConfig::default().image_every, ..config() };
+    let logs_over = Logs::new(layout(), config).over_bands(BAND);
+    let layers: Vec<Box<dyn Layer>> = vec![Box::new(front), Box::new(map), Box::new(logs_over)];
+    let mut p = SimPool::chain(StackConfig::default(), layers, vec![formatted(1, Default::default())]);
+    assert_eq!(p.start(), LayerState::Ready);
+    // The arm is at one log for writes to 14 bands, then at another one for eight writes to four bands.
+    let far = size_bytes - 8 * BAND;
+    for (arm, writes, apart) in [(0, 14, BAND), (far, 8, BAND / 2)] {
+        ask(&mut p, Op::Read, arm, SECTOR, 0);
+        for n in 0..writes {
+            assert!(ask(&mut p, Op::Write, arm + n * apart, SECTOR, 7).outcome.is_done());
+        }
+    }
+    assert_eq!(logs(&mut p).counters.logged, 22);
+    while logs(&mut p).counters.checkpoints == 0 {
+        p.step().expect("idle time comes");
+    }
+    let first = logs(&mut p).counters.last_clean.expect("just done");
+    assert_eq!((first.why, first.logs, first.write_bytes), (Why::Idle, 1, 8 * SECTOR));
+    while p.step().is_some() {}
+    assert_eq!(logs(&mut p).valid_bytes, 0, "then the other one");
+}

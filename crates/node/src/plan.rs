@@ -109,6 +109,8 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
         cache: cache.as_ref().map(|c| crate::parts::cache::plan(c, &facts.cache)).transpose()?,
         memory: memory.map(predict::memory).transpose()?,
         logs: logs.as_ref().map(|l| crate::parts::logs::plan(l, facts.started_s_of_day)).transpose()?,
+        // The engine knows no zones of a device yet.
+        bands: None,
         fence: crate::parts::fence::config(config, facts, seen.offer.size_bytes)?,
         scheduler: SchedulerPlan {
             kind,

@@ -1,7 +1,8 @@
 //! The order of a pool's layers.
 
-use crate::plan::{BadPlan, CachePlan, ModelPlan, PoolPlan, SchedulerPlan};
+use crate::plan::{BadPlan, BandsPlan, CachePlan, LogsPlan, ModelPlan, PoolPlan, SchedulerPlan};
 use crate::wiring::{To, Wiring};
+use plimsoll_bands::{Bands, Places};
 use plimsoll_cache::{Cache, Layout as CacheLayout, Nvram, WEUS_MIN};
 use plimsoll_cores::Cores;
 use plimsoll_device::pagecache::Lru;
@@ -51,7 +52,7 @@ pub fn build(plan: &PoolPlan, offers: Vec<Offer>) -> Result<Stack, BadPlan> {
 /// # Errors
 /// As [`build`].
 pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> Result<Wiring, BadPlan> {
-    let PoolPlan { stack, admission, throttle, cores, cache, memory, logs, fence, scheduler, model } = plan;
+    let PoolPlan { stack, admission, throttle, cores, cache, memory, logs, bands, fence, scheduler, model } = plan;
     let cache = cache.as_ref();
     let devices = 1 + usize::from(cache.is_some()) + usize::from(cache.is_some_and(|c| c.nvram.is_some()));
     if offers.len() < devices {
@@ -104,9 +105,17 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
         w.chain("memory", Box::new(PageCacheLayer::new(pages)));
     }
     if let Some(l) = logs {
-        let layout = LogsLayout::new(below.size_bytes, below.block_bytes, l.shape, 0);
-        let layout = layout.map_err(|e| BadPlan(format!("logs: {e}")))?;
-        w.chain("logs", Box::new(Logs::new(layout, l.config)));
+        let (layout, places) = logs_layout(l, bands.as_ref(), below)?;
+        // Home addresses are the bands' own: the logs are left out of both alike.
+        let band_bytes = bands.as_ref().map_or(0, |b| b.zone_bytes);
+        w.chain("logs", Box::new(Logs::new(layout, l.config).over_bands(band_bytes)));
+        if let (Some(b), Some(places)) = (bands, places) {
+            w.chain("bands", Box::new(Bands::new(places, b.config)));
+        }
+    } else if bands.is_some() {
+        return Err(BadPlan(
+            "bands: only logs over them make writes durable without a band's copy: plan logs, too".into(),
+        ));
     }
     if let Some(f) = fence {
         let wrong = |what| BadPlan(format!("fence: {what}"));
@@ -157,6 +166,23 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
         }
     }
     Ok(w)
+}
+
+/// The layout of a pool's logs on a device that offers `device`, and the places of the bands below them, if there are any.
+///
+/// # Errors
+/// If they don't fit the device.
+pub fn logs_layout(
+    logs: &LogsPlan,
+    bands: Option<&BandsPlan>,
+    device: Offer,
+) -> Result<(LogsLayout, Option<Places>), BadPlan> {
+    if let Some(b) = bands {
+        let (places, layout) = b.places(device, logs.shape.extents_max)?;
+        return Ok((layout, Some(places)));
+    }
+    let layout = LogsLayout::new(device.size_bytes, device.block_bytes, logs.shape, 0);
+    Ok((layout.map_err(|e| BadPlan(format!("logs: {e}")))?, None))
 }
 
 /// A device as the layers above its model see it.

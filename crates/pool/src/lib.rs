@@ -5,9 +5,9 @@ mod build;
 pub mod plan;
 mod wiring;
 
-pub use build::{FAST, Models, NVRAM, SLOW, Seen, UNLIMITED, build, compose, seen};
+pub use build::{FAST, Models, NVRAM, SLOW, Seen, UNLIMITED, build, compose, logs_layout, seen};
 pub use plan::{
-    BadPlan, CachePlan, Costs, GivenUp, KnownVolume, LogsPlan, MemoryPlan, ModelPlan, NvramPlan, PoolPlan,
+    BadPlan, BandsPlan, CachePlan, Costs, GivenUp, KnownVolume, LogsPlan, MemoryPlan, ModelPlan, NvramPlan, PoolPlan,
     SchedulerPlan,
 };
 pub use wiring::Wiring;

@@ -1,14 +1,15 @@
 //! The plan of a pool: its layers, each with its whole configuration.
 
+use plimsoll_bands::{BandsConfig, Places, Shape as BandsShape};
 use plimsoll_base::{Span, VolumeKey};
 use plimsoll_cache::{CacheConfig, Shape as CacheShape};
 use plimsoll_cores::CoresConfig;
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec};
 use plimsoll_fence::FenceConfig;
-use plimsoll_logs::{LogsConfig, Shape as LogsShape};
+use plimsoll_logs::{Layout as LogsLayout, LogsConfig, Shape as LogsShape};
 use plimsoll_sched::admission::AdmissionConfig;
 use plimsoll_sched::{DiskModel, Profile, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::StackConfig;
+use plimsoll_stack::{Offer, StackConfig};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -30,6 +31,9 @@ pub struct PoolPlan {
     pub memory: Option<MemoryPlan>,
     /// Scattered logs.
     pub logs: Option<LogsPlan>,
+    /// Bands of a shingled drive, below the logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bands: Option<BandsPlan>,
     /// Time slots.
     pub fence: Option<FenceConfig>,
     /// The scheduler of the slow device.
@@ -49,6 +53,7 @@ impl PoolPlan {
             cache: None,
             memory: None,
             logs: None,
+            bands: None,
             fence: None,
             scheduler: SchedulerPlan::default(),
             model: None,
@@ -149,6 +154,53 @@ pub struct LogsPlan {
     pub shape: LogsShape,
     /// The logs' own settings.
     pub config: LogsConfig,
+}
+
+/// Bands of a shingled drive. The logs lie in its unshingled zones: group and log sizes follow from these numbers, not from
+/// [`LogsPlan::shape`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BandsPlan {
+    /// Bytes of a zone of the drive.
+    pub zone_bytes: u64,
+    /// One zone in N takes any write, from zone 0 on: 2 or more.
+    pub free_every: u32,
+    /// Shingled zones that hold no band: 1 or more.
+    pub spares: u32,
+    /// Bytes of a log, at most a zone's.
+    pub log_bytes: u64,
+    /// The layer's own settings.
+    pub config: BandsConfig,
+}
+
+/// Attempts to fit the logs' tables and the bands to each other: each one changes the tables by a page at most.
+const FITS_MAX: u32 = 8;
+
+impl BandsPlan {
+    /// Places of the bands on a device that offers `device`, and the layout of logs with `extents_max` extents over them: each log is an
+    /// unshingled zone.
+    ///
+    /// # Errors
+    /// If the numbers don't fit the device; says which one to change.
+    pub fn places(&self, device: Offer, extents_max: u32) -> Result<(Places, LogsLayout), BadPlan> {
+        let BandsPlan { zone_bytes, free_every, spares, log_bytes, .. } = *self;
+        let mut head_bytes = 4096;
+        for _ in 0..FITS_MAX {
+            let shape = BandsShape { zone_bytes, free_every, spares, head_bytes, log_bytes, salt: 0 };
+            let places = Places::new(device.size_bytes, device.block_bytes, shape);
+            let places = places.map_err(|e| BadPlan(format!("bands: {e}")))?;
+            let shape = LogsShape { group_bytes: places.group_bytes, log_bytes, extents_max };
+            let layout = LogsLayout::new(places.shown_bytes, device.block_bytes, shape, 0);
+            let layout = layout.map_err(|e| BadPlan(format!("logs over bands: {e}")))?;
+            if layout.base == head_bytes && layout.logs == places.groups {
+                return Ok((places, layout));
+            }
+            head_bytes = layout.base;
+        }
+        Err(BadPlan(
+            "bands: the logs' tables and groups don't fit the zones: choose another zone or fewer extents".into(),
+        ))
+    }
 }
 
 /// A device's scheduler.

@@ -2,11 +2,12 @@
 
 use crate::cluster::Begins;
 use crate::open::VOLUME;
+use plimsoll_bands::Bands;
 use plimsoll_base::{Completion, Span, Time, VolumeKey};
 use plimsoll_device::{DeviceOptions, DeviceSpec, DiskSpec, any};
-use plimsoll_logs::{Layout as LogsLayout, Logs};
+use plimsoll_logs::Logs;
 use plimsoll_pool::{
-    BadPlan, Costs, ModelPlan, Models, PoolPlan, SLOW, SchedulerPlan, UNLIMITED, Wiring, compose, seen,
+    BadPlan, Costs, ModelPlan, Models, PoolPlan, SLOW, SchedulerPlan, UNLIMITED, Wiring, compose, logs_layout, seen,
 };
 use plimsoll_sched::{Discipline, Late, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::{EventQueue, SimDisk, SimWorkers};
@@ -138,7 +139,7 @@ impl PoolConfig {
     }
 }
 
-/// The layers of `plan` as the product composes them, over a modelled device without bytes. Its logs, if it has any, are new.
+/// The layers of `plan` as the product composes them, over a modelled device without bytes. Its logs, if it has any, are new, and its bands full of data.
 ///
 /// # Errors
 /// Those of [`compose`].
@@ -153,9 +154,13 @@ pub fn composed(plan: &PoolPlan, models: &mut Models<'_>) -> Result<Wiring, BadP
 pub fn composed_over(plan: &PoolPlan, fast: [Offer; 2], models: &mut Models<'_>) -> Result<Wiring, BadPlan> {
     let mut wiring = compose(plan, vec![UNLIMITED, fast[0], fast[1]], models)?.bare(SLOW);
     if let Some(l) = &plan.logs {
-        let Offer { size_bytes, block_bytes, .. } = seen(plan.model.as_ref(), UNLIMITED)?.offer;
-        let layout = LogsLayout::new(size_bytes, block_bytes, l.shape, 0).map_err(|e| BadPlan(format!("logs: {e}")))?;
-        wiring = wiring.instead("logs", Box::new(Logs::fresh(layout, l.config)));
+        let device = seen(plan.model.as_ref(), UNLIMITED)?.offer;
+        let (layout, places) = logs_layout(l, plan.bands.as_ref(), device)?;
+        let band_bytes = plan.bands.as_ref().map_or(0, |b| b.zone_bytes);
+        wiring = wiring.instead("logs", Box::new(Logs::fresh(layout, l.config).over_bands(band_bytes)));
+        if let (Some(b), Some(places)) = (&plan.bands, places) {
+            wiring = wiring.instead("bands", Box::new(Bands::full(places, b.config)));
+        }
     }
     Ok(wiring)
 }

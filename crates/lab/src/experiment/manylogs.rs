@@ -5,7 +5,7 @@ use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample, Sw
 use plimsoll_base::{LatencyHistogram, Rng, Span, Time};
 use plimsoll_figure::plot::{Curve, Plot};
 use plimsoll_logs::{CleanConfig, Counters, Logs, LogsConfig, Shape};
-use plimsoll_pool::{BadPlan, Costs, LogsPlan, ModelPlan, PoolPlan};
+use plimsoll_pool::{Costs, LogsPlan, ModelPlan, PoolPlan};
 use plimsoll_profile::profile_of;
 use plimsoll_replay::pool::composed;
 use plimsoll_replay::{DeviceChoice, Limits, Measured, Pool, PoolConfig, open_loop};
@@ -45,10 +45,13 @@ const BRIEF_RECORDS: usize = 8_000;
 
 /// A pool with logs over a device whose other end has no bytes.
 pub(crate) fn pool_with(device: &DeviceChoice, shape: Shape, logs: LogsConfig, seed: u64) -> Result<Pool, LabError> {
+    pool_of(&plan(device, shape, logs, seed), seed).map_err(|e| LabError(format!("device `{}`: {e}", device.name)))
+}
+
+/// The pool of a plan over a modelled device whose other end has no bytes.
+pub(crate) fn pool_of(plan: &PoolPlan, seed: u64) -> Result<Pool, LabError> {
     let config = PoolConfig { mismatch: SPREAD, seed, ..PoolConfig::default() };
-    let plan = plan(device, shape, logs, seed);
-    let failed = |e: BadPlan| LabError(format!("device `{}`: {e}", device.name));
-    let wiring = composed(&plan, &mut ModelPlan::before).map_err(failed)?;
+    let wiring = composed(plan, &mut ModelPlan::before)?;
     Ok(Pool::of_stack(wiring.stack(), Vec::new(), &config)?)
 }
 
@@ -67,7 +70,7 @@ pub(crate) fn one_log(device_bytes: u64) -> Shape {
 
 /// Recorded traces that stand for the paper's T1 to T10, by role in its mixes (ML-A2): T1 is the one that reads most
 /// and largest, T7 to T10 are the four with the largest share of writes, in that order; the rest are the others.
-const STANDS_FOR: [&str; 10] = [
+pub(crate) const STANDS_FOR: [&str; 10] = [
     "block/hadoop_node10.csv.gz",
     "block/websearch_small.csv.gz",
     "block/ycsb_ext4.csv.gz",
@@ -84,11 +87,18 @@ const STANDS_FOR: [&str; 10] = [
 pub(crate) struct Traces<'a> {
     inputs: &'a Inputs,
     kept: BTreeMap<u8, Vec<TraceRecord>>,
+    /// Addresses are spread over the whole disk, by the megabyte.
+    spread: bool,
 }
 
 impl<'a> Traces<'a> {
     pub fn new(inputs: &'a Inputs) -> Traces<'a> {
-        Traces { inputs, kept: BTreeMap::new() }
+        Traces { inputs, kept: BTreeMap::new(), spread: inputs.has(Switch::SpreadMixes) }
+    }
+
+    /// Those of the same run with their addresses spread over the whole disk, by the megabyte, or as recorded.
+    pub fn spread(self, spread: bool) -> Traces<'a> {
+        Traces { spread, ..self }
     }
 
     /// Returns the trace that stands for the paper's trace of that number.
@@ -168,7 +178,7 @@ impl<'a> Traces<'a> {
             let pick = if which.name == "W2" && *trace > 1 { Pick::Busiest(Busy::Writes) } else { *pick };
             all.extend(self.part((pick, *trace), device as u32, share, &mut rng)?);
         }
-        if self.inputs.has(Switch::SpreadMixes) {
+        if self.spread {
             all.iter_mut().for_each(|r| r.offset = spread(r.offset));
         }
         all.sort_by_key(|r| r.arrived_at);
@@ -189,7 +199,7 @@ const REFINE: u32 = 2;
 const STEP: f64 = 1.25;
 /// Shares of the time that a mix may keep the disk without logs busy: the one for all rows, then two others, to see what of a
 /// speed-up comes from the load.
-const LOADS: [(f64, &str); 3] = [(0.5, "half"), (0.25, "a quarter"), (0.75, "three quarters")];
+pub(crate) const LOADS: [(f64, &str); 3] = [(0.5, "half"), (0.25, "a quarter"), (0.75, "three quarters")];
 
 /// A window of a trace, slowed so that it lasts five minutes.
 fn slowed(all: &[TraceRecord], pick: Pick, device: u32, slower: f64, rng: &mut Rng) -> Vec<TraceRecord> {
@@ -230,7 +240,7 @@ pub(crate) fn replay(
 
 /// The mean over the percentiles 1 to 99 of how much shorter `ours` is (the paper's "averaging the speed-ups at all
 /// percentiles"), and the most.
-fn speed_up(base: &LatencyHistogram, ours: &LatencyHistogram) -> (f64, f64) {
+pub(crate) fn speed_up(base: &LatencyHistogram, ours: &LatencyHistogram) -> (f64, f64) {
     let at = |h: &LatencyHistogram, p: u32| h.percentile(f64::from(p)).as_nanos().max(1) as f64;
     let ratios: Vec<f64> = (1..100).map(|p| at(base, p) / at(ours, p)).collect();
     (ratios.iter().sum::<f64>() / ratios.len() as f64, ratios.iter().copied().fold(0.0, f64::max))
@@ -240,7 +250,7 @@ pub(crate) fn mean_ms(h: &LatencyHistogram) -> f64 {
     h.sum().as_millis_f64() / h.count().max(1) as f64
 }
 
-const TRACES_NOTE: &str = "the paper's ten production traces can't be had: recorded block traces stand for them by role (T1, read most and \
+pub(crate) const TRACES_NOTE: &str = "the paper's ten production traces can't be had: recorded block traces stand for them by role (T1, read most and \
     largest: hadoop; T7 to T10, the largest shares of writes: telegram 90 %, hplajw 71 %, cloudphysics 59 %, tpcc 37 %; T2 websearch, \
     T3 ycsb-ext4, T4 pubg, T5 youcut, T6 genshin), re-rated: \
     slowed until the mix keeps the disk without logs busy, one request at a time, for at most half of the five minutes, and each \
@@ -249,7 +259,7 @@ const TRACES_NOTE: &str = "the paper's ten production traces can't be had: recor
 /// ML-E7: mixes of traces with no logging, one log, and many.
 pub struct TraceMixes;
 
-const LOGGED_MAX: u64 = 256 << 10;
+pub(crate) const LOGGED_MAX: u64 = 256 << 10;
 
 pub(crate) fn is_small_write(r: &TraceRecord) -> bool {
     r.op == TraceOp::Write && r.len <= LOGGED_MAX
@@ -354,7 +364,12 @@ impl Experiment for TraceMixes {
 
 impl Traces<'_> {
     /// A mix for each load, or of a quick run the first of it.
-    fn rated(&mut self, which: &ManylogsMix, loads: &[f64], seed: u64) -> Result<Vec<Vec<TraceRecord>>, LabError> {
+    pub(crate) fn rated(
+        &mut self,
+        which: &ManylogsMix,
+        loads: &[f64],
+        seed: u64,
+    ) -> Result<Vec<Vec<TraceRecord>>, LabError> {
         let mut mixes = self.mixes(which, loads, seed)?;
         if self.inputs.quick {
             let most = if self.inputs.brief { BRIEF } else { QUICK };

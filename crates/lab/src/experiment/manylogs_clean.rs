@@ -17,16 +17,16 @@ use plimsoll_trace::{ReadOptions, TraceReader};
 /// ML-E10 and ML-E13.
 pub struct LazyCheckpoint;
 
-const HOUR: Span = Span::from_secs(3600);
+pub(crate) const HOUR: Span = Span::from_secs(3600);
 /// Traces with an hour, or as long as they are: file, name, and how many times slower than recorded.
-const TRACES: [(&str, &str, u64); 4] = [
+pub(crate) const TRACES: [(&str, &str, u64); 4] = [
     ("block/cloudphysics_vm.csv.gz", "cloudphysics", 2),
     ("block/hplajw_workstation.csv.gz", "hplajw", 1),
     ("block/mobile_telegram.csv.gz", "telegram", 1),
     ("block/ycsb_ext4.csv.gz", "ycsb-ext4", 4),
 ];
 
-fn read(inputs: &Inputs, file: &str) -> Result<Option<Vec<TraceRecord>>, LabError> {
+pub(crate) fn read(inputs: &Inputs, file: &str) -> Result<Option<Vec<TraceRecord>>, LabError> {
     let Some(path) = inputs.file(file) else { return Ok(None) };
     let mut reader = TraceReader::open(&path, &ReadOptions::default())?;
     let all = reader.records().collect::<Result<Vec<_>, _>>()?;
@@ -34,7 +34,7 @@ fn read(inputs: &Inputs, file: &str) -> Result<Option<Vec<TraceRecord>>, LabErro
 }
 
 /// The hour with the most writes.
-fn busiest_hour(mut all: Vec<TraceRecord>, slower: u64) -> Vec<TraceRecord> {
+pub(crate) fn busiest_hour(mut all: Vec<TraceRecord>, slower: u64) -> Vec<TraceRecord> {
     all.iter_mut().for_each(|r| r.arrived_at = Time::from_nanos(r.arrived_at.as_nanos() * slower));
     let mut finder = WindowFinder::new(HOUR, Busy::Writes);
     all.iter().for_each(|r| finder.record(r));

@@ -16,18 +16,20 @@ pub struct StreamBesideBatches;
 
 const ONE: &str = "cheetah-15k5";
 const RAID: &str = "raid0:4:64K:cheetah-15k5";
-const STREAM_BYTES: u64 = 128 << 10;
+pub(crate) const STREAM_BYTES: u64 = 128 << 10;
 /// Stream requests outstanding: a file system's read-ahead.
-const STREAM_THREADS: u32 = 2;
+pub(crate) const STREAM_THREADS: u32 = 2;
 /// The stream goes round in a file of this size (§V-A1).
-const FILE_BYTES: u64 = 2 << 30;
+pub(crate) const FILE_BYTES: u64 = 2 << 30;
 const BATCH: usize = 20;
 const ORDERED: &str = "the paper's is ext3's ordered journal, ours the block device without a log: not judged";
 const WARM_UP: Span = Span::from_secs(1);
 
 struct Workload {
-    file_at: u64,
-    next: u64,
+    /// The stream's files: its threads read them in turn, each its own.
+    files: Vec<u64>,
+    /// Position in each.
+    next: Vec<u64>,
     stream_threads: u32,
     /// Between two batches' beginnings; `None`: no batches.
     period: Option<Span>,
@@ -49,8 +51,9 @@ impl Workload {
         if self.sent & 1 << thread == 0 {
             return Step::Wait;
         }
-        let offset = self.file_at + self.next;
-        self.next = (self.next + STREAM_BYTES) % FILE_BYTES;
+        let file = thread as usize % self.files.len();
+        let offset = self.files[file] + self.next[file];
+        self.next[file] = (self.next[file] + STREAM_BYTES) % FILE_BYTES;
         Step::Send { request: Request { op: Op::Read, offset, len: STREAM_BYTES }, label: 0 }
     }
 }
@@ -108,11 +111,11 @@ impl ClosedLoop for Workload {
 }
 
 /// Bandwidth of the stream in MB/s; mean and p99 of a batch from its first write to its flush; mean flush alone, in ms.
-struct Outcome {
-    stream: f64,
-    sync: f64,
-    sync_p99: f64,
-    flush: f64,
+pub(crate) struct Outcome {
+    pub stream: f64,
+    pub sync: f64,
+    pub sync_p99: f64,
+    pub flush: f64,
 }
 
 fn run(
@@ -128,10 +131,23 @@ fn run(
     let capacity = pool.offer().size_bytes / 100 * 80;
     let mut rng = Rng::new(seed, "stream file");
     let members = if device.name == RAID { 4 } else { 1 };
+    let file_at = rng.below((capacity / 2 - FILE_BYTES) / STREAM_BYTES) * STREAM_BYTES;
+    beside(&mut pool, (vec![file_at], STREAM_THREADS * members), capacity, writes_per_s, seed, time)
+}
+
+/// Streams through `files` with that number of threads in all, beside batches of `writes_per_s` writes.
+pub(crate) fn beside(
+    pool: &mut Pool,
+    (files, stream_threads): (Vec<u64>, u32),
+    capacity: u64,
+    writes_per_s: u64,
+    seed: u64,
+    time: Span,
+) -> Result<Outcome, LabError> {
     let mut w = Workload {
-        file_at: rng.below((capacity / 2 - FILE_BYTES) / STREAM_BYTES) * STREAM_BYTES,
-        next: 0,
-        stream_threads: STREAM_THREADS * members,
+        next: vec![0; files.len()],
+        files,
+        stream_threads,
         period: (writes_per_s > 0).then(|| Span::from_nanos(BATCH as u64 * 1_000_000_000 / writes_per_s)),
         due: Time::ZERO + Span::from_millis(500),
         left: 0,
@@ -143,7 +159,7 @@ fn run(
         sent: 0,
     };
     let limits = Limits { until: Time::ZERO + time, ..Limits::default() };
-    let (m, labels) = closed_loop(&mut pool, &mut w, &limits, &mut |_, _| {})?;
+    let (m, labels) = closed_loop(pool, &mut w, &limits, &mut |_, _| {})?;
     let [stream, _, flush] = labels.as_slice() else { unreachable!("three labels") };
     let mean = |h: &LatencyHistogram| h.sum().as_millis_f64() / h.count().max(1) as f64;
     Ok(Outcome {
