@@ -284,7 +284,7 @@ impl Fs {
         for ino in changed {
             self.store_node(ino)?;
         }
-        (self.new_extents, self.changed_max) = (0, 0);
+        self.changed_max = 0;
         self.store_groups()?;
         if self.dirty_blocks.is_empty() && files.is_empty() && self.journal.revokes.is_empty() {
             let last = self.journal.next_seq - 1;
@@ -415,7 +415,6 @@ impl Fs {
         for ino in files {
             let n = self.nodes.get_mut(ino).expect("it has pages");
             self.dirty_pages -= n.pages.len() as u64;
-            self.page_extents -= n.pages.values().map(|p| p.adds).sum::<u64>();
             n.pages.clear();
         }
         self.must_write.clear();

@@ -165,8 +165,9 @@ impl Fs {
         for (i, part) in target.chunks(PAYLOAD).enumerate().filter(|_| !short) {
             let block = self.allocate(goal, 1)?.0;
             self.new_block(block, Kind::Link)[HEADER..HEADER + part.len()].copy_from_slice(part);
+            let logical = i as u64;
+            self.change_extents(ino, |x| x.insert(Extent { logical, len: 1, physical: block, unwritten: false }));
             let n = self.node(ino)?;
-            n.extents.insert(Extent { logical: i as u64, len: 1, physical: block, unwritten: false });
             n.inode.blocks += 1;
         }
         let n = self.node(ino)?;
@@ -288,18 +289,11 @@ impl Fs {
     /// Frees an inode and all that it holds.
     pub(crate) fn drop_inode(&mut self, ino: u64) -> Result<()> {
         self.drop_pages(ino, 0)?;
+        self.node(ino)?;
+        let (removed, tree) = self.change_extents(ino, |x| (x.remove(0, u64::MAX), x.remove_leaves()));
         let n = self.node(ino)?;
-        let mut runs: Vec<(u64, u64)> =
-            n.extents.remove(0, u64::MAX).into_iter().map(|e| (e.physical, e.len)).collect();
-        runs.extend(
-            n.extents
-                .leaves
-                .values()
-                .map(|l| l.block)
-                .chain(n.extents.index.iter().copied())
-                .filter(|&b| b != 0)
-                .map(|b| (b, 1)),
-        );
+        let mut runs: Vec<(u64, u64)> = removed.into_iter().map(|e| (e.physical, e.len)).collect();
+        runs.extend(tree.into_iter().map(|b| (b, 1)));
         runs.extend((n.inode.xattr != 0).then_some((n.inode.xattr, 1)));
         n.extents = Default::default();
         for (start, len) in runs {
