@@ -39,6 +39,11 @@ impl Fs {
         if self.free_blocks() < taken { Err(Errno::NOSPC.into()) } else { Ok(()) }
     }
 
+    /// Refuses a few blocks for a directory that must grow on a full disk: it may use a half of the blocks that are kept.
+    pub(crate) fn need_slack(&self) -> Result<()> {
+        self.has_slack(SLACK / 2)
+    }
+
     /// Refuses `adds` more extents at a file's block if their leaves, or `blocks` more blocks, have no room. Returns the room for blocks.
     pub(crate) fn need_extents(&mut self, ino: u64, logical: u64, adds: u64, blocks: u64) -> Result<u64> {
         self.change_extents(ino, |x| x.expect(logical, 0, adds));

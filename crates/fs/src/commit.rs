@@ -551,6 +551,10 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
+        // Nobody has a file open any more. After a failure the next mount frees those without a name.
+        if !self.orphans.is_empty() && self.failed.is_none() {
+            self.drop_orphans()?;
+        }
         self.sync(None)?;
         self.checkpoint_lazily()?;
         if self.journal.logs.iter().any(|l| l.used > 0) { self.write_super() } else { Ok(()) }

@@ -256,11 +256,28 @@ impl Mounted {
     }
 }
 
+/// Counts an answer that gives the kernel an inode, under the lock of the operation: no other may free it in between.
+fn known(fs: &mut Fs, result: &Result<Attr>) {
+    if let Ok(a) = result {
+        fs.know(a.ino);
+    }
+}
+
 struct Front {
     shared: Arc<Shared>,
 }
 
 impl Front {
+    /// Performs a change that gives the kernel an inode.
+    fn named(&self, mut f: impl FnMut(&mut Fs) -> Result<Attr>, reply: ReplyEntry) {
+        let result = self.shared.change(|fs| {
+            let result = f(fs);
+            known(fs, &result);
+            result
+        });
+        self.entry(result, reply);
+    }
+
     fn entry(&self, result: Result<Attr>, reply: ReplyEntry) {
         match result {
             Ok(a) => reply.entry(&TTL, &file_attr(&a), Generation(a.generation.into())),
@@ -287,8 +304,16 @@ fn sized(result: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
 
 impl Filesystem for Front {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let result = self.shared.lock().lookup(parent.0, name.as_bytes());
+        let mut fs = self.shared.lock();
+        let result = fs.lookup(parent.0, name.as_bytes());
+        known(&mut fs, &result);
+        drop(fs);
         self.entry(result, reply);
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, answers: u64) {
+        // Nobody waits for it. A corrupt block is found again by the next change of the same blocks.
+        let _ = self.shared.lock().forget(ino.0, answers);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -348,14 +373,14 @@ impl Filesystem for Front {
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
         let mode = mode & !(umask & 0o777);
-        let result = self.shared.change(|fs| fs.create(parent.0, name.as_bytes(), mode, (req.uid(), req.gid()), rdev));
-        self.entry(result, reply);
+        let owner = (req.uid(), req.gid());
+        self.named(|fs| fs.create(parent.0, name.as_bytes(), mode, owner, rdev), reply);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let mode = 0o040_000 | (mode & 0o7777 & !(umask & 0o777));
-        let result = self.shared.change(|fs| fs.create(parent.0, name.as_bytes(), mode, (req.uid(), req.gid()), 0));
-        self.entry(result, reply);
+        let owner = (req.uid(), req.gid());
+        self.named(|fs| fs.create(parent.0, name.as_bytes(), mode, owner, 0), reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -368,13 +393,13 @@ impl Filesystem for Front {
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        let result = self.shared.change(|fs| fs.symlink(parent.0, name.as_bytes(), target, (req.uid(), req.gid())));
-        self.entry(result, reply);
+        let owner = (req.uid(), req.gid());
+        self.named(|fs| fs.symlink(parent.0, name.as_bytes(), target, owner), reply);
     }
 
     fn rename(
         &self,
-        _: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -382,21 +407,21 @@ impl Filesystem for Front {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let known = RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE;
-        if !known.contains(flags) {
+        let all = RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE | RenameFlags::RENAME_WHITEOUT;
+        if !all.contains(flags) {
             return reply.error(fuser::Errno::EINVAL);
         }
         let how = Rename {
             no_replace: flags.contains(RenameFlags::RENAME_NOREPLACE),
             exchange: flags.contains(RenameFlags::RENAME_EXCHANGE),
+            whiteout: flags.contains(RenameFlags::RENAME_WHITEOUT).then_some((req.uid(), req.gid())),
         };
         let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
         empty(self.shared.change(|fs| fs.rename(from, to, how)), reply);
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let result = self.shared.change(|fs| fs.link(ino.0, parent.0, name.as_bytes()));
-        self.entry(result, reply);
+        self.named(|fs| fs.link(ino.0, parent.0, name.as_bytes()), reply);
     }
 
     fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -531,6 +556,7 @@ impl Filesystem for Front {
         let result = self.shared.change(|fs| {
             let a = fs.create(parent.0, name.as_bytes(), mode, (req.uid(), req.gid()), 0)?;
             fs.open(a.ino)?;
+            fs.know(a.ino);
             Ok(a)
         });
         match result {

@@ -24,6 +24,7 @@ pub(crate) const S_IFMT: u32 = 0o170_000;
 pub(crate) const S_IFDIR: u32 = 0o040_000;
 pub(crate) const S_IFREG: u32 = 0o100_000;
 pub(crate) const S_IFLNK: u32 = 0o120_000;
+pub(crate) const S_IFCHR: u32 = 0o020_000;
 
 /// Clean metadata blocks kept, 64 MiB.
 const CACHED_MAX: usize = 16_384;
@@ -237,6 +238,10 @@ pub struct Fs {
     pub(crate) head: u64,
     pub(crate) failed: Option<String>,
     pub(crate) names: BTreeMap<u64, Vec<u8>>,
+    /// Answers by which the kernel knows an inode.
+    pub(crate) known: BTreeMap<u64, u64>,
+    /// Inodes without a name that somebody has.
+    pub(crate) orphans: BTreeSet<u64>,
 }
 
 impl Fs {

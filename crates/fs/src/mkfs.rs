@@ -114,6 +114,8 @@ pub fn mkfs(disk: Arc<dyn Disk>, format: Format, now: Stamp) -> Result<()> {
         head: 0,
         failed: None,
         names: BTreeMap::new(),
+        known: BTreeMap::new(),
+        orphans: Default::default(),
     };
     for i in 0..fs.geo.summary_blocks() {
         fs.new_block(1 + i, crate::format::Kind::Groups);

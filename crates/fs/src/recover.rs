@@ -198,6 +198,8 @@ impl Fs {
             head: 0,
             failed: None,
             names: BTreeMap::new(),
+            known: BTreeMap::new(),
+            orphans: Default::default(),
         };
         fs.load_groups()?;
         Ok(fs)

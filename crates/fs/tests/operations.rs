@@ -71,9 +71,9 @@ fn names_have_their_errors() {
     is(fs.rename((ROOT, b"d"), (e, b"x"), Rename::default()), Errno::INVAL);
     is(fs.rename((ROOT, b"a"), (ROOT, b"d"), Rename::default()), Errno::ISDIR);
     is(fs.rename((ROOT, b"d"), (ROOT, b"a"), Rename::default()), Errno::NOTDIR);
-    is(fs.rename((ROOT, b"a"), (ROOT, b"d"), Rename { no_replace: true, exchange: false }), Errno::EXIST);
-    is(fs.rename((ROOT, b"a"), (ROOT, b"x"), Rename { no_replace: false, exchange: true }), Errno::NOENT);
-    fs.rename((d, b"e"), (ROOT, b"a"), Rename { no_replace: false, exchange: true }).unwrap();
+    is(fs.rename((ROOT, b"a"), (ROOT, b"d"), Rename { no_replace: true, ..Rename::default() }), Errno::EXIST);
+    is(fs.rename((ROOT, b"a"), (ROOT, b"x"), Rename { exchange: true, ..Rename::default() }), Errno::NOENT);
+    fs.rename((d, b"e"), (ROOT, b"a"), Rename { exchange: true, ..Rename::default() }).unwrap();
     assert_eq!((fs.lookup(ROOT, b"a").unwrap().ino, fs.lookup(d, b"e").unwrap().ino), (e, a));
     assert_eq!((fs.getattr(ROOT).unwrap().nlink, fs.getattr(d).unwrap().nlink), (4, 2));
     fs.unmount().unwrap();
@@ -430,6 +430,32 @@ fn a_disk_that_is_nearly_full_keeps_what_it_accepted() {
         }
         fs.sync(None).unwrap();
         assert_eq!(fs.statfs().blocks_free, free);
+        fs.unmount().unwrap();
+        clean(disk);
+    }
+}
+
+#[test]
+fn files_that_are_open_can_be_deleted_on_a_full_disk() {
+    for mode in Mode::ALL {
+        let (disk, mut fs) = new(mode, 8192);
+        let names: Vec<Vec<u8>> = (0..700).map(|i| format!("{i}").into_bytes()).collect();
+        let files: Vec<u64> = names.iter().map(|n| file(&mut fs, n)).collect();
+        let a = file(&mut fs, b"a");
+        allocate_all(&mut fs, a);
+        for page in 0.. {
+            if change(&mut fs, |fs| fs.write(files[0], page * BLOCK as u64, &[1])).is_err() {
+                break;
+            }
+        }
+        for (name, &ino) in names.iter().zip(&files) {
+            fs.open(ino).unwrap();
+            change(&mut fs, |fs| fs.unlink(ROOT, name)).unwrap();
+        }
+        fs.sync(None).unwrap();
+        for ino in files {
+            fs.release(ino).unwrap();
+        }
         fs.unmount().unwrap();
         clean(disk);
     }
