@@ -147,9 +147,9 @@ FS_TOOLS := $(CURDIR)/target/fs-tools
 fs-conformance: build-deps
 	[ -x $(FS_TOOLS)/bin/pjdfstest ] || cargo install --locked --root $(FS_TOOLS) pjdfstest@0.2.2
 	[ -x $(FS_TOOLS)/bin/fsx ] || cargo install --locked --root $(FS_TOOLS) fsx@0.3.2
-	cargo test --release --locked -p plimsoll-fs --test conformance --no-run
+	cargo test --locked -p plimsoll-fs --test conformance --no-run
 	$(SUDO) unshare --mount env "PATH=$$PATH" PLIMSOLL_FS_TOOLS=$(FS_TOOLS)/bin \
-		cargo test --release --locked -p plimsoll-fs --test conformance -- --ignored --nocapture --test-threads 1
+		cargo test --locked -p plimsoll-fs --test conformance -- --ignored --nocapture --test-threads 1
 
 # Whole pools drawn from seeds, in the simulator and live (docs/contributing/chaos.md): a quarter of an hour. Prints each live seed and what repeats it.
 chaos: build-deps
