@@ -166,6 +166,12 @@ impl Shared {
         }
     }
 
+    /// Performs the periodic work; false if the next round would only repeat a failure, which everybody who syncs is told. A block that
+    /// couldn't be read changes nothing: it is tried again.
+    fn tend_on(&self) -> bool {
+        self.tend().is_ok() || self.lock().failure().is_none()
+    }
+
     /// Performs the periodic work: write-back and checkpoint.
     fn tend(&self) -> Result<()> {
         if self.lock().is_dirty() {
@@ -217,8 +223,7 @@ pub fn mount(fs: Fs, disk: Arc<dyn Disk>, at: &Path, how: &Mount) -> io::Result<
     let tended = shared.clone();
     let tender = std::thread::spawn(move || {
         while ended.recv_timeout(PERIOD) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            // A failure is told to everybody who syncs; the next round would only repeat it.
-            if tended.tend().is_err() {
+            if !tended.tend_on() {
                 break;
             }
         }
@@ -615,6 +620,47 @@ impl Filesystem for Front {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Format, MemDisk, Options, ROOT, Write, mkfs};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    struct Unreadable {
+        disk: MemDisk,
+        now: AtomicBool,
+    }
+
+    impl Disk for Unreadable {
+        fn blocks(&self) -> u64 {
+            self.disk.blocks()
+        }
+        fn read(&self, block: u64, into: &mut [u8]) -> io::Result<()> {
+            if self.now.load(Ordering::Relaxed) { Err(io::Error::other("lost")) } else { self.disk.read(block, into) }
+        }
+        fn write(&self, writes: &[Write]) -> io::Result<()> {
+            self.disk.write(writes)
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_unreadable_for_a_while_doesnt_end_the_periodic_syncs() {
+        let disk = Arc::new(Unreadable { disk: MemDisk::new(4096), now: AtomicBool::new(false) });
+        mkfs(disk.clone(), Format::new(9, Mode::Manylogs, 4096), (0, 0)).unwrap();
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        fs.create(ROOT, b"a", 0o100_644, (0, 0), 0).unwrap();
+        fs.unmount().unwrap();
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        let ino = fs.lookup(ROOT, b"a").unwrap().ino;
+        fs.write(ino, 0, b"data").unwrap();
+        let shared = Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk: disk.clone() };
+        // The bitmap, which the page's block comes from, isn't in memory.
+        disk.now.store(true, Ordering::Relaxed);
+        assert!(shared.tend().is_err());
+        assert!(shared.tend_on());
+        disk.now.store(false, Ordering::Relaxed);
+        assert!(shared.tend_on() && !shared.lock().is_dirty());
+    }
 
     /// The race itself takes about ten unmounts of a busy mount: `make fs-conformance` meets it.
     #[test]
