@@ -140,6 +140,17 @@ fs-soak: build-deps
 	PLIMSOLL_FS_CRASHES=10000 cargo test --release -p plimsoll-fs --test crash -- --nocapture
 	PLIMSOLL_FS_IMAGES=20000 cargo test --release -p plimsoll-fs --test operations damaged -- --nocapture
 
+.PHONY: fs-conformance
+# The file system under two suites of others, as root: POSIX (pjdfstest), 100,000 random operations in each mode (fsx): five minutes.
+# In a mount namespace of its own: a namespace that another process makes meanwhile would keep the mounts.
+FS_TOOLS := $(CURDIR)/target/fs-tools
+fs-conformance: build-deps
+	[ -x $(FS_TOOLS)/bin/pjdfstest ] || cargo install --locked --root $(FS_TOOLS) pjdfstest@0.2.2
+	[ -x $(FS_TOOLS)/bin/fsx ] || cargo install --locked --root $(FS_TOOLS) fsx@0.3.2
+	cargo test --locked -p plimsoll-fs --test conformance --no-run
+	$(SUDO) unshare --mount env "PATH=$$PATH" PLIMSOLL_FS_TOOLS=$(FS_TOOLS)/bin \
+		cargo test --locked -p plimsoll-fs --test conformance -- --ignored --nocapture --test-threads 1
+
 # Whole pools drawn from seeds, in the simulator and live (docs/contributing/chaos.md): a quarter of an hour. Prints each live seed and what repeats it.
 chaos: build-deps
 	PLIMSOLL_CHAOS_SEEDS=$${PLIMSOLL_CHAOS_SEEDS:-2000} cargo test --release -p plimsoll-chaos --test simulated -- --nocapture

@@ -4,15 +4,11 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::extents::Extents;
-use crate::format::{HEADER, INODE_BYTES, Inode, Kind, ROOT_BYTES, ROOT_ENTRIES};
+use crate::format::{HEADER, INODE_BYTES, Inode, Kind, ROOT_BYTES};
 use crate::fs::{Fs, Node, Planted, S_IFDIR, S_IFMT};
 
-/// Blocks kept for the metadata that writing back dirty pages needs: leaves, splits of directories.
+/// Blocks kept for directories that are split, and for files without a name.
 const SLACK: u64 = 16;
-/// New extents for which a block is kept: a file's first leaf comes with its 25th, a split one has room for 126.
-const EXTENTS_PER_LEAF: u64 = ROOT_ENTRIES as u64;
-/// Punches that may use the blocks kept above. They free blocks, but not before a record.
-const FREE_CUTS: u64 = SLACK / 2 * EXTENTS_PER_LEAF;
 
 fn bit(b: &[u8], i: u64) -> bool {
     b[HEADER + (i / 8) as usize] & (1 << (i % 8)) != 0
@@ -28,16 +24,41 @@ impl Fs {
         self.groups.iter().map(|g| u64::from(g.free_blocks)).sum()
     }
 
-    /// Refuses what the free space can't hold: called before an operation changes anything.
-    pub(crate) fn need_blocks(&self, blocks: u64) -> Result<()> {
-        let leaves = (self.page_extents + self.new_extents).div_ceil(EXTENTS_PER_LEAF);
-        let taken = self.reserved + leaves + self.pinned_blocks + SLACK;
-        if self.free_blocks() < taken + blocks { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    /// Free blocks that nothing needs.
+    pub(crate) fn room(&self) -> u64 {
+        self.free_blocks().saturating_sub(self.reserved + self.tree_need + self.pinned_blocks + SLACK)
     }
 
-    /// Refuses to cut an extent in two if the leaves for many such cuts have no room. After a sync there is some.
-    pub(crate) fn need_cut(&self) -> Result<()> {
-        if self.new_extents < FREE_CUTS { Ok(()) } else { self.need_blocks(1) }
+    /// Refuses what the free space can't hold: called before an operation changes anything.
+    pub(crate) fn need_blocks(&self, blocks: u64) -> Result<()> {
+        if self.room() < blocks { Err(Errno::NOSPC.into()) } else { self.has_slack(SLACK) }
+    }
+
+    fn has_slack(&self, slack: u64) -> Result<()> {
+        let taken = self.reserved + self.tree_need + self.pinned_blocks + slack;
+        if self.free_blocks() < taken { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    }
+
+    /// Refuses a few blocks for a directory that must grow on a full disk: it may use a half of the blocks that are kept.
+    pub(crate) fn need_slack(&self) -> Result<()> {
+        self.has_slack(SLACK / 2)
+    }
+
+    /// Refuses `adds` more extents at a file's block if their leaves, or `blocks` more blocks, have no room. Returns the room for blocks.
+    pub(crate) fn need_extents(&mut self, ino: u64, logical: u64, adds: u64, blocks: u64) -> Result<u64> {
+        self.change_extents(ino, |x| x.expect(logical, 0, adds));
+        let result = self.need_blocks(blocks).map(|()| self.room());
+        self.change_extents(ino, |x| x.expect(logical, adds, 0));
+        result
+    }
+
+    /// Refuses to cut an extent if the leaf for its parts has no room. A cut frees blocks, but not before a record: it may use a half
+    /// of the blocks that are kept.
+    pub(crate) fn need_cut(&mut self, ino: u64, logical: u64, adds: u64) -> Result<()> {
+        self.change_extents(ino, |x| x.expect(logical, 0, adds));
+        let result = self.has_slack(SLACK / 2);
+        self.change_extents(ino, |x| x.expect(logical, adds, 0));
+        result
     }
 
     /// Writes a group's first, empty bitmaps into the cache.

@@ -284,7 +284,7 @@ impl Fs {
         for ino in changed {
             self.store_node(ino)?;
         }
-        (self.new_extents, self.changed_max) = (0, 0);
+        self.changed_max = 0;
         self.store_groups()?;
         if self.dirty_blocks.is_empty() && files.is_empty() && self.journal.revokes.is_empty() {
             let last = self.journal.next_seq - 1;
@@ -415,7 +415,6 @@ impl Fs {
         for ino in files {
             let n = self.nodes.get_mut(ino).expect("it has pages");
             self.dirty_pages -= n.pages.len() as u64;
-            self.page_extents -= n.pages.values().map(|p| p.adds).sum::<u64>();
             n.pages.clear();
         }
         self.must_write.clear();
@@ -551,6 +550,10 @@ impl Fs {
     pub fn unmount(&mut self) -> Result<()> {
         if self.options.read_only {
             return Ok(());
+        }
+        // Nobody has a file open any more. After a failure the next mount frees those without a name.
+        if !self.orphans.is_empty() && self.failed.is_none() {
+            self.drop_orphans()?;
         }
         self.sync(None)?;
         self.checkpoint_lazily()?;

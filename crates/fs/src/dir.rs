@@ -9,7 +9,7 @@ use crate::disk::BLOCK;
 use crate::error::{Error, Result};
 use crate::extents::Extent;
 use crate::format::{HEADER, Kind, PAYLOAD, put16, put64, u16_at, u64_at};
-use crate::fs::Fs;
+use crate::fs::{Fs, ORPHANS};
 
 const HASH_BITS: u32 = 63;
 const DEPTH_MAX: u32 = 30;
@@ -116,13 +116,12 @@ impl Fs {
         let goal = node.extents.iter().last().map_or_else(|| self.goal(dir, &node.extents), |e| e.physical + e.len);
         let block = self.allocate(goal, 1)?.0;
         self.new_block(block, Kind::Dir);
+        self.change_extents(dir, |x| x.insert(Extent { logical, len: 1, physical: block, unwritten: false }));
         let n = self.node(dir)?;
-        n.extents.insert(Extent { logical, len: 1, physical: block, unwritten: false });
         n.inode.blocks += 1;
         n.inode.size += BLOCK as u64;
         n.size = n.inode.size;
         n.dirty = true;
-        self.new_extents += 1;
         Ok(block)
     }
 
@@ -150,9 +149,14 @@ impl Fs {
             if bucket.depth == DEPTH_MAX {
                 return Err(Errno::NOSPC.into());
             }
-            self.need_blocks(4)?;
+            if dir == ORPHANS {
+                // On a full disk, too, a file that is open can be deleted.
+                self.need_slack()?;
+            } else {
+                self.need_blocks(4)?;
+            }
+            self.change_extents(dir, |x| x.remove(bucket.logical, bucket.logical + 1));
             let n = self.node(dir)?;
-            n.extents.remove(bucket.logical, bucket.logical + 1);
             n.inode.blocks -= 1;
             n.inode.size -= BLOCK as u64;
             let next = logical_of(hash, bucket.depth + 1);

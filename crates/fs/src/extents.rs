@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::format::{BLOCK_ENTRIES, ROOT_ENTRIES};
+
 /// A run of blocks of a file that is one run on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
@@ -31,6 +33,45 @@ pub(crate) struct Leaf {
     /// 0: not allocated yet.
     pub block: u64,
     pub dirty: bool,
+    /// Extents in its range.
+    count: u64,
+    /// Extents that the write-back of dirty pages in its range may add.
+    pending: u64,
+}
+
+/// Largest share of a full leaf that a split leaves in each part, so that both can grow.
+const SPLIT: u64 = BLOCK_ENTRIES as u64 * 3 / 4;
+
+/// Leaves that a split of `extents` extents makes, of equal size.
+pub(crate) fn leaves_of(extents: u64) -> u64 {
+    if extents <= BLOCK_ENTRIES as u64 { 1 } else { extents.div_ceil(SPLIT) }
+}
+
+/// Leaves that `extents` extents may take, whatever the order in which they come: a split leaves half of a leaf or more in each part.
+fn leaves_max(extents: u64) -> u64 {
+    if extents <= BLOCK_ENTRIES as u64 { 1 } else { extents / (BLOCK_ENTRIES as u64 / 2) }
+}
+
+/// Blocks of pointers to `leaves` leaves.
+fn index_blocks(leaves: u64) -> u64 {
+    if leaves <= ROOT_ENTRIES as u64 { 0 } else { leaves.div_ceil(BLOCK_ENTRIES as u64) }
+}
+
+impl Leaf {
+    /// A leaf without a block.
+    pub fn new() -> Leaf {
+        Leaf { block: 0, dirty: true, count: 0, pending: 0 }
+    }
+
+    /// A leaf that was read from a block.
+    pub fn read(block: u64) -> Leaf {
+        Leaf { block, dirty: false, count: 0, pending: 0 }
+    }
+
+    /// Blocks that it may need beyond its own.
+    fn need(&self) -> u64 {
+        leaves_max(self.count + self.pending) - u64::from(self.block != 0)
+    }
 }
 
 /// All extents of a file.
@@ -43,6 +84,10 @@ pub(crate) struct Extents {
     pub index: Vec<u64>,
     /// Changed since it was encoded.
     pub dirty: bool,
+    /// Extents that the write-back of dirty pages may add.
+    pending: u64,
+    /// Blocks that the leaves may need beyond their own.
+    leaf_need: u64,
 }
 
 /// Longest extent: its length has 31 bits.
@@ -76,8 +121,84 @@ impl Extents {
         if self.next(e.logical).is_some_and(|n| n.logical < e.end()) {
             return false;
         }
-        self.map.insert(e.logical, e);
+        self.put(e);
         true
+    }
+
+    /// Changes a leaf's counts by those of one extent or page.
+    fn count(&mut self, logical: u64, change: impl FnOnce(&mut Leaf)) {
+        if let Some((_, leaf)) = self.leaves.range_mut(..=logical).next_back() {
+            let before = leaf.need();
+            change(leaf);
+            self.leaf_need = self.leaf_need + leaf.need() - before;
+        }
+    }
+
+    fn put(&mut self, e: Extent) {
+        if self.map.insert(e.logical, e).is_none() {
+            self.count(e.logical, |l| l.count += 1);
+        }
+    }
+
+    fn take(&mut self, logical: u64) {
+        if self.map.remove(&logical).is_some() {
+            self.count(logical, |l| l.count -= 1);
+        }
+    }
+
+    /// Notes that the write-back of the page at a logical block may add `to` extents, `from` until now.
+    pub fn expect(&mut self, logical: u64, from: u64, to: u64) {
+        self.pending = self.pending + to - from;
+        self.count(logical, |l| l.pending = l.pending + to - from);
+    }
+
+    /// Blocks for leaves and pointers to them that the extents may need beyond those they have, with what dirty pages may add.
+    pub fn need(&self) -> u64 {
+        let all = self.len() as u64 + self.pending;
+        if self.leaves.is_empty() {
+            return if all <= ROOT_ENTRIES as u64 { 0 } else { leaves_max(all) + index_blocks(leaves_max(all)) };
+        }
+        let leaves = self.leaves.values().len() as u64 + self.leaf_need;
+        self.leaf_need + index_blocks(leaves).saturating_sub(self.index.len() as u64)
+    }
+
+    /// True if the root has room for all extents, and for those that dirty pages may add.
+    pub fn fit_root(&self) -> bool {
+        self.len() as u64 + if self.leaves.is_empty() { 0 } else { self.pending } <= ROOT_ENTRIES as u64
+    }
+
+    /// Counts a leaf's extents and dirty pages (with the extents that each may add) anew, after it was made or split.
+    pub fn recount(&mut self, key: u64, pages: impl Fn(u64, u64) -> u64) {
+        let end = self.leaves.range(key + 1..).next().map_or(u64::MAX, |(&k, _)| k);
+        let (count, pending) = (self.map.range(key..end).count() as u64, pages(key, end));
+        self.count(key, |l| (l.count, l.pending) = (count, pending));
+    }
+
+    /// Adds a leaf that has a block, to be counted.
+    pub fn add_leaf(&mut self, key: u64, leaf: Leaf) {
+        self.leaf_need += leaf.need();
+        if let Some(old) = self.leaves.insert(key, leaf) {
+            self.leaf_need -= old.need();
+        }
+    }
+
+    /// Takes a leaf out; its extents and pages go to the one before.
+    pub fn remove_leaf(&mut self, key: u64) -> Option<Leaf> {
+        let leaf = self.leaves.remove(&key)?;
+        self.leaf_need -= leaf.need();
+        Some(leaf)
+    }
+
+    /// Takes all leaves and blocks of pointers out; returns their blocks.
+    pub fn remove_leaves(&mut self) -> Vec<u64> {
+        self.leaf_need = 0;
+        let leaves = std::mem::take(&mut self.leaves).into_values().map(|l| l.block);
+        leaves.chain(std::mem::take(&mut self.index)).filter(|&b| b != 0).collect()
+    }
+
+    /// True if a leaf has neither extents nor pages that may add some.
+    pub fn is_unused(&self, key: u64) -> bool {
+        self.leaves.get(&key).is_some_and(|l| l.count + l.pending == 0)
     }
 
     fn touch(&mut self, logical: u64) {
@@ -97,16 +218,16 @@ impl Extents {
                 && a.len + b.len <= LEN_MAX
         };
         if let Some(before) = e.logical.checked_sub(1).and_then(|l| self.get(l)).filter(|b| joins(b, &e)) {
-            self.map.remove(&before.logical);
+            self.take(before.logical);
             e = Extent { len: before.len + e.len, ..before };
         }
         if let Some(after) = self.map.get(&e.end()).copied().filter(|a| joins(&e, a)) {
             self.touch(after.logical);
-            self.map.remove(&after.logical);
+            self.take(after.logical);
             e.len += after.len;
         }
         self.touch(e.logical);
-        self.map.insert(e.logical, e);
+        self.put(e);
     }
 
     /// Takes a range out and returns what it had.
@@ -114,14 +235,14 @@ impl Extents {
         let mut removed = Vec::new();
         while let Some(e) = self.next(from).filter(|e| e.logical < to) {
             self.touch(e.logical);
-            self.map.remove(&e.logical);
+            self.take(e.logical);
             let (start, end) = (e.logical.max(from), e.end().min(to));
             if e.logical < start {
-                self.map.insert(e.logical, e.part(e.logical, start));
+                self.put(e.part(e.logical, start));
             }
             if end < e.end() {
                 self.touch(end);
-                self.map.insert(end, e.part(end, e.end()));
+                self.put(e.part(end, e.end()));
             }
             removed.push(e.part(start, end));
         }

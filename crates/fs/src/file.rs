@@ -9,6 +9,8 @@ use crate::format::FILE_BLOCKS_MAX;
 use crate::fs::{Fs, Page};
 
 const B: u64 = BLOCK as u64;
+/// Blocks that an allocation leaves free: data in allocated blocks cut their extents, and need leaves.
+const FOR_CUTS: u64 = 8;
 
 /// A change of a file's allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +118,7 @@ impl Fs {
                 Some(_) => 0,
             };
             if adds > 0 {
-                self.need_blocks(1)?;
+                self.need_extents(ino, page, adds, reserved.into())?;
             }
             if let Some(e) = extent.filter(|e| keep && !e.unwritten) {
                 self.read_blocks(e.physical + (page - e.logical), &mut data)?;
@@ -124,7 +126,7 @@ impl Fs {
                 data[valid..].fill(0);
             }
             self.reserved += u64::from(reserved);
-            self.page_extents += adds;
+            self.change_extents(ino, |x| x.expect(page, 0, adds));
             self.dirty_pages += 1;
             self.nodes.get_mut(&ino).expect("loaded").pages.insert(page, Page { data, reserved, adds });
         }
@@ -147,13 +149,14 @@ impl Fs {
         let n = self.node(ino)?;
         let dropped = n.pages.split_off(&from);
         self.reserved -= dropped.values().filter(|p| p.reserved).count() as u64;
-        self.page_extents -= dropped.values().map(|p| p.adds).sum::<u64>();
+        self.change_extents(ino, |x| dropped.iter().for_each(|(&page, p)| x.expect(page, p.adds, 0)));
         self.dirty_pages -= dropped.len() as u64;
         Ok(())
     }
 
     fn free_range(&mut self, ino: u64, from: u64, to: u64) -> Result<()> {
-        let removed = self.node(ino)?.extents.remove(from, to);
+        self.node(ino)?;
+        let removed = self.change_extents(ino, |x| x.remove(from, to));
         for e in removed {
             self.node(ino)?.inode.blocks -= e.len;
             self.free(e.physical, e.len)?;
@@ -204,9 +207,12 @@ impl Fs {
             let (from, to) = (offset / B, end.div_ceil(B));
             let n = &self.nodes[&ino];
             let held: u64 = n.extents.range(0, to).map(|e| e.end().min(to).saturating_sub(e.logical.max(from))).sum();
-            self.need_blocks((to - from).saturating_sub(held) + 8)?;
-        } else {
-            self.need_cut()?;
+            self.need_blocks((to - from).saturating_sub(held) + FOR_CUTS)?;
+        }
+        if how != Fallocate::Allocate && first < last {
+            // At each end an extent may be cut.
+            self.need_cut(ino, first, 2)?;
+            self.need_cut(ino, last, 2)?;
         }
         if how != Fallocate::Allocate {
             for (from, to) in [(offset, end.min(first * B)), (offset.max(last * B), end)] {
@@ -225,7 +231,6 @@ impl Fs {
                     // In their place: other blocks may be set aside for pages.
                     self.set_unwritten(ino, first, last, true);
                 }
-                self.new_extents += 2;
             }
         }
         if how != Fallocate::Punch {
@@ -248,15 +253,16 @@ impl Fs {
 
     /// Says whether the blocks of a range read as zeroes.
     fn set_unwritten(&mut self, ino: u64, from: u64, to: u64, unwritten: bool) {
-        let n = self.nodes.get_mut(&ino).expect("loaded");
         let mut at = from;
-        while let Some(e) = n.extents.next(at).filter(|e| e.logical < to) {
+        while let Some(e) = self.nodes[&ino].extents.next(at).filter(|e| e.logical < to) {
             at = e.end();
             if e.unwritten != unwritten {
-                for mut part in n.extents.remove(from.max(e.logical), to.min(e.end())) {
-                    part.unwritten = unwritten;
-                    n.extents.insert(part);
-                }
+                self.change_extents(ino, |x| {
+                    for mut part in x.remove(from.max(e.logical), to.min(e.end())) {
+                        part.unwritten = unwritten;
+                        x.insert(part);
+                    }
+                });
             }
         }
     }
@@ -270,7 +276,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Gives blocks to the holes of a range.
+    /// Gives blocks to the holes of a range. Those of dirty pages are set aside; `unwritten` ones must have room, and a leaf, each time.
     fn fill(&mut self, ino: u64, from: u64, to: u64, unwritten: bool) -> Result<()> {
         let mut at = from;
         while at < to {
@@ -280,23 +286,30 @@ impl Fs {
                 at = e.end();
                 continue;
             }
-            let hole = next.map_or(to, |e| e.logical.min(to)) - at;
+            let mut hole = next.map_or(to, |e| e.logical.min(to)) - at;
             let before = at.checked_sub(1).and_then(|l| x.get(l)).map(|e| e.physical + (at - e.logical));
             let goal = before.unwrap_or_else(|| self.goal(ino, x));
+            if unwritten {
+                // The dirty pages of the range will cut the extent.
+                let pages = self.nodes[&ino].pages.range(at..at + hole).count() as u64;
+                let room = self.need_extents(ino, at, 1 + pages, 1 + FOR_CUTS)?;
+                hole = hole.min(room - FOR_CUTS);
+            }
             let (physical, len) = self.allocate(goal, hole)?;
+            self.change_extents(ino, |x| x.insert(Extent { logical: at, len, physical, unwritten }));
             let n = self.nodes.get_mut(&ino).expect("loaded");
-            n.extents.insert(Extent { logical: at, len, physical, unwritten });
             n.inode.blocks += len;
             n.dirty = true;
-            self.new_extents += 1;
-            for (_, p) in n.pages.range_mut(at..at + len) {
+            let mut cuts = Vec::new();
+            for (&page, p) in n.pages.range_mut(at..at + len) {
                 self.reserved -= u64::from(p.reserved);
                 p.reserved = false;
                 if unwritten {
-                    self.page_extents += 2 - p.adds;
+                    cuts.push((page, p.adds));
                     p.adds = 2;
                 }
             }
+            self.change_extents(ino, |x| cuts.into_iter().for_each(|(page, adds)| x.expect(page, adds, 2)));
             at += len;
         }
         Ok(())
@@ -310,6 +323,9 @@ impl Fs {
             let (from, to) = (run[0], run[run.len() - 1] + 1);
             self.fill(ino, from, to, false)?;
             self.set_unwritten(ino, from, to, false);
+            let written = self.nodes.get_mut(&ino).expect("loaded").pages.range_mut(from..to);
+            let added: Vec<(u64, u64)> = written.map(|(&page, p)| (page, std::mem::take(&mut p.adds))).collect();
+            self.change_extents(ino, |x| added.into_iter().for_each(|(page, adds)| x.expect(page, adds, 0)));
         }
         let n = self.nodes.get_mut(&ino).expect("loaded");
         if n.inode.size != n.size && n.is_file() {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::commit::Journal;
 use crate::disk::{BLOCK, Disk};
 use crate::error::{Error, Result, device};
-use crate::extents::{Extent, Extents, Leaf};
+use crate::extents::{Extent, Extents, Leaf, leaves_of};
 use crate::format::{
     BLOCK_ENTRIES, HEADER, INODE_BYTES, Inode, Kind, Mode, ROOT_ENTRIES, Super, extent_at, put_extent, put16, put32,
     put64, seal, u16_at, u32_at, u64_at, verify,
@@ -24,6 +24,7 @@ pub(crate) const S_IFMT: u32 = 0o170_000;
 pub(crate) const S_IFDIR: u32 = 0o040_000;
 pub(crate) const S_IFREG: u32 = 0o100_000;
 pub(crate) const S_IFLNK: u32 = 0o120_000;
+pub(crate) const S_IFCHR: u32 = 0o020_000;
 
 /// Clean metadata blocks kept, 64 MiB.
 const CACHED_MAX: usize = 16_384;
@@ -226,10 +227,8 @@ pub struct Fs {
     /// Blocks set aside for dirty pages.
     pub(crate) reserved: u64,
     pub(crate) dirty_pages: u64,
-    /// Extents that the write-back of dirty pages may add.
-    pub(crate) page_extents: u64,
-    /// Extents that were added since the last record was prepared: their leaves aren't allocated yet.
-    pub(crate) new_extents: u64,
+    /// Blocks that files' extents may need for leaves and pointers to them, with what dirty pages may add.
+    pub(crate) tree_need: u64,
     /// Metadata blocks at most that changed inodes have to write.
     pub(crate) changed_max: u64,
     /// Inodes whose pages must go with the next record.
@@ -239,6 +238,10 @@ pub struct Fs {
     pub(crate) head: u64,
     pub(crate) failed: Option<String>,
     pub(crate) names: BTreeMap<u64, Vec<u8>>,
+    /// Answers by which the kernel knows an inode.
+    pub(crate) known: BTreeMap<u64, u64>,
+    /// Inodes without a name that somebody has.
+    pub(crate) orphans: BTreeSet<u64>,
 }
 
 impl Fs {
@@ -409,6 +412,15 @@ impl Fs {
         Ok(Node { inode, size, extents, pages: BTreeMap::new(), dirty: false, opens: 0 })
     }
 
+    /// Changes the extents of an inode in memory, and keeps count of the blocks that all need.
+    pub(crate) fn change_extents<T>(&mut self, ino: u64, change: impl FnOnce(&mut Extents) -> T) -> T {
+        let x = &mut self.nodes.get_mut(&ino).expect("loaded by the caller").extents;
+        let before = x.need();
+        let result = change(x);
+        self.tree_need = self.tree_need + x.need() - before;
+        result
+    }
+
     pub(crate) fn load_extents(&mut self, ino: u64, inode: &Inode) -> Result<Extents> {
         let bad = |what: &str| Error::Corrupt(format!("inode {ino}: {what}"));
         let mut x = Extents::default();
@@ -453,7 +465,7 @@ impl Fs {
             if count > BLOCK_ENTRIES {
                 return Err(bad("a leaf"));
             }
-            x.leaves.insert(first, Leaf { block, dirty: false });
+            x.add_leaf(first, Leaf::read(block));
             for i in 0..count {
                 let e = extent_at(&b, HEADER + 16 + i * 16);
                 if e.logical < first {
@@ -472,7 +484,9 @@ impl Fs {
     /// Writes a changed inode and its changed leaves into their blocks.
     pub(crate) fn store_node(&mut self, ino: u64) -> Result<()> {
         let mut node = self.nodes.remove(&ino).expect("a changed inode is in memory");
+        let before = node.extents.need();
         let result = self.store_parts(ino, &mut node);
+        self.tree_need = self.tree_need + node.extents.need() - before;
         self.nodes.insert(ino, node);
         result
     }
@@ -494,11 +508,8 @@ impl Fs {
     fn store_extents(&mut self, ino: u64, node: &mut Node) -> Result<()> {
         let x = &mut node.extents;
         let goal = self.goal(ino, x);
-        if x.len() <= ROOT_ENTRIES {
-            let unused: Vec<u64> =
-                x.leaves.values().map(|l| l.block).chain(x.index.iter().copied()).filter(|&b| b != 0).collect();
-            x.leaves.clear();
-            x.index.clear();
+        if x.fit_root() {
+            let unused = x.remove_leaves();
             node.inode.blocks -= unused.len() as u64;
             node.inode.depth = 0;
             node.inode.entries = x.len() as u16;
@@ -508,17 +519,18 @@ impl Fs {
             }
             return unused.into_iter().try_for_each(|b| self.free(b, 1));
         }
+        let pages = &node.pages;
+        let adds = |from: u64, to: u64| pages.range(from..to).map(|(_, p)| p.adds).sum::<u64>();
         if x.leaves.is_empty() {
-            x.leaves.insert(0, Leaf { block: 0, dirty: true });
+            x.add_leaf(0, Leaf::new());
+            x.recount(0, adds);
         }
         let before = x.leaves.len();
         let mut changed = false;
         let keys: Vec<u64> = x.leaves.iter().filter(|(_, l)| l.dirty).map(|(&k, _)| k).collect();
         for key in keys {
-            let end = x.leaves.range(key + 1..).next().map_or(u64::MAX, |(&k, _)| k);
-            let extents: Vec<Extent> = x.range(key, end).collect();
-            if extents.is_empty() && x.leaves.len() > 1 && key != 0 {
-                let leaf = x.leaves.remove(&key).expect("listed");
+            if x.is_unused(key) && x.leaves.len() > 1 && key != 0 {
+                let leaf = x.remove_leaf(key).expect("listed");
                 if leaf.block != 0 {
                     self.free(leaf.block, 1)?;
                     node.inode.blocks -= 1;
@@ -526,13 +538,13 @@ impl Fs {
                 changed = true;
                 continue;
             }
-            // A split leaves room in both halves.
-            let per = if extents.len() > BLOCK_ENTRIES { BLOCK_ENTRIES / 2 } else { BLOCK_ENTRIES };
-            let chunks = extents.chunks(per).collect::<Vec<_>>();
-            for i in 0..chunks.len().max(1) {
-                let chunk = chunks.get(i).copied().unwrap_or(&[]);
-                let first = if i == 0 { key } else { chunk[0].logical };
-                let mut leaf = x.leaves.get(&first).copied().unwrap_or(Leaf { block: 0, dirty: true });
+            let end = x.leaves.range(key + 1..).next().map_or(u64::MAX, |(&k, _)| k);
+            let extents: Vec<Extent> = x.range(key, end).collect();
+            let parts = leaves_of(extents.len() as u64) as usize;
+            for i in 0..parts {
+                let part = &extents[extents.len() * i / parts..extents.len() * (i + 1) / parts];
+                let first = if i == 0 { key } else { part[0].logical };
+                let mut leaf = x.leaves.get(&first).copied().unwrap_or(Leaf::new());
                 if leaf.block == 0 {
                     leaf.block = self.allocate(goal, 1)?.0;
                     node.inode.blocks += 1;
@@ -540,13 +552,17 @@ impl Fs {
                     changed = true;
                 }
                 leaf.dirty = false;
-                x.leaves.insert(first, leaf);
+                x.add_leaf(first, leaf);
                 let b = self.block_mut(leaf.block, Kind::Leaf)?;
                 b[HEADER..].fill(0);
-                put16(b, HEADER, chunk.len() as u16);
-                for (j, e) in chunk.iter().enumerate() {
+                put16(b, HEADER, part.len() as u16);
+                for (j, e) in part.iter().enumerate() {
                     put_extent(b, HEADER + 16 + j * 16, *e);
                 }
+            }
+            if parts > 1 {
+                let made: Vec<u64> = x.leaves.range(key..end).map(|(&k, _)| k).collect();
+                made.into_iter().for_each(|k| x.recount(k, adds));
             }
         }
         if changed || before != x.leaves.len() || node.inode.depth == 0 {

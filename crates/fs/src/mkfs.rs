@@ -107,14 +107,15 @@ pub fn mkfs(disk: Arc<dyn Disk>, format: Format, now: Stamp) -> Result<()> {
         pinned_blocks: 0,
         reserved: 0,
         dirty_pages: 0,
-        page_extents: 0,
-        new_extents: 0,
+        tree_need: 0,
         changed_max: 0,
         must_write: Default::default(),
         journal: Journal::new(Vec::new(), BTreeMap::new(), 0),
         head: 0,
         failed: None,
         names: BTreeMap::new(),
+        known: BTreeMap::new(),
+        orphans: Default::default(),
     };
     for i in 0..fs.geo.summary_blocks() {
         fs.new_block(1 + i, crate::format::Kind::Groups);

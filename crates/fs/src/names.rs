@@ -7,7 +7,7 @@ use crate::disk::BLOCK;
 use crate::error::{Error, Result};
 use crate::extents::Extent;
 use crate::format::{ANYWHERE, HEADER, Inode, Kind, LINK_IN_ROOT, PAYLOAD, ROOT_BYTES};
-use crate::fs::{Attr, Fs, ORPHANS, ROOT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::fs::{Attr, Fs, ORPHANS, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
 const LINKS_MAX: u32 = 65_000;
 /// Blocks that a new name may take: two splits of the directory, leaves.
@@ -20,6 +20,8 @@ pub struct Rename {
     pub no_replace: bool,
     /// Swap both names.
     pub exchange: bool,
+    /// Leave a whiteout (a character device 0:0) of this owner and group at the old name.
+    pub whiteout: Option<(u32, u32)>,
 }
 
 fn check_name(name: &[u8]) -> Result<()> {
@@ -165,8 +167,9 @@ impl Fs {
         for (i, part) in target.chunks(PAYLOAD).enumerate().filter(|_| !short) {
             let block = self.allocate(goal, 1)?.0;
             self.new_block(block, Kind::Link)[HEADER..HEADER + part.len()].copy_from_slice(part);
+            let logical = i as u64;
+            self.change_extents(ino, |x| x.insert(Extent { logical, len: 1, physical: block, unwritten: false }));
             let n = self.node(ino)?;
-            n.extents.insert(Extent { logical: i as u64, len: 1, physical: block, unwritten: false });
             n.inode.blocks += 1;
         }
         let n = self.node(ino)?;
@@ -246,6 +249,7 @@ impl Fs {
         if self.node(e.ino)?.is_dir() {
             return Err(Errno::ISDIR.into());
         }
+        self.hold(e.ino)?;
         self.change_entry(parent, name, None)?;
         self.touch_dir(parent)?;
         self.drop_link(e.ino)
@@ -265,6 +269,7 @@ impl Fs {
         if !self.is_empty(e.ino)? {
             return Err(Errno::NOTEMPTY.into());
         }
+        self.hold(e.ino)?;
         self.change_entry(parent, name, None)?;
         self.touch_dir(parent)?;
         self.change_links(parent, -1)?;
@@ -272,34 +277,30 @@ impl Fs {
         self.drop_link(e.ino)
     }
 
-    /// One name less; without a name and not open, the inode is freed.
-    fn drop_link(&mut self, ino: u64) -> Result<()> {
-        if self.change_links(ino, -1)? > 0 {
-            return Ok(());
-        }
+    /// Notes an inode that is about to lose its last name while somebody has it: it goes with the last handle, or after a crash.
+    fn hold(&mut self, ino: u64) -> Result<()> {
         let n = self.node(ino)?;
-        if n.opens == 0 {
-            return self.drop_inode(ino);
+        let (kind, is_last) = (n.inode.mode & S_IFMT, n.is_dir() || n.inode.nlink == 1);
+        if is_last && (n.opens > 0 || self.known.contains_key(&ino)) {
+            self.add_entry(ORPHANS, ino.to_string().as_bytes(), ino, kind)?;
+            self.orphans.insert(ino);
         }
-        let kind = n.inode.mode & S_IFMT;
-        self.add_entry(ORPHANS, ino.to_string().as_bytes(), ino, kind)
+        Ok(())
+    }
+
+    /// One name less; without a name, the inode is freed unless somebody has it.
+    fn drop_link(&mut self, ino: u64) -> Result<()> {
+        if self.change_links(ino, -1)? > 0 || self.orphans.contains(&ino) { Ok(()) } else { self.drop_inode(ino) }
     }
 
     /// Frees an inode and all that it holds.
     pub(crate) fn drop_inode(&mut self, ino: u64) -> Result<()> {
         self.drop_pages(ino, 0)?;
+        self.node(ino)?;
+        let (removed, tree) = self.change_extents(ino, |x| (x.remove(0, u64::MAX), x.remove_leaves()));
         let n = self.node(ino)?;
-        let mut runs: Vec<(u64, u64)> =
-            n.extents.remove(0, u64::MAX).into_iter().map(|e| (e.physical, e.len)).collect();
-        runs.extend(
-            n.extents
-                .leaves
-                .values()
-                .map(|l| l.block)
-                .chain(n.extents.index.iter().copied())
-                .filter(|&b| b != 0)
-                .map(|b| (b, 1)),
-        );
+        let mut runs: Vec<(u64, u64)> = removed.into_iter().map(|e| (e.physical, e.len)).collect();
+        runs.extend(tree.into_iter().map(|b| (b, 1)));
         runs.extend((n.inode.xattr != 0).then_some((n.inode.xattr, 1)));
         n.extents = Default::default();
         for (start, len) in runs {
@@ -324,6 +325,9 @@ impl Fs {
         }
         if flags.exchange && (old.is_none() || flags.no_replace) {
             return Err(if flags.no_replace { Errno::INVAL } else { Errno::NOENT }.into());
+        }
+        if flags.exchange && flags.whiteout.is_some() {
+            return Err(Errno::INVAL.into());
         }
         let is_dir = self.node(e.ino)?.is_dir();
         if is_dir && self.is_inside(to.0, e.ino)? {
@@ -351,6 +355,10 @@ impl Fs {
             return Err(Errno::MLINK.into());
         }
         self.need_blocks(NAME_BLOCKS)?;
+        if let Some(old) = &old {
+            self.hold(old.ino)?;
+        }
+        let whiteout = flags.whiteout.map(|owner| self.whiteout(from.0, owner)).transpose()?;
         if old.is_some() {
             // What replaces a file is durable with the new name, as programs that forget the fsync expect.
             self.must_write.insert(e.ino);
@@ -358,7 +366,7 @@ impl Fs {
         } else {
             self.add_entry(to.0, to.1, e.ino, e.kind)?;
         }
-        self.change_entry(from.0, from.1, None)?;
+        self.change_entry(from.0, from.1, whiteout.map(|ino| (ino, S_IFCHR)))?;
         if is_dir {
             self.move_dir(e.ino, from.0, to.0)?;
         }
@@ -374,6 +382,12 @@ impl Fs {
             self.drop_link(old.ino)?;
         }
         Ok(())
+    }
+
+    fn whiteout(&mut self, dir: u64, owner: (u32, u32)) -> Result<u64> {
+        let (uid, gid) = owner;
+        let inode = Inode { mode: S_IFCHR, uid, gid, nlink: 1, times: [self.now; 4], ..Inode::default() };
+        self.allocate_inode(dir, inode)
     }
 
     fn move_dir(&mut self, ino: u64, from: u64, to: u64) -> Result<()> {
@@ -434,15 +448,43 @@ impl Fs {
     pub fn release(&mut self, ino: u64) -> Result<()> {
         let n = self.node(ino)?;
         n.opens = n.opens.saturating_sub(1);
-        if n.opens > 0 || n.inode.nlink > 0 || self.writable().is_err() {
+        self.drop_orphan(ino)
+    }
+
+    /// Counts an answer that gave the kernel an inode: its number isn't used again before [`Fs::forget`].
+    pub fn know(&mut self, ino: u64) {
+        *self.known.entry(ino).or_default() += 1;
+    }
+
+    /// Takes `answers` answers back.
+    ///
+    /// # Errors
+    /// If freeing the file's blocks meets corrupt ones.
+    pub fn forget(&mut self, ino: u64, answers: u64) -> Result<()> {
+        let known = self.known.get(&ino).copied().unwrap_or(0);
+        if known > answers {
+            self.known.insert(ino, known - answers);
             return Ok(());
         }
+        self.known.remove(&ino);
+        self.drop_orphan(ino)
+    }
+
+    /// Frees an inode without a name that nobody has any more.
+    fn drop_orphan(&mut self, ino: u64) -> Result<()> {
+        let is_held = self.known.contains_key(&ino) || self.nodes.get(&ino).is_some_and(|n| n.opens > 0);
+        if is_held || !self.orphans.contains(&ino) || self.writable().is_err() {
+            return Ok(());
+        }
+        self.node(ino)?;
+        self.orphans.remove(&ino);
         self.change_entry(ORPHANS, ino.to_string().as_bytes(), None)?;
         self.drop_inode(ino)
     }
 
     /// Frees what was open without a name when the file system stopped.
     pub(crate) fn drop_orphans(&mut self) -> Result<()> {
+        self.orphans.clear();
         for e in self.readdir(ORPHANS, 0, usize::MAX)? {
             self.change_entry(ORPHANS, &e.name, None)?;
             if self.node(e.ino)?.inode.nlink == 0 {

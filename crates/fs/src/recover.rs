@@ -191,14 +191,15 @@ impl Fs {
             pinned_blocks: 0,
             reserved: 0,
             dirty_pages: 0,
-            page_extents: 0,
-            new_extents: 0,
+            tree_need: 0,
             changed_max: 0,
             must_write: Default::default(),
             journal,
             head: 0,
             failed: None,
             names: BTreeMap::new(),
+            known: BTreeMap::new(),
+            orphans: Default::default(),
         };
         fs.load_groups()?;
         Ok(fs)

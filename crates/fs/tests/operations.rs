@@ -71,9 +71,9 @@ fn names_have_their_errors() {
     is(fs.rename((ROOT, b"d"), (e, b"x"), Rename::default()), Errno::INVAL);
     is(fs.rename((ROOT, b"a"), (ROOT, b"d"), Rename::default()), Errno::ISDIR);
     is(fs.rename((ROOT, b"d"), (ROOT, b"a"), Rename::default()), Errno::NOTDIR);
-    is(fs.rename((ROOT, b"a"), (ROOT, b"d"), Rename { no_replace: true, exchange: false }), Errno::EXIST);
-    is(fs.rename((ROOT, b"a"), (ROOT, b"x"), Rename { no_replace: false, exchange: true }), Errno::NOENT);
-    fs.rename((d, b"e"), (ROOT, b"a"), Rename { no_replace: false, exchange: true }).unwrap();
+    is(fs.rename((ROOT, b"a"), (ROOT, b"d"), Rename { no_replace: true, ..Rename::default() }), Errno::EXIST);
+    is(fs.rename((ROOT, b"a"), (ROOT, b"x"), Rename { exchange: true, ..Rename::default() }), Errno::NOENT);
+    fs.rename((d, b"e"), (ROOT, b"a"), Rename { exchange: true, ..Rename::default() }).unwrap();
     assert_eq!((fs.lookup(ROOT, b"a").unwrap().ino, fs.lookup(d, b"e").unwrap().ino), (e, a));
     assert_eq!((fs.getattr(ROOT).unwrap().nlink, fs.getattr(d).unwrap().nlink), (4, 2));
     fs.unmount().unwrap();
@@ -316,6 +316,148 @@ fn a_full_disk_takes_cuts_of_extents_or_refuses_them() {
             fs.unmount().unwrap();
             clean(disk);
         }
+    }
+}
+
+/// A leaf has up to 253 extents. When each is full, one more extent in each takes a block per leaf: by how many extents there are, it
+/// would be a few.
+#[test]
+fn a_write_that_splits_every_leaf_has_its_blocks() {
+    for mode in [Mode::Manylogs] {
+        // Extents of a leaf that a sync of all of them at once makes.
+        for per in [126u64, 189] {
+            let (disk, mut fs) = new(mode, 65_536);
+            let (a, b) = (file(&mut fs, b"a"), file(&mut fs, b"b"));
+            let page = |i: u64, add: u64| (i * 8 + add) * BLOCK as u64;
+            let leaves = 80;
+            for i in 0..per * leaves {
+                fs.write(a, page(i, 0), &[1]).unwrap();
+            }
+            fs.sync(None).unwrap();
+            for i in (0..leaves).flat_map(|l| (0..253 - per).map(move |i| (l * per + i % per, 2 + i / per * 2))) {
+                fs.write(a, page(i.0, i.1), &[2]).unwrap();
+            }
+            fs.sync(None).unwrap();
+            let blocks = allocate_all(&mut fs, b);
+            change(&mut fs, |fs| fs.truncate(b, (blocks - 110) * BLOCK as u64)).unwrap();
+            fs.sync(None).unwrap();
+            let mut written = 0;
+            for leaf in 0..leaves {
+                match fs.write(a, page(leaf * per, 6), &[3]) {
+                    Ok(_) => written += 1,
+                    Err(e) => assert_eq!(e, Error::Os(Errno::NOSPC)),
+                }
+            }
+            assert!(written > 30, "{written} of {leaves}");
+            fs.sync(None).unwrap();
+            fs.unmount().unwrap();
+            clean(disk);
+        }
+    }
+}
+
+#[test]
+fn blocks_that_lie_apart_are_allocated_with_their_leaves_or_refused() {
+    for mode in [Mode::Data, Mode::Manylogs] {
+        let (disk, mut fs) = new(mode, 32_768);
+        let (a, b, c) = (file(&mut fs, b"a"), file(&mut fs, b"b"), file(&mut fs, b"c"));
+        let mut full = false;
+        while !full {
+            full = [a, b].into_iter().any(|ino| {
+                let at = fs.getattr(ino).unwrap().size;
+                change(&mut fs, |fs| fs.fallocate(ino, Fallocate::Allocate, at, BLOCK as u64, false)).is_err()
+            });
+        }
+        fs.sync(None).unwrap();
+        fs.unlink(ROOT, b"b").unwrap();
+        fs.sync(None).unwrap();
+        let mut step = fs.statfs().blocks_free - 25;
+        let mut blocks = 0;
+        assert!(step > 8000, "{step}");
+        while step > 0 {
+            let (at, len) = (blocks * BLOCK as u64, step * BLOCK as u64);
+            match fs.fallocate(c, Fallocate::Allocate, at, len, false) {
+                Ok(()) => blocks += step,
+                Err(e) => {
+                    assert_eq!(e, Error::Os(Errno::NOSPC));
+                    step /= 2;
+                }
+            }
+            fs.sync(None).unwrap();
+        }
+        assert!(blocks > 8000, "{blocks}");
+        fs.unmount().unwrap();
+        clean(disk);
+    }
+}
+
+/// An accepted change can be written back, however full the disk is; and all blocks are free again in the end.
+#[test]
+fn a_disk_that_is_nearly_full_keeps_what_it_accepted() {
+    for (mode, seed) in Mode::ALL.into_iter().flat_map(|m| (0..6u64).map(move |s| (m, s))) {
+        let (disk, mut fs) = new(mode, 3000);
+        let mut x = seed;
+        let mut below = |n: u64| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (x >> 33) % n
+        };
+        let files: Vec<u64> = (0..6).map(|i| file(&mut fs, format!("{i}").as_bytes())).collect();
+        fs.sync(None).unwrap();
+        let free = fs.statfs().blocks_free;
+        let mut refused = 0;
+        for _ in 0..6000 {
+            let ino = files[below(6) as usize];
+            let (at, most) = (below(4000) * BLOCK as u64, 1 << below(9));
+            let len = (1 + below(most)) * BLOCK as u64;
+            let result = match below(40) {
+                0..=19 => change(&mut fs, |fs| fs.write(ino, at, &vec![1; 1 + len as usize % 20_000]).map(drop)),
+                20..=24 => change(&mut fs, |fs| fs.fallocate(ino, Fallocate::Allocate, at, len, true)),
+                25..=31 => change(&mut fs, |fs| fs.fallocate(ino, Fallocate::Punch, at, len.min(9 * 4096), true)),
+                32..=34 => change(&mut fs, |fs| fs.fallocate(ino, Fallocate::Zero, at, len, true)),
+                35 => change(&mut fs, |fs| fs.truncate(ino, at)),
+                36 => fs.sync(None),
+                37 => fs.checkpoint(),
+                _ => fs.sync(Some(ino)),
+            };
+            if let Err(e) = result {
+                assert_eq!(e, Error::Os(Errno::NOSPC), "mode {}, seed {seed}", mode.name());
+                refused += 1;
+            }
+        }
+        assert!(refused > 50, "{refused}: it wasn't full");
+        for ino in files {
+            fs.truncate(ino, 0).unwrap();
+        }
+        fs.sync(None).unwrap();
+        assert_eq!(fs.statfs().blocks_free, free);
+        fs.unmount().unwrap();
+        clean(disk);
+    }
+}
+
+#[test]
+fn files_that_are_open_can_be_deleted_on_a_full_disk() {
+    for mode in Mode::ALL {
+        let (disk, mut fs) = new(mode, 8192);
+        let names: Vec<Vec<u8>> = (0..700).map(|i| format!("{i}").into_bytes()).collect();
+        let files: Vec<u64> = names.iter().map(|n| file(&mut fs, n)).collect();
+        let a = file(&mut fs, b"a");
+        allocate_all(&mut fs, a);
+        for page in 0.. {
+            if change(&mut fs, |fs| fs.write(files[0], page * BLOCK as u64, &[1])).is_err() {
+                break;
+            }
+        }
+        for (name, &ino) in names.iter().zip(&files) {
+            fs.open(ino).unwrap();
+            change(&mut fs, |fs| fs.unlink(ROOT, name)).unwrap();
+        }
+        fs.sync(None).unwrap();
+        for ino in files {
+            fs.release(ino).unwrap();
+        }
+        fs.unmount().unwrap();
+        clean(disk);
     }
 }
 
