@@ -311,6 +311,33 @@ async fn a_caller_that_leaves_has_its_requests_withdrawn() {
     eventually("the cancel", || fakes[0].get(|s| s.cancels) == 1).await;
 }
 
+/// A node answers what was withdrawn with an error: that is no reason to ask the next one.
+#[tokio::test]
+async fn a_read_that_its_caller_left_goes_to_no_other_replica() {
+    let (_dir, fakes) = nodes([Does::Hold, Does::Serve, Does::Serve]);
+    let volume = open(&fakes, PolicyKind::Base).await;
+    let read = tokio::time::timeout(MS(50), volume.read(0..512, None)).await;
+    assert!(read.is_err());
+    eventually("the cancel", || fakes[0].get(|s| s.cancels) == 1).await;
+    // The answer to it comes before that to a later read on the same connection.
+    fakes[0].set(|s| s.does = Does::Serve);
+    assert_eq!(volume.read(4096..4608, None).await.unwrap(), [1; 512]);
+    assert_eq!(fakes[1].get(|s| s.offsets.clone()), [0; 0]);
+    let counts = volume.counts();
+    assert_eq!((counts.gets, counts.tries, counts.cancels), (2, 2, 1));
+    assert_eq!((counts.errors, counts.failed), (0, 0), "it was withdrawn, nothing has failed");
+}
+
+#[tokio::test]
+async fn a_read_whose_limit_comes_is_withdrawn() {
+    let (_dir, fakes) = nodes([Does::Hold; 3]);
+    let volume = open(&fakes, PolicyKind::MittWait).await;
+    let e = volume.ask(0..512, Ask { limit: Some(MS(50)), ..Ask::default() }).await.unwrap_err();
+    assert!(matches!(&e, ReadError::Limit { heard, .. } if heard.len() == 1), "{e}");
+    eventually("the cancel", || fakes[0].get(|s| s.cancels) == 1).await;
+    assert_eq!(volume.counts().cancels, 1);
+}
+
 #[tokio::test]
 async fn one_that_hangs_and_reads_nothing_is_given_up_too() {
     let (_dir, fakes) = nodes([Does::Serve; 3]);
