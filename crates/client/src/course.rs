@@ -233,8 +233,8 @@ impl Course {
         };
         self.tries.extend(out.sends.iter().map(new));
         assert!(
-            self.tries.len() <= self.get.replicas.len() + 1,
-            "each replica once, and one of them once more: {self:?}"
+            self.tries.len() <= 2 * self.get.replicas.len(),
+            "each replica once, and once more without a deadline: {self:?}"
         );
         out.cancels.iter().for_each(|&i| self.tries[i as usize].cancelled = true);
         out.abandons.iter().for_each(|&i| self.tries[i as usize].abandoned = true);

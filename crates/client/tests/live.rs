@@ -338,6 +338,16 @@ async fn a_read_whose_limit_comes_is_withdrawn() {
     assert_eq!(volume.counts().cancels, 1);
 }
 
+/// The first refuses and is asked again without a deadline; when it breaks then, the second was only busy.
+#[tokio::test]
+async fn a_replica_that_was_only_busy_serves_when_the_others_fail() {
+    for policy in [PolicyKind::Mitt, PolicyKind::MittWait, PolicyKind::MittBudget] {
+        let (_dir, fakes) = nodes([Does::Busy(50_000), Does::Fail, Does::Fail]);
+        let volume = open(&fakes, policy).await;
+        assert_eq!(volume.read(0..512, Some(MS(7))).await.unwrap(), [1; 512], "{policy}");
+    }
+}
+
 #[tokio::test]
 async fn one_that_hangs_and_reads_nothing_is_given_up_too() {
     let (_dir, fakes) = nodes([Does::Serve; 3]);
