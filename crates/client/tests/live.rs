@@ -403,3 +403,28 @@ async fn what_a_replica_that_is_behind_counts_is_nothing_to_others() {
     fakes[0].set(|s| s.does = Does::Gone);
     eventually("the second to be behind", || is_behind(&volume, 1)).await;
 }
+
+/// A replica that has once named far too many changes, and is gone then, keeps no other from being read.
+#[tokio::test]
+async fn one_wrong_count_of_changes_is_nothing_to_others() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    fakes.iter().for_each(|f| f.set(|s| s.generation = 5));
+    let volume = open(&fakes, PolicyKind::Base).await;
+    fakes[0].set(|s| s.generation = 1 << 40);
+    let seen = fakes[0].get(|s| s.probes);
+    eventually("an answer that is wrong", || fakes[0].get(|s| s.probes) >= seen + 2).await;
+    fakes[0].set(|s| s.does = Does::Gone);
+    eventually("its end", || matches!(volume.replicas()[0].state, LinkState::Down(_))).await;
+    let seen = fakes[1].get(|s| s.probes);
+    eventually("two answers of the second", || fakes[1].get(|s| s.probes) >= seen + 3).await;
+    assert!(!is_behind(&volume, 1) && !is_behind(&volume, 2), "{:?}", volume.replicas());
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
+    // One that says it again and again isn't read, and says so.
+    fakes[0].set(|s| s.does = Does::Serve);
+    eventually("the first to be read", || !matches!(volume.replicas()[0].state, LinkState::Down(_))).await;
+    eventually(
+        "the reason",
+        || matches!(&volume.replicas()[0].state, LinkState::Behind(why) if why.contains("1099511627776")),
+    )
+    .await;
+}

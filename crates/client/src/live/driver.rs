@@ -482,7 +482,7 @@ impl Driver {
         } else if let (Some(before), Some(now)) = (p.note(NoteKind::GenerationBefore), p.note(NoteKind::GenerationLow))
         {
             let (before, now) = (near(l.generation, before), near(l.generation, now));
-            if now.max(before) > generation_max(l.confirmed, moment.since(l.confirmed_at)) {
+            if now.max(before) > generation_max(l.confirmed, moment.since(l.confirmed_at.unwrap_or(Time::ZERO))) {
                 answer.reply = Reply::Failed;
                 why = format!("{}: says {now} changes, but had {} when it was last asked", l.address, l.confirmed);
                 return (answer, why);

@@ -196,8 +196,8 @@ pub struct Link {
     pub generation: u64,
     /// Its answer when it was last asked for all of it, not for its lower half.
     pub confirmed: u64,
-    /// Time of that answer.
-    pub confirmed_at: Time,
+    /// Time of that answer; `None` before the first.
+    pub confirmed_at: Option<Time>,
     /// Generation that others are measured by: the one last reported while it was readable; 0 if it is connected but not
     /// readable.
     pub counts: u64,
@@ -218,7 +218,7 @@ impl Link {
             stuck,
             generation: 0,
             confirmed: 0,
-            confirmed_at: Time::ZERO,
+            confirmed_at: None,
             counts: 0,
             marked: false,
             known_then: 0,
