@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{Does, Fake, SIZE};
 use plimsoll_base::Span;
-use plimsoll_client::live::{Address, Ask, LinkState, OpenError, Options, ReadError, Volume};
+use plimsoll_client::live::{Address, Ask, Blocking, LinkState, OpenError, Options, ReadError, Volume};
 use plimsoll_client::{PolicyKind, PolicySettings, Preference};
 use plimsoll_nbd::promise::Deadline;
 use plimsoll_testkit::eventually;
@@ -427,4 +427,20 @@ async fn one_wrong_count_of_changes_is_nothing_to_others() {
         || matches!(&volume.replicas()[0].state, LinkState::Behind(why) if why.contains("1099511627776")),
     )
     .await;
+}
+
+/// A folder on a server that is gone: its files can't be read for ever.
+#[test]
+fn certificates_that_cant_be_read_keep_no_caller_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = std::process::Command::new("mkfifo").arg(dir.path().join("ca-cert.pem")).status().unwrap();
+    assert!(made.success());
+    let address = format!("nbds://127.0.0.1:1/v?tls-certificates={}", dir.path().display()).parse().unwrap();
+    let (send, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let options = Options { connect: MS(300), ..options(PolicyKind::Mitt) };
+        send.send(Blocking::open(&[address], &options).map(drop).unwrap_err().to_string())
+    });
+    let said = ended.recv_timeout(MS(20_000)).expect("it returns");
+    assert!(said.contains("300ms"), "{said}");
 }

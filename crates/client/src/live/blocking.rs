@@ -51,6 +51,8 @@ impl Blocking {
         let run = move || {
             // An error is the end, too: the sender was dropped.
             let _ = runtime.block_on(ends);
+            // A look-up of a name, or a read of a certificate, may take for ever: it isn't waited for.
+            runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("plimsoll-client".into()).spawn(run);
         let thread = Some(thread.map_err(OpenError::Thread)?);
