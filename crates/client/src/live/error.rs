@@ -23,6 +23,16 @@ pub enum OpenError {
     NotAll(Vec<(String, String)>),
     /// Replicas that can't be of the same volume: which, and their sizes in bytes.
     Sizes(Vec<(String, u64)>),
+    /// Replicas that aren't equal, though none is known to lack changes: which, and how many changes each has seen. A writer would add
+    /// its changes to different data.
+    Generations(Vec<(String, u64)>),
+    /// No write fits all replicas: the unit of one is longer than the longest write of another, both in bytes.
+    Lengths {
+        /// The largest unit of offsets and lengths.
+        unit_bytes: u32,
+        /// The smallest limit of a write.
+        payload_bytes_max: u32,
+    },
 }
 
 impl fmt::Display for OpenError {
@@ -45,6 +55,16 @@ impl fmt::Display for OpenError {
                 f.write_str("these aren't replicas of one volume, their sizes differ")?;
                 all.iter().try_for_each(|(address, bytes)| write!(f, "; {address}: {bytes} bytes"))
             }
+            OpenError::Generations(all) => {
+                f.write_str(
+                    "the replicas have seen different numbers of changes: `plimsoll volume resync` brings one up",
+                )?;
+                all.iter().try_for_each(|(address, changes)| write!(f, "; {address}: {changes} changes"))
+            }
+            OpenError::Lengths { unit_bytes, payload_bytes_max } => write!(
+                f,
+                "no write fits all replicas: one writes multiples of {unit_bytes} bytes, another at most {payload_bytes_max}"
+            ),
         }
     }
 }
