@@ -1,5 +1,6 @@
 //! Errors of the live client, for people.
 
+use super::home::FORKED;
 use crate::choice::BadPolicy;
 use std::fmt;
 use std::time::Duration;
@@ -84,6 +85,8 @@ pub enum ReadError {
     Range(String),
     /// A deadline or a limit that is zero, or that can't be expressed on the wire.
     Deadline(String),
+    /// This process was forked from the one that opened the volume. Nothing was sent.
+    Forked,
     /// The caller's limit came.
     Limit {
         /// It.
@@ -108,6 +111,7 @@ impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReadError::Range(what) | ReadError::Deadline(what) => f.write_str(what),
+            ReadError::Forked => write!(f, "the volume can't be read: {FORKED}"),
             ReadError::Limit { limit, heard } => {
                 write!(f, "no answer within {limit:?}")?;
                 heard.iter().try_for_each(|what| write!(f, "; {what}"))

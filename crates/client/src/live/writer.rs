@@ -2,6 +2,7 @@
 
 use super::address::Address;
 use super::error::OpenError;
+use super::home::{FORKED, Home};
 use super::options::Options;
 use super::session::Session;
 use std::fmt;
@@ -21,7 +22,7 @@ pub enum WriteError {
     /// Some replicas have the change and others may not: their answers. The writer takes no more changes: open another with the
     /// replicas that are left, and resync the others.
     Failed(Vec<String>),
-    /// An earlier change had failed, or the writer is closed. Nothing was sent.
+    /// An earlier change had failed, the writer is closed, or this process was forked from the one that opened it. Nothing was sent.
     Closed(String),
 }
 
@@ -50,13 +51,24 @@ struct Sessions {
 /// that a count of changes says which replica is newer.
 ///
 /// A replica whose writer is lost without [`Writer::close`] is one that may lack writes, and isn't read until it is resynced; so
-/// is one on which a change fails, and one that gets a second writer.
+/// is one on which a change fails, and one that gets a second writer. In a child that was forked, changes fail, and closing or dropping
+/// the writer does nothing.
 pub struct Writer {
+    home: Home,
     sessions: Mutex<Sessions>,
     size_bytes: u64,
     /// Longest payload of a WRITE, and the unit of offsets and lengths, in bytes.
     payload_bytes_max: u32,
     block_bytes: u32,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.home.is_left() {
+            // Closing the copies of the sockets here would end them in the parent's event loop.
+            std::mem::forget(std::mem::take(&mut self.sessions.get_mut().all));
+        }
+    }
 }
 
 impl Writer {
@@ -107,7 +119,8 @@ impl Writer {
             return Err(wrong);
         }
         let sessions = Mutex::new(Sessions { all, broken: None, adrift: false });
-        Ok(Writer { sessions, size_bytes: sizes[0].1, payload_bytes_max, block_bytes: unit_bytes })
+        let (home, size_bytes) = (Home::here(), sizes[0].1);
+        Ok(Writer { home, sessions, size_bytes, payload_bytes_max, block_bytes: unit_bytes })
     }
 
     /// Writes. Longer data than a node takes at once are sent in pieces, with no other change between them: a failure may leave some of them
@@ -145,6 +158,9 @@ impl Writer {
     /// Ends the sessions in order, after a change that is under way: replicas that have acknowledged everything lack nothing. After a
     /// failure it only disconnects, and the replicas that failed stay marked.
     pub async fn close(&self) {
+        if self.home.is_left() {
+            return;
+        }
         let mut sessions = self.sessions.lock().await;
         sessions.broken.get_or_insert_with(|| "the writer is closed".into());
         if sessions.adrift {
@@ -172,6 +188,9 @@ impl Writer {
 
     /// Sends the parts of a change, one after another.
     async fn change<'a>(&self, parts: impl Iterator<Item = Change<'a>>) -> Result<(), WriteError> {
+        if self.home.is_left() {
+            return Err(WriteError::Closed(FORKED.into()));
+        }
         let mut sessions = self.sessions.lock().await;
         if let Some(why) = &sessions.broken {
             return Err(WriteError::Closed(why.clone()));
