@@ -332,6 +332,34 @@ def test_a_volume_that_is_dropped_holds_up_no_thread(nodes):
     assert number == 0 and isinstance(error, (plimsoll.WriteError, ValueError))
 
 
+def test_an_event_loop_goes_on_while_a_volume_is_closed(nodes):
+    ticks = []
+
+    async def tick():
+        while True:
+            ticks.append(time.monotonic())
+            await asyncio.sleep(0.001)
+
+    async def closes():
+        async with await asyncio.to_thread(plimsoll.Volume, addresses_of(nodes)[:1], writable=True, limit=2) as volume:
+            await volume.write_async(0, bytes(512))
+            nodes[0].stop()
+            late = asyncio.create_task(volume.write_async(0, bytes(512)))
+            with pytest.raises(plimsoll.ReadTimeout):  # raised by the thread that has begun the write before
+                await volume.read_async(0, 512, limit=0.05)
+            ticking = asyncio.create_task(tick())
+            began = time.monotonic()
+        took = time.monotonic() - began
+        ticking.cancel()
+        assert took > 0.5 and len(ticks) > 10, (took, len(ticks))
+        with pytest.raises((plimsoll.WriteError, ValueError)):
+            await late
+        with pytest.raises(ValueError, match="closed"):
+            await volume.read_async(0, 512)
+
+    asyncio.run(closes())
+
+
 def test_a_child_cant_use_its_parents_volume(nodes):
     with plimsoll.Volume(addresses_of(nodes), writable=True) as volume:
         volume.write(0, bytes([1]) * 512)

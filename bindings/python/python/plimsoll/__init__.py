@@ -157,6 +157,18 @@ class Volume(_Volume):
         """`flush` for asyncio."""
         await self._call(self._start_flush)
 
+    async def close_async(self) -> None:
+        """`close` for asyncio, on a thread of the loop's executor: the loop goes on while nodes are waited for."""
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> Volume:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close_async()
+
     def __enter__(self) -> Volume:
         return self
 
