@@ -27,7 +27,9 @@ impl Trouble {
             Trouble::Read(ReadError::Busy { wait, confidence_permille, .. }) => {
                 busy(py, wait, confidence_permille).unwrap_or_else(|e| e)
             }
-            Trouble::Read(e @ (ReadError::Range(_) | ReadError::Deadline(_))) => PyValueError::new_err(e.to_string()),
+            Trouble::Read(e @ (ReadError::Range(_) | ReadError::Deadline(_) | ReadError::Forked)) => {
+                PyValueError::new_err(e.to_string())
+            }
             Trouble::Read(e @ ReadError::Limit { .. }) => ReadTimeout::new_err(e.to_string()),
             Trouble::Read(e @ ReadError::Failed(_)) => ReadFailed::new_err(e.to_string()),
             Trouble::Write(e @ WriteError::Range(_)) => PyValueError::new_err(e.to_string()),

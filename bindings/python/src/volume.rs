@@ -63,8 +63,32 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if let Some(writer) = self.writer.take() {
+        if self.client.is_forked() {
+            std::mem::forget(self.writer.take());
+        } else if let Some(writer) = self.writer.take() {
             self.client.wait(writer.close());
+        }
+    }
+}
+
+/// A share of what is open, held by a thread that is attached to Python. The last one waits for nodes and a thread: Python's other threads
+/// go on meanwhile.
+struct Share(Option<Arc<Open>>);
+
+impl std::ops::Deref for Share {
+    type Target = Open;
+
+    fn deref(&self) -> &Open {
+        self.0.as_ref().expect("only its end takes it")
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut last = self.0.take().and_then(Arc::into_inner);
+        if last.is_some() {
+            // None: the interpreter has ended, and nobody is held up by what is dropped here.
+            Python::try_attach(|py| py.detach(|| drop(last.take())));
         }
     }
 }
@@ -79,7 +103,8 @@ impl Open {
 /// A volume over its replicas, or a set of objects.
 #[pyclass(subclass, frozen)]
 pub struct Volume {
-    open: RwLock<Option<Arc<Open>>>,
+    open: RwLock<Option<Share>>,
+    process: u32,
 }
 
 fn seconds(name: &str, s: f64) -> PyResult<Duration> {
@@ -107,21 +132,34 @@ async fn change(writer: &Writer, change: &Change) -> Result<(), WriteError> {
 }
 
 impl Volume {
-    fn open(&self) -> PyResult<Arc<Open>> {
-        let open = self.open.read().expect("no panic while held").clone();
-        open.ok_or_else(|| PyValueError::new_err("the volume is closed"))
+    fn is_forked(&self) -> bool {
+        std::process::id() != self.process
+    }
+
+    fn open(&self) -> PyResult<Share> {
+        if self.is_forked() {
+            // First of all: another thread may have held a lock when this process was forked.
+            return Err(PyValueError::new_err(
+                "the volume was opened by another process, from which this one was forked: open it in this process",
+            ));
+        }
+        let open = self.open.read().expect("no panic while held");
+        let share = open.as_ref().and_then(|share| share.0.clone());
+        share.map(|open| Share(Some(open))).ok_or_else(|| PyValueError::new_err("the volume is closed"))
     }
 
     fn read_now(&self, py: Python<'_>, range: Range<u64>, ask: Ask) -> PyResult<Vec<u8>> {
         let open = self.open()?;
-        let outcome = py.detach(|| open.client.wait(open.client.volume().ask(range, ask)));
+        let client = &open.client;
+        let outcome = py.detach(|| client.wait(client.volume().ask(range, ask)));
         outcome.map_err(|e| Trouble::Read(e).raised(py))
     }
 
     fn change_now(&self, py: Python<'_>, what: Change) -> PyResult<()> {
         let open = self.open()?;
         let writer = open.writer()?;
-        let outcome = py.detach(|| open.client.wait(change(&writer, &what)));
+        let client = &open.client;
+        let outcome = py.detach(|| client.wait(change(&writer, &what)));
         outcome.map_err(|e| Trouble::Write(e).raised(py))
     }
 
@@ -200,7 +238,7 @@ impl Volume {
             }
         };
         let opened = opened.map_err(|e: plimsoll_client::live::OpenError| OpenError::new_err(e.to_string()))?;
-        Ok(Volume { open: RwLock::new(Some(Arc::new(opened))) })
+        Ok(Volume { open: RwLock::new(Some(Share(Some(Arc::new(opened))))), process: std::process::id() })
     }
 
     /// Its size in bytes.
@@ -333,9 +371,13 @@ impl Volume {
         Ok(list)
     }
 
-    /// Closes it; calls that are under way end first.
-    fn close(&self, py: Python<'_>) {
-        let open = self.open.write().expect("no panic while held").take();
-        py.detach(|| drop(open));
+    /// Closes it, and waits until its writer has ended in order. Calls of other threads that have begun go on to their end, and the connections
+    /// close after the last of them. Calls of event loops end: reads with ValueError, a change that is under way with its outcome. In a child that
+    /// was forked it does nothing.
+    fn close(&self) {
+        if !self.is_forked() {
+            let open = self.open.write().expect("no panic while held").take();
+            drop(open);
+        }
     }
 }

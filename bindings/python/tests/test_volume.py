@@ -4,13 +4,16 @@ import array
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import plimsoll
 import pytest
+from plimsoll import _plimsoll
 
 CONFIG = """
 [listen]
@@ -63,6 +66,13 @@ class Node:
 
     def shown(self):
         return json.loads(self.cli("volume", "show", "vol", "--json"))
+
+    def stop(self):
+        """Stops all its threads: it says nothing any more."""
+        self.process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        while any(") T " not in (task / "stat").read_text() for task in tasks.iterdir()):
+            time.sleep(0.001)
 
     def kill(self):
         self.process.kill()
@@ -156,6 +166,7 @@ def test_a_refusal_says_how_long_and_how_surely(disk):
         with pytest.raises(plimsoll.Busy) as raised:
             volume.read(8 << 20, 4096, deadline=1e-6, refusable=True)
         assert raised.value.wait == 0, "the disk has no queue, it takes longer by itself"
+        assert "the device takes too long by itself" in str(raised.value)
         assert 0 <= raised.value.confidence <= 1
         assert isinstance(raised.value, OSError) and plimsoll.Busy is plimsoll.host.Busy
 
@@ -253,6 +264,10 @@ def test_every_buffer_is_read_into_and_written(nodes):
                 volume.write(*wrong)
         with pytest.raises(TypeError):
             volume.readinto(0, memoryview(into)[::2])
+        begun = volume.counts()["gets"]
+        with pytest.raises(ValueError, match="read only"):
+            asyncio.run(volume.readinto_async(0, octets))
+        assert volume.counts()["gets"] == begun, "nothing was read"
     for node in nodes:  # each replica has all of it, and none may lack any
         with plimsoll.Volume([node.address]) as volume:
             assert volume.read(0, 8192) == octets and volume.read(13 << 20, 8192) == octets
@@ -291,6 +306,92 @@ def test_a_writer_that_dies_marks_its_replicas(nodes):
     subprocess.run([sys.executable, "-c", program, *addresses_of(nodes)[:1]], check=True)
     while nodes[0].shown()["behind"] == "no":
         pass  # each look is a program of its own
+
+
+def test_a_volume_that_is_dropped_holds_up_no_thread(nodes):
+    volume = plimsoll.Volume(addresses_of(nodes)[:1], writable=True, limit=2)
+    nodes[0].stop()
+    completions = _plimsoll.Completions()
+    volume._start_write(completions, 0, 0, bytes(512))
+    with pytest.raises(plimsoll.ReadTimeout):  # raised by the thread that has begun the write before
+        volume.read(0, 512, limit=0.05)
+    ticks, ended = [], threading.Event()
+
+    def tick():
+        while not ended.wait(0.001):
+            ticks.append(time.monotonic())
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    began = time.monotonic()
+    del volume  # waits until the write has been given up
+    took = time.monotonic() - began
+    ended.set(), ticking.join()
+    assert took > 0.5 and sum(began < t < began + took for t in ticks) > 10, (took, len(ticks))
+    [(number, _, error)] = completions.take()
+    assert number == 0 and isinstance(error, (plimsoll.WriteError, ValueError))
+
+
+def test_an_event_loop_goes_on_while_a_volume_is_closed(nodes):
+    ticks = []
+
+    async def tick():
+        while True:
+            ticks.append(time.monotonic())
+            await asyncio.sleep(0.001)
+
+    async def closes():
+        async with await asyncio.to_thread(plimsoll.Volume, addresses_of(nodes)[:1], writable=True, limit=2) as volume:
+            await volume.write_async(0, bytes(512))
+            nodes[0].stop()
+            late = asyncio.create_task(volume.write_async(0, bytes(512)))
+            with pytest.raises(plimsoll.ReadTimeout):  # raised by the thread that has begun the write before
+                await volume.read_async(0, 512, limit=0.05)
+            ticking = asyncio.create_task(tick())
+            began = time.monotonic()
+        took = time.monotonic() - began
+        ticking.cancel()
+        assert took > 0.5 and len(ticks) > 10, (took, len(ticks))
+        with pytest.raises((plimsoll.WriteError, ValueError)):
+            await late
+        with pytest.raises(ValueError, match="closed"):
+            await volume.read_async(0, 512)
+
+    asyncio.run(closes())
+
+
+def test_a_child_cant_use_its_parents_volume(nodes):
+    with plimsoll.Volume(addresses_of(nodes), writable=True) as volume:
+        volume.write(0, bytes([1]) * 512)
+        started = lambda: volume._start_flush(_plimsoll.Completions(), 0)  # noqa: E731
+        read, write = lambda: volume.read(0, 512, limit=1), lambda: volume.write(0, bytes(512))
+        for _ in range(2):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)  # ends a child that waits
+                code = 1
+                try:
+                    for call in (read, write, volume.flush, started, volume.counts, volume.replicas, lambda: volume.size):
+                        with pytest.raises(ValueError, match="forked"):
+                            call()
+                    volume.close()
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            volume.write(0, bytes([2]) * 512)
+            assert volume.read(0, 512) == bytes([2]) * 512
+    others = plimsoll.Volume(addresses_of(nodes), writable=True)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        del others
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    others.write(0, bytes([3]) * 512)
+    assert others.read(0, 512) == bytes([3]) * 512
+    others.close()
+    assert [node.shown()["behind"] for node in nodes] == ["no"] * 3
 
 
 def test_the_example_shows_that_a_slow_replica_isnt_waited_for(tmp_path):

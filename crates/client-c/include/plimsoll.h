@@ -1,7 +1,11 @@
 /* Plimsoll's client: reads with a deadline of a volume that several nodes have.
  *
  * Link with -lplimsoll_client_c. All functions may be called from any thread; a volume may be read by many at once. Functions
- * that can fail return 0 or a negative errno; plimsoll_error() then says in words what is wrong, on the calling thread. */
+ * that can fail return 0 or a negative errno; plimsoll_error() then says in words what is wrong, on the calling thread.
+ *
+ * A volume belongs to the process that opened it. In a child of fork() its reads fail with -EINVAL, its counts are 0, and
+ * plimsoll_close frees nothing and sends nothing: open another volume there. The child holds copies of the sockets until it ends
+ * or calls exec. */
 #ifndef PLIMSOLL_H
 #define PLIMSOLL_H
 
@@ -45,7 +49,7 @@ typedef struct plimsoll_counts {
     uint64_t failed;  /* reads that ended with an error */
     uint64_t tries;   /* requests sent for them */
     uint64_t busy;    /* of these, refused for taking too long */
-    uint64_t errors;  /* of these, ended with another error */
+    uint64_t errors;  /* of these, ended with another error; withdrawn ones aren't counted */
     uint64_t cancels; /* requests withdrawn */
     uint64_t probes;  /* probes sent for reads */
 } plimsoll_counts;
@@ -68,7 +72,8 @@ uint64_t plimsoll_size(const plimsoll_volume *volume);
 /* Reads `length` bytes at `offset` into `buffer`, which is left as it was on failure. Nodes are asked to refuse at once what would
  * take longer than `deadline_us`, and then it goes to the next; 0: the policy's own. `limit_us` bounds the whole call; 0: the
  * volume's.
- * -EINVAL: a range or time that makes no sense; -ETIMEDOUT: the limit came; -EIO: no replica answered. */
+ * -EINVAL: a range or time that makes no sense, or the volume is another process's; -ETIMEDOUT: the limit came; -EIO: no replica
+ * answered. */
 int plimsoll_read(plimsoll_volume *volume, void *buffer, size_t length, uint64_t offset, uint64_t deadline_us,
                   uint64_t limit_us);
 
@@ -85,15 +90,17 @@ typedef struct plimsoll_busy {
 int plimsoll_read_or_busy(plimsoll_volume *volume, void *buffer, size_t length, uint64_t offset, uint64_t deadline_us,
                           uint64_t limit_us, plimsoll_busy *busy);
 
-/* plimsoll_read without waiting: `done` is called once, from a thread of the library's own, with 0 or a negative errno and what it was
- * given. `buffer` must stay until then; `done` must not wait for another read, nor close the volume. */
-void plimsoll_read_async(plimsoll_volume *volume, void *buffer, size_t length, uint64_t offset, uint64_t deadline_us,
-                         uint64_t limit_us, void (*done)(void *user, int result), void *user);
+/* plimsoll_read without waiting. 0: `done` is called once, from a thread of the library's own, with `user` and 0 or a negative errno,
+ * which plimsoll_error() has in words there. `buffer` must stay until then; `done` must not wait for another read, nor close the
+ * volume. If the volume is closed first, `done` is called with -EIO before plimsoll_close returns.
+ * -EINVAL: a pointer other than `user` is NULL, or the volume is another process's. Then `done` isn't called. */
+int plimsoll_read_async(plimsoll_volume *volume, void *buffer, size_t length, uint64_t offset, uint64_t deadline_us,
+                        uint64_t limit_us, void (*done)(void *user, int result), void *user);
 
 /* What was counted. */
 void plimsoll_count(const plimsoll_volume *volume, plimsoll_counts *counts);
 
-/* Closes a volume; its reads must have ended. NULL is nothing. */
+/* Closes a volume; no call on another thread may use it meanwhile. Doesn't wait for nodes. NULL is nothing. */
 void plimsoll_close(plimsoll_volume *volume);
 
 /* What the last failure on this thread was, in words; empty if there was none. Valid until the next call on this thread. */

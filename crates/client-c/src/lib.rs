@@ -60,16 +60,14 @@ thread_local! {
 
 /// Runs what must not unwind into C.
 fn guarded(f: impl FnOnce() -> Result<(), Failure>) -> c_int {
-    let ended = catch_unwind(AssertUnwindSafe(f));
-    let (code, words) = match ended {
-        Ok(Ok(())) => (0, String::new()),
-        Ok(Err((errno, words))) => (-errno, words),
-        Err(_) => (-EIO, "the client has failed an assertion: please report what it printed".into()),
-    };
-    if code != 0 {
-        ERROR.with(|e| *e.borrow_mut() = CString::new(words.replace('\0', " ")).unwrap_or_default());
-    }
-    code
+    let panicked = |_| Err((EIO, "the client has failed an assertion: please report what it printed".into()));
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(panicked).map_or_else(failed, |()| 0)
+}
+
+/// Keeps the words for [`plimsoll_error`]; the number for C.
+fn failed((errno, words): Failure) -> c_int {
+    ERROR.with(|e| *e.borrow_mut() = CString::new(words.replace('\0', " ")).unwrap_or_default());
+    -errno
 }
 
 fn bad(what: impl ToString) -> Failure {
@@ -246,7 +244,7 @@ fn terms(deadline_us: u64, limit_us: u64) -> Ask {
 
 fn failure(e: ReadError) -> Failure {
     let errno = match &e {
-        ReadError::Range(_) | ReadError::Deadline(_) => EINVAL,
+        ReadError::Range(_) | ReadError::Deadline(_) | ReadError::Forked => EINVAL,
         ReadError::Limit { .. } => ETIMEDOUT,
         ReadError::Failed(_) => EIO,
         ReadError::Busy { .. } => EBUSY,
@@ -314,11 +312,25 @@ pub unsafe extern "C" fn plimsoll_read_or_busy(
     })
 }
 
-/// Argument that C wants to be called with.
-struct User(*mut c_void);
+/// `done` of a read, and its argument.
+type Done = extern "C" fn(*mut c_void, c_int);
 
-// SAFETY: only given back to C, which was told that it comes from another thread.
-unsafe impl Send for User {}
+/// The call of `done`, which comes once: also if the read is dropped, because it has panicked or its volume was closed.
+struct Ending {
+    done: Done,
+    user: *mut c_void,
+    outcome: Option<Result<(), Failure>>,
+}
+
+// SAFETY: `user` is only given back to C, which was told that it comes from another thread.
+unsafe impl Send for Ending {}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let dropped = || Err((EIO, "the volume was closed before the read had ended, or the client has failed".into()));
+        (self.done)(self.user, guarded(|| self.outcome.take().unwrap_or_else(dropped)));
+    }
+}
 
 /// `plimsoll_read_async`
 ///
@@ -332,21 +344,30 @@ pub unsafe extern "C" fn plimsoll_read_async(
     offset: u64,
     deadline_us: u64,
     limit_us: u64,
-    done: extern "C" fn(*mut c_void, c_int),
+    done: Option<Done>,
     user: *mut c_void,
-) {
-    // SAFETY: as `opened` asks: an open volume or NULL; the caller keeps it open during this call.
-    let Ok(open) = (unsafe { opened(volume) }) else { return done(user, -EINVAL) };
-    if buffer.is_null() {
-        return done(user, -EINVAL);
-    }
-    let (volume, into, user) = (open.volume().clone(), Buffer(buffer.cast(), length), User(user));
-    open.spawn(async move {
-        let (into, user) = (into, user); // the whole of both, which may go to another thread
-        let ended = ask(&volume, offset, length, terms(deadline_us, limit_us)).await;
-        drop(volume);
-        done(user.0, guarded(|| ended.map(|data| into.fill(&data)).map_err(failure)));
-    });
+) -> c_int {
+    guarded(|| {
+        if buffer.is_null() {
+            return Err(bad("the buffer is NULL"));
+        }
+        let done = done.ok_or_else(|| bad("`done` is NULL"))?;
+        // SAFETY: as `opened` asks: an open volume or NULL; the caller keeps it open during this call.
+        let open = unsafe { opened(volume) }?;
+        if open.is_forked() {
+            return Err(failure(ReadError::Forked));
+        }
+        let (volume, into) = (open.volume().clone(), Buffer(buffer.cast(), length));
+        let mut ending = Ending { done, user, outcome: None };
+        open.spawn(async move {
+            let into = into; // the whole of it, which may go to another thread
+            let ended = ask(&volume, offset, length, terms(deadline_us, limit_us)).await;
+            drop(volume);
+            ending.outcome = Some(ended.map(|data| into.fill(&data)).map_err(failure));
+            drop(ending);
+        });
+        Ok(())
+    })
 }
 
 /// `plimsoll_count`

@@ -67,6 +67,21 @@ fn a_c_program_reads() {
 }
 
 #[test]
+fn calls_that_cant_be_served_fail_with_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let fakes =
+        [("serves", Does::Serve), ("holds", Does::Hold)].map(|(name, does)| Fake::start(dir.path(), name, 1, does));
+    said(Command::new("mkfifo").arg(dir.path().join("ca-cert.pem")));
+    let (installed, program) = (Installed::into(&dir.path().join("usr")), dir.path().join("misuse"));
+    installed.compile("tests/c/misuse.c", &program);
+    let addresses = fakes.iter().map(|f| f.address().to_string());
+    let mut run = Command::new(program);
+    run.args(addresses).arg(dir.path()).env("LD_LIBRARY_PATH", &installed.libraries);
+    let ran = said(&mut run);
+    assert!(ran.contains("ok"), "{ran}");
+}
+
+#[test]
 fn the_example_shows_that_a_slow_replica_isnt_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     // Longer than a busy machine delays the fast one's answers.

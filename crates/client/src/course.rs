@@ -197,6 +197,14 @@ impl Course {
         self.carry_out(now, self.orders(), policy)
     }
 
+    /// Its caller has gone: it ends as failed, and nothing more is asked. Nothing to do if it had ended.
+    pub fn left<P: ReplicaPolicy + ?Sized>(&mut self, now: Time, policy: &mut P) -> Step {
+        match self.ended {
+            Some(_) => Step { orders: Orders::default(), ended: None },
+            None => self.end(now, Ended::Failed, Orders::default(), policy),
+        }
+    }
+
     /// Enters what was ordered, and ends the get if nothing is left to wait for.
     fn carry_out<P: ReplicaPolicy + ?Sized>(&mut self, now: Time, out: Orders, policy: &mut P) -> Step {
         self.enter(now, &out);
@@ -225,8 +233,8 @@ impl Course {
         };
         self.tries.extend(out.sends.iter().map(new));
         assert!(
-            self.tries.len() <= self.get.replicas.len() + 1,
-            "each replica once, and one of them once more: {self:?}"
+            self.tries.len() <= 2 * self.get.replicas.len(),
+            "each replica once, and once more without a deadline: {self:?}"
         );
         out.cancels.iter().for_each(|&i| self.tries[i as usize].cancelled = true);
         out.abandons.iter().for_each(|&i| self.tries[i as usize].abandoned = true);
@@ -248,6 +256,13 @@ impl Course {
         );
         self.enter(now, &last);
         orders.cancels.append(&mut last.cancels);
+        if how == Ended::Failed {
+            // Nobody waits for them. After data came, a policy may let the others go on.
+            let left = |t: &Try| t.is_under_way() && !t.cancelled && !t.lost;
+            let left: Vec<u32> = (0..self.tries.len() as u32).filter(|&i| left(&self.tries[i as usize])).collect();
+            left.iter().for_each(|&i| self.tries[i as usize].cancelled = true);
+            orders.cancels.extend(left);
+        }
         Step { orders, ended: Some(how) }
     }
 }
@@ -280,6 +295,24 @@ mod tests {
         let mut late = Course::new(Get { until: ms(10), ..get(0, 3) });
         let step = late.begin(ms(10), &mut policy);
         assert!(step.ended == Some(Ended::Failed) && step.orders.sends.is_empty() && late.is_over());
+    }
+
+    #[test]
+    fn a_get_that_fails_or_is_left_withdraws_what_is_under_way_and_asks_nobody_else() {
+        let mut policy = crate::clone::Cloned { copies: 2, cancels: false, order: Preference::Placement };
+        let mut c = Course::new(Get { until: ms(10), ..get(0, 3) });
+        let _ = c.begin(ms(0), &mut policy);
+        assert_eq!(c.timer(ms(10), &mut policy).orders.cancels, [0, 1]);
+        let mut c = Course::new(get(0, 3));
+        let _ = c.begin(ms(0), &mut policy);
+        let step = c.left(ms(1), &mut policy);
+        assert_eq!((step.ended, step.orders.cancels), (Some(Ended::Failed), vec![0, 1]));
+        for i in 0..2 {
+            assert!(c.answered(ms(2), i, answer(Reply::Failed), &mut policy).orders.sends.is_empty());
+        }
+        assert!(c.is_over());
+        let step = c.left(ms(3), &mut policy);
+        assert_eq!((step.ended, step.orders.cancels), (None, Vec::new()), "it had ended");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Reads with a deadline; Busy is answered by going to another replica at once (MittOS §5; MT-M24, MT-M25).
 //!
-//! * `mitt`: the paper's. The first two tries carry the deadline, the third doesn't (few are busy at once).
+//! * `mitt`: the paper's. The first two tries carry the deadline, the third doesn't (few are busy at once). If the third fails, the
+//!   replicas that were only busy are waited for, as under `mitt+wait`: the paper doesn't say.
 //! * `mitt+wait`: every replica is tried with the deadline; if all are busy, the one whose predicted wait ends soonest
-//!   serves after all. The paper names it as a possible extension (§5, §7.8.1).
+//!   serves after all; if it fails, the next of those that were only busy. The paper names it as a possible extension (§5, §7.8.1).
 //! * `mitt+budget`: the same, with hedges. A try that was accepted and still hasn't answered by its deadline gets a second one
 //!   elsewhere. Such hedges have a budget, a share of all gets. Ours: fast rejection rests on predictions, and a read must not
 //!   wait for the end of a wrong prediction.
@@ -71,15 +72,15 @@ impl Mitt {
         }
     }
 
-    /// Returns the replica whose refusal named the soonest time, unless it has had its second try.
+    /// Returns the replica whose refusal named the soonest time, of those that weren't asked without a deadline.
     fn least_wait(course: &Course) -> Option<u16> {
         let tries = course.tries();
         let ready = |t: &crate::course::Try| match t.reply {
             Some((Reply::Busy(wait), at)) => Some((at + wait, t.node)),
             _ => None,
         };
-        let is_second = tries.len() > course.get().replicas.len();
-        if is_second { None } else { tries.iter().filter_map(ready).min_by_key(|r| r.0).map(|r| r.1) }
+        let may_wait = |node: u16| !tries.iter().any(|t| t.node == node && t.deadline.is_none());
+        tries.iter().filter_map(ready).filter(|r| may_wait(r.1)).min_by_key(|r| r.0).map(|r| r.1)
     }
 }
 
@@ -97,9 +98,7 @@ impl ReplicaPolicy for Mitt {
             self.send(now, node, course, out);
         } else if course.get().refusable {
             out.give_up(); // a hedge's timer isn't waited for
-        } else if self.all_busy == AllBusy::LeastWait
-            && let Some(node) = Mitt::least_wait(course)
-        {
+        } else if let Some(node) = Mitt::least_wait(course) {
             out.send(node, None);
         }
     }
@@ -173,7 +172,32 @@ mod tests {
         assert_eq!(sends(&busy(&mut c, &mut p, 2, 1, 40)), [(2, Some(D))]);
         // 0 is ready at 32 ms, 1 at 42, 2 at 33 though its wait is the shortest.
         assert_eq!(sends(&busy(&mut c, &mut p, 3, 2, 30)), [(0, None)]);
-        assert_eq!(c.answered(ms(4), 3, answer(Reply::Failed), &mut p).ended, Some(Ended::Failed), "no fifth");
+        // It has failed: the others were only busy, and each is waited for once.
+        assert_eq!(sends(&c.answered(ms(4), 3, answer(Reply::Failed), &mut p)), [(2, None)]);
+        assert_eq!(sends(&c.answered(ms(5), 4, answer(Reply::Failed), &mut p)), [(1, None)]);
+        assert_eq!(c.answered(ms(6), 5, answer(Reply::Failed), &mut p).ended, Some(Ended::Failed), "no seventh");
+    }
+
+    #[test]
+    fn one_that_was_only_busy_is_waited_for_when_the_last_has_failed() {
+        let mut p = Mitt::new(limit(), Preference::Placement);
+        let mut c = Course::new(crate::testing::get(0, 2));
+        let _ = c.begin(ms(0), &mut p);
+        assert_eq!(sends(&busy(&mut c, &mut p, 1, 0, 40)), [(1, None)]);
+        assert_eq!(sends(&c.answered(ms(2), 1, answer(Reply::Failed), &mut p)), [(0, None)]);
+        assert_eq!(c.answered(ms(90), 2, answer(Reply::Done), &mut p).ended, Some(Ended::Done(2)));
+    }
+
+    #[test]
+    fn one_that_refuses_without_a_deadline_isnt_asked_a_third_time() {
+        for mut p in [Mitt::new(limit(), Preference::Placement), Mitt::with_wait(limit(), Preference::Placement)] {
+            let (mut c, _) = begun(&mut p, ms(0));
+            let mut tries = 1;
+            while c.ended().is_none() {
+                tries += busy(&mut c, &mut p, u64::from(tries), tries - 1, 40).orders.sends.len() as u32;
+            }
+            assert!(tries == 5 || tries == 6, "each without a deadline once, under mitt the third only: {tries}");
+        }
     }
 
     #[test]

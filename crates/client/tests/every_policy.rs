@@ -180,7 +180,7 @@ proptest! {
                 let until = Time::ZERO + ms(1000 * number + 400);
                 let get = a_get(number, nodes.len() as u16, *draw, until);
                 let (how, took, course) = play(kind, &mut policy, nodes, get);
-                prop_assert!(course.tries().len() <= nodes.len() + 1, "{kind}: {course:?}");
+                prop_assert!(course.tries().len() <= 2 * nodes.len(), "{kind}: {course:?}");
                 prop_assert!(took <= ms(400), "{kind}: beyond the caller's own limit");
                 match how {
                     Ended::Done(n) => prop_assert!(!course.tries()[n as usize].abandoned),

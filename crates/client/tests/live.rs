@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{Does, Fake, SIZE};
 use plimsoll_base::Span;
-use plimsoll_client::live::{Address, Ask, LinkState, OpenError, Options, ReadError, Volume};
+use plimsoll_client::live::{Address, Ask, Blocking, LinkState, OpenError, Options, ReadError, Volume};
 use plimsoll_client::{PolicyKind, PolicySettings, Preference};
 use plimsoll_nbd::promise::Deadline;
 use plimsoll_testkit::eventually;
@@ -311,6 +311,43 @@ async fn a_caller_that_leaves_has_its_requests_withdrawn() {
     eventually("the cancel", || fakes[0].get(|s| s.cancels) == 1).await;
 }
 
+/// A node answers what was withdrawn with an error: that is no reason to ask the next one.
+#[tokio::test]
+async fn a_read_that_its_caller_left_goes_to_no_other_replica() {
+    let (_dir, fakes) = nodes([Does::Hold, Does::Serve, Does::Serve]);
+    let volume = open(&fakes, PolicyKind::Base).await;
+    let read = tokio::time::timeout(MS(50), volume.read(0..512, None)).await;
+    assert!(read.is_err());
+    eventually("the cancel", || fakes[0].get(|s| s.cancels) == 1).await;
+    // The answer to it comes before that to a later read on the same connection.
+    fakes[0].set(|s| s.does = Does::Serve);
+    assert_eq!(volume.read(4096..4608, None).await.unwrap(), [1; 512]);
+    assert_eq!(fakes[1].get(|s| s.offsets.clone()), [0; 0]);
+    let counts = volume.counts();
+    assert_eq!((counts.gets, counts.tries, counts.cancels), (2, 2, 1));
+    assert_eq!((counts.errors, counts.failed), (0, 0), "it was withdrawn, nothing has failed");
+}
+
+#[tokio::test]
+async fn a_read_whose_limit_comes_is_withdrawn() {
+    let (_dir, fakes) = nodes([Does::Hold; 3]);
+    let volume = open(&fakes, PolicyKind::MittWait).await;
+    let e = volume.ask(0..512, Ask { limit: Some(MS(50)), ..Ask::default() }).await.unwrap_err();
+    assert!(matches!(&e, ReadError::Limit { heard, .. } if heard.len() == 1), "{e}");
+    eventually("the cancel", || fakes[0].get(|s| s.cancels) == 1).await;
+    assert_eq!(volume.counts().cancels, 1);
+}
+
+/// The first refuses and is asked again without a deadline; when it breaks then, the second was only busy.
+#[tokio::test]
+async fn a_replica_that_was_only_busy_serves_when_the_others_fail() {
+    for policy in [PolicyKind::Mitt, PolicyKind::MittWait, PolicyKind::MittBudget] {
+        let (_dir, fakes) = nodes([Does::Busy(50_000), Does::Fail, Does::Fail]);
+        let volume = open(&fakes, policy).await;
+        assert_eq!(volume.read(0..512, Some(MS(7))).await.unwrap(), [1; 512], "{policy}");
+    }
+}
+
 #[tokio::test]
 async fn one_that_hangs_and_reads_nothing_is_given_up_too() {
     let (_dir, fakes) = nodes([Does::Serve; 3]);
@@ -365,4 +402,45 @@ async fn what_a_replica_that_is_behind_counts_is_nothing_to_others() {
     eventually("the first's word", || volume.replicas()[0].generation == 10).await;
     fakes[0].set(|s| s.does = Does::Gone);
     eventually("the second to be behind", || is_behind(&volume, 1)).await;
+}
+
+/// A replica that has once named far too many changes, and is gone then, keeps no other from being read.
+#[tokio::test]
+async fn one_wrong_count_of_changes_is_nothing_to_others() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    fakes.iter().for_each(|f| f.set(|s| s.generation = 5));
+    let volume = open(&fakes, PolicyKind::Base).await;
+    fakes[0].set(|s| s.generation = 1 << 40);
+    let seen = fakes[0].get(|s| s.probes);
+    eventually("an answer that is wrong", || fakes[0].get(|s| s.probes) >= seen + 2).await;
+    fakes[0].set(|s| s.does = Does::Gone);
+    eventually("its end", || matches!(volume.replicas()[0].state, LinkState::Down(_))).await;
+    let seen = fakes[1].get(|s| s.probes);
+    eventually("two answers of the second", || fakes[1].get(|s| s.probes) >= seen + 3).await;
+    assert!(!is_behind(&volume, 1) && !is_behind(&volume, 2), "{:?}", volume.replicas());
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
+    // One that says it again and again isn't read, and says so.
+    fakes[0].set(|s| s.does = Does::Serve);
+    eventually("the first to be read", || !matches!(volume.replicas()[0].state, LinkState::Down(_))).await;
+    eventually(
+        "the reason",
+        || matches!(&volume.replicas()[0].state, LinkState::Behind(why) if why.contains("1099511627776")),
+    )
+    .await;
+}
+
+/// A folder on a server that is gone: its files can't be read for ever.
+#[test]
+fn certificates_that_cant_be_read_keep_no_caller_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = std::process::Command::new("mkfifo").arg(dir.path().join("ca-cert.pem")).status().unwrap();
+    assert!(made.success());
+    let address = format!("nbds://127.0.0.1:1/v?tls-certificates={}", dir.path().display()).parse().unwrap();
+    let (send, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let options = Options { connect: MS(300), ..options(PolicyKind::Mitt) };
+        send.send(Blocking::open(&[address], &options).map(drop).unwrap_err().to_string())
+    });
+    let said = ended.recv_timeout(MS(20_000)).expect("it returns");
+    assert!(said.contains("300ms"), "{said}");
 }

@@ -58,3 +58,38 @@ async fn pieces_are_the_volumes_whatever_a_server_says() {
     let e = open(&fake, PATIENCE).await.err().unwrap();
     assert!(e.to_string().contains("a Plimsoll node?"), "{e}");
 }
+
+/// The late answer to a request that was given up is never taken for that to another.
+#[tokio::test]
+async fn after_a_request_that_was_given_up_nothing_more_is_asked() {
+    let (_dir, fake) = one(&[4096]);
+    let mut session = open(&fake, Duration::from_millis(300)).await.unwrap();
+    fake.set(|s| s.does = Does::Slow(Duration::from_millis(500)));
+    let e = session.read(0, 4096).await.map(drop).unwrap_err();
+    assert_eq!(e.kind(), std::io::ErrorKind::TimedOut, "{e}");
+    fake.set(|s| s.does = Does::Serve);
+    let e = session.read(0, 8192).await.map(drop).unwrap_err();
+    assert!(e.to_string().contains("open another session"), "{e}");
+
+    // A change that was given up isn't acknowledged in a flush's name; nor is the session ended as if it lacked nothing.
+    let mut session = open(&fake, Duration::from_millis(300)).await.unwrap();
+    fake.set(|s| s.does = Does::Slow(Duration::from_millis(500)));
+    assert!(session.write(0, &[7; 512]).await.is_err());
+    fake.set(|s| s.does = Does::Serve);
+    let e = session.flush().await.unwrap_err();
+    assert!(e.to_string().contains("open another session"), "{e}");
+    assert!(session.close().await.is_err());
+
+    // A future that is dropped is the same; the next session's farewell comes after it would have come.
+    let mut session = open(&fake, PATIENCE).await.unwrap();
+    fake.set(|s| s.does = Does::Hold);
+    assert!(tokio::time::timeout(Duration::from_millis(20), session.read(4096, 512)).await.is_err());
+    fake.set(|s| s.does = Does::Serve);
+    assert!(session.read(0, 512).await.unwrap_err().to_string().contains("given up"));
+    assert!(session.close().await.is_err());
+    let mut session = open(&fake, PATIENCE).await.unwrap();
+    assert!(session.read(0, 0).await.is_err(), "nothing was sent");
+    assert_eq!(session.read(0, 512).await.unwrap(), [1; 512], "and the session is as it was");
+    session.close().await.unwrap();
+    plimsoll_testkit::eventually("the last one's farewell", || fake.get(|s| s.farewells) == 1).await;
+}

@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{Does, Fake, SIZE};
 use plimsoll_client::live::{Address, OpenError, Options, WriteError, Writer};
-use plimsoll_nbd::wire::Command;
+use plimsoll_nbd::wire::{Command, Extent};
 use std::time::{Duration, Instant};
 
 fn two() -> (tempfile::TempDir, [Fake; 2]) {
@@ -12,7 +12,7 @@ fn two() -> (tempfile::TempDir, [Fake; 2]) {
     let fakes = ["a", "b"].map(|name| Fake::start(dir.path(), name, 7, Does::Serve));
     fakes.iter().for_each(|f| {
         f.set(|s| {
-            s.written = Some(Vec::new());
+            s.written = Some(vec![Extent { length: SIZE as u32, status: 0 }]);
             s.block_sizes.minimum = 512;
             s.block_sizes.payload_max = 65_536;
         })
@@ -117,4 +117,51 @@ async fn a_writer_needs_all_replicas_and_one_size() {
     assert!(matches!(e, OpenError::Sizes(_)), "{e}");
     until_farewells(&fakes, [2, 1]).await;
     assert!(matches!(Writer::open(&[], &Options::default()).await, Err(OpenError::Replicas(0))));
+}
+
+/// A writer that is closed meanwhile either has sent nothing of a write, or ends it: `Closed` says that nothing was sent.
+#[tokio::test]
+async fn a_long_write_isnt_closed_half_way() {
+    let (_dir, fakes) = two();
+    let writer = open(&fakes).await.unwrap();
+    fakes.iter().for_each(|f| f.set(|s| s.does = Does::Slow(Duration::from_millis(100))));
+    let close = async {
+        while fakes[0].get(|s| s.changes.is_empty()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        writer.close().await;
+    };
+    let (written, ()) = tokio::join!(writer.write(0, &[7; 3 * 65_536]), close);
+    written.expect("it had begun");
+    assert_eq!(fakes.each_ref().map(|f| f.get(|s| s.changes.len())), [3, 3]);
+    assert!(matches!(writer.write(0, &[7; 512]).await, Err(WriteError::Closed(_))));
+}
+
+/// The longest payload of one is shorter than the other's unit.
+#[tokio::test]
+async fn replicas_without_a_common_length_of_writes_are_refused() {
+    let (_dir, fakes) = two();
+    fakes[0].set(|s| s.block_sizes.payload_max = 4096);
+    fakes[1].set(|s| (s.block_sizes.minimum, s.block_sizes.preferred) = (8192, 8192));
+    let e = open(&fakes).await.err().unwrap();
+    assert!(e.to_string().contains("8192") && e.to_string().contains("4096"), "{e}");
+    until_farewells(&fakes, [1, 1]).await;
+}
+
+/// One missed changes of another writer without noticing: a change would then be on top of different data.
+#[tokio::test]
+async fn replicas_that_have_seen_different_changes_are_refused() {
+    let (_dir, fakes) = two();
+    fakes[0].set(|s| s.generation = 8201);
+    fakes[1].set(|s| s.generation = 8200);
+    let e = open(&fakes).await.err().unwrap().to_string();
+    for part in ["8201", "8200", "a.sock", "b.sock", "resync"] {
+        assert!(e.contains(part), "{e}");
+    }
+    until_farewells(&fakes, [1, 1]).await;
+    // One that is known to lack changes isn't read before its resync: it may be written meanwhile.
+    fakes[1].set(|s| s.does = Does::Behind);
+    open(&fakes).await.expect("the other one is complete").close().await;
+    fakes[1].set(|s| (s.does, s.generation) = (Does::Serve, 8201));
+    open(&fakes).await.expect("they are equal").close().await;
 }

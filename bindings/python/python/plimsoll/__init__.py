@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +70,26 @@ class Volume(_Volume):
 
     A read that a replica refuses goes on to the next. If all refuse, it waits at the one that is ready soonest; a read with
     `refusable=True` raises Busy instead.
+
+    A volume belongs to the process that opened it. In a child that was forked its calls raise ValueError, and closing or dropping it
+    does nothing: open another one there.
     """
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+    def __init__(
+        self,
+        replicas: Sequence[str] | Sequence[Sequence[str]],
+        *,
+        policy: str = "mitt+wait",
+        deadline: float = 0.02,
+        limit: float = 30.0,
+        stall: float = 5.0,
+        connect: float = 5.0,
+        monotonic: bool = True,
+        foreign: bool = False,
+        object_bytes: int | None = None,
+        writable: bool = False,
+    ) -> None:
+        # The arguments were __new__'s; they are named here for type checkers and editors.
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
 
     def _call(self, start: Callable[[Completions, int], Started | None]) -> Any:
@@ -122,6 +139,8 @@ class Volume(_Volume):
     ) -> int:
         """`readinto` for asyncio. The buffer is filled at the end, on the event loop's thread."""
         into = _octets(buffer)
+        if into.readonly:
+            raise ValueError("the buffer is read only")
         read = lambda to, number: self._start_read(to, number, offset, len(into), deadline, limit, refusable)  # noqa: E731
         return (await self._call(read)).into_buffer(into)
 
@@ -137,6 +156,18 @@ class Volume(_Volume):
     async def flush_async(self) -> None:
         """`flush` for asyncio."""
         await self._call(self._start_flush)
+
+    async def close_async(self) -> None:
+        """`close` for asyncio, on a thread of the loop's executor: the loop goes on while nodes are waited for."""
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> Volume:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close_async()
 
     def __enter__(self) -> Volume:
         return self

@@ -127,4 +127,8 @@ class Volume:
     def replicas(self) -> list[Replica]:
         """States of its replicas."""
     def close(self) -> None:
-        """Closes it; calls that are under way end first."""
+        """Closes it, and waits until its writer has ended in order.
+
+        Calls of other threads that have begun go on to their end, and the connections close after the last of them. Calls of event
+        loops end: reads with ValueError, a change that is under way with its outcome. In a child that was forked it does nothing.
+        """

@@ -12,16 +12,28 @@ Needs libplimsoll_host_c.so and, for forecasts, `plimsoll host` on this machine;
 
 import ctypes
 import errno
+import mmap
 import os
+from typing import Protocol
 
 
 class Busy(OSError):
-    """A refusal. `wait`: seconds until the data would be here; `confidence`: how probable it is that it would be late, 0 to 1."""
+    """A refusal: the read would be late.
 
-    def __init__(self, wait, confidence):
-        super().__init__(errno.EBUSY, f"it would take about {wait * 1000:.1f} ms")
+    `wait` in seconds. Of a file: until the data would be here. Of a volume: until the device of the replica that is ready soonest would
+    begin; 0 if the device's own time is too long. `confidence`: how probable it is that the read would be late, 0 to 1; None if the
+    node doesn't say.
+    """
+
+    def __init__(self, wait: float, confidence: float | None) -> None:
+        reason = f"the wait is about {wait * 1000:.3g} ms" if wait > 0 else "the device takes too long by itself"
+        super().__init__(errno.EBUSY, f"it would be late: {reason}")
         self.wait = wait
         self.confidence = confidence
+
+
+class _File(Protocol):
+    def fileno(self) -> int: ...
 
 
 class _Busy(ctypes.Structure):
@@ -32,7 +44,7 @@ class _Counts(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("asked", "busy", "plain", "unfetched")]
 
 
-def _library(path):
+def _library(path: str | None) -> ctypes.CDLL:
     lib = ctypes.CDLL(path or os.environ.get("PLIMSOLL_HOST_LIBRARY", "libplimsoll_host_c.so"))
     host, size, us = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
     for name, result, arguments in (
@@ -48,7 +60,7 @@ def _library(path):
     return lib
 
 
-def _us(seconds):
+def _us(seconds: float) -> int:
     if seconds < 0:
         raise ValueError("a deadline isn't negative")
     return min(int(seconds * 1e6), 2**63)
@@ -57,19 +69,25 @@ def _us(seconds):
 class Host:
     """A connection to the agent; one a process is enough. Its methods may be called from any thread."""
 
-    def __init__(self, socket=None, refuse_first=False, quiet=False, library=None):
-        self._host = None
+    def __init__(
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        refuse_first: bool = False,
+        quiet: bool = False,
+        library: str | None = None,
+    ) -> None:
+        self._host: int | None = None
         self._lib = _library(library)
         flags = (1 if refuse_first else 0) | (2 if quiet else 0)
         self._host = self._lib.plimsoll_host_open(os.fsencode(socket) if socket else None, flags)
         if not self._host:
             raise ValueError(f"{socket}: no path of a socket")
 
-    def __del__(self):
+    def __del__(self) -> None:
         if self._host:
             self._lib.plimsoll_host_close(self._host)
 
-    def read(self, file, length, offset, deadline):
+    def read(self, file: int | _File, length: int, offset: int, deadline: float) -> bytes:
         """Up to `length` bytes at `offset`, as os.pread; raises Busy if that would take longer than `deadline` seconds."""
         fd = file if isinstance(file, int) else file.fileno()
         buffer, busy = ctypes.create_string_buffer(max(length, 1)), _Busy()
@@ -77,7 +95,7 @@ class Host:
         self._check(n, busy)
         return buffer.raw[:n]
 
-    def addrcheck(self, memory, offset, length, deadline):
+    def addrcheck(self, memory: mmap.mmap, offset: int, length: int, deadline: float) -> None:
         """Raises Busy if touching so much of an `mmap.mmap` that is writable would take longer than `deadline` seconds."""
         if offset < 0 or length < 0 or offset + length > len(memory):
             raise ValueError("beyond the mapping")
@@ -85,7 +103,7 @@ class Host:
         busy = _Busy()
         self._check(self._lib.plimsoll_host_addrcheck(self._host, address + offset, length, _us(deadline), busy), busy)
 
-    def forecast(self, file, length):
+    def forecast(self, file: int | _File, length: int) -> float | None:
         """Seconds until a read from the file's disk would be done; None: nothing is known."""
         fd = file if isinstance(file, int) else file.fileno()
         us = self._lib.plimsoll_host_forecast(self._host, fd, length)
@@ -94,15 +112,15 @@ class Host:
         self._check(us, None)
         return us / 1e6
 
-    def counts(self):
+    def counts(self) -> dict[str, int]:
         """Returns the counters, by name."""
         counts = _Counts()
         self._lib.plimsoll_host_count(self._host, counts)
-        return {name: getattr(counts, name) for name, _ in _Counts._fields_}
+        return {field[0]: getattr(counts, field[0]) for field in _Counts._fields_}
 
     @staticmethod
-    def _check(result, busy):
-        if result == -errno.EBUSY:
+    def _check(result: int, busy: _Busy | None) -> None:
+        if result == -errno.EBUSY and busy is not None:
             raise Busy(busy.wait_us / 1e6, busy.confidence)
         if result < 0:
             raise OSError(-result, os.strerror(-result))

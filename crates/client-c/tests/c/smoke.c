@@ -65,8 +65,8 @@ int main(int argc, char **argv) {
 
     left = 17;
     for (i = 0; i < 16; i++)
-        plimsoll_read_async(volume, many[i], 512, 512 * i, 0, 1000000, done, &good);
-    plimsoll_read_async(volume, many[0], 512, ~0ull - 100, 0, 0, done, &bad);
+        MUST(plimsoll_read_async(volume, many[i], 512, 512 * i, 0, 1000000, done, &good) == 0);
+    MUST(plimsoll_read_async(volume, many[0], 512, ~0ull - 100, 0, 0, done, &bad) == 0);
     pthread_mutex_lock(&lock);
     while (left)
         pthread_cond_wait(&ended, &lock);

@@ -2,14 +2,17 @@
 
 use super::address::Address;
 use super::error::OpenError;
+use super::home::Home;
 use super::options::Options;
 use super::volume::Volume;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-/// See the module's documentation.
+/// See the module's documentation. It is of use in the process that opened it only: a child that was forked has no such thread. There reads
+/// fail, and dropping it does nothing.
 pub struct Blocking {
+    home: Home,
     volume: Option<Volume>,
     handle: Handle,
     /// Ends the thread when it is dropped.
@@ -19,6 +22,10 @@ pub struct Blocking {
 
 impl Drop for Blocking {
     fn drop(&mut self) {
+        if self.home.is_left() {
+            std::mem::forget((self.volume.take(), self.end.take(), self.thread.take(), self.handle.clone()));
+            return;
+        }
         self.volume = None;
         self.end = None;
         if let Some(thread) = self.thread.take() {
@@ -51,12 +58,19 @@ impl Blocking {
         let run = move || {
             // An error is the end, too: the sender was dropped.
             let _ = runtime.block_on(ends);
+            // A look-up of a name, or a read of a certificate, may take for ever: it isn't waited for.
+            runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("plimsoll-client".into()).spawn(run);
         let thread = Some(thread.map_err(OpenError::Thread)?);
-        let mut opened = Blocking { volume: None, handle, end: Some(end), thread };
+        let mut opened = Blocking { home: Home::here(), volume: None, handle, end: Some(end), thread };
         opened.volume = Some(opened.handle.block_on(open)?);
         Ok(opened)
+    }
+
+    /// Returns whether this process was forked from the one that opened it.
+    pub fn is_forked(&self) -> bool {
+        self.home.is_left()
     }
 
     /// The volume.
@@ -64,7 +78,8 @@ impl Blocking {
         self.volume.as_ref().expect("set when opened")
     }
 
-    /// Waits on the calling thread.
+    /// Waits on the calling thread. In a child that was forked, only for what ends without a socket or a timer: calls of the volume and its
+    /// writer do.
     ///
     /// # Panics
     /// Inside of a runtime, which would stand still.
@@ -72,7 +87,7 @@ impl Blocking {
         self.handle.block_on(what)
     }
 
-    /// Starts a task on the volume's thread. The returned handle aborts it.
+    /// Starts a task on the volume's thread, which a child that was forked doesn't have. The returned handle aborts it.
     pub fn spawn(&self, what: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         self.handle.spawn(what).abort_handle()
     }

@@ -32,7 +32,7 @@ pub struct Counts {
     pub tries: u64,
     /// Of these, refused for taking too long.
     pub busy: u64,
-    /// Of these, ended with another error, or with data older than what was read before.
+    /// Of these, ended with another error, or with data older than what was read before. Those that were withdrawn don't count.
     pub errors: u64,
     /// Requests withdrawn.
     pub cancels: u64,
@@ -208,13 +208,15 @@ impl Driver {
         (at, serial)
     }
 
-    /// Nobody waits for a read any more: what is under way for it is withdrawn.
+    /// Nobody waits for a read any more: what is under way for it is withdrawn, and nothing else is sent for it.
     pub fn left(&mut self, get: (usize, u64)) {
-        if let Some(running) = self.running(get)
+        let (now, policy) = (self.now(), &mut self.policy);
+        if let Some(running) = self.gets.get_mut(get.0).filter(|r| r.serial == get.1)
             && running.waiter.take().is_some()
         {
-            let numbers: Vec<u32> = running.course.numbers_under_way().collect();
-            numbers.into_iter().for_each(|n| self.cancel(get.0, n));
+            // It hasn't failed: there is nobody to tell an outcome.
+            let Step { orders, ended: _ } = running.course.left(now, policy);
+            self.carry_out(now, get.0, Step { orders, ended: None }, Vec::new());
             self.settle();
         }
     }
@@ -353,13 +355,14 @@ impl Driver {
     }
 
     fn answered(&mut self, now: Time, get: (usize, u64), number: u32, answer: Answer, why: String, data: Vec<u8>) {
+        let policy = &mut self.policy;
+        let Some(running) = self.gets.get_mut(get.0).filter(|r| r.serial == get.1) else { return };
         match answer.reply {
             Reply::Done => {}
             Reply::Busy(_) => self.counts.busy += 1,
+            Reply::Failed if running.course.tries()[number as usize].cancelled => {}
             Reply::Failed => self.counts.errors += 1,
         }
-        let policy = &mut self.policy;
-        let Some(running) = self.gets.get_mut(get.0).filter(|r| r.serial == get.1) else { return };
         if answer.reply != Reply::Done {
             running.heard.push(why);
         }
@@ -479,7 +482,7 @@ impl Driver {
         } else if let (Some(before), Some(now)) = (p.note(NoteKind::GenerationBefore), p.note(NoteKind::GenerationLow))
         {
             let (before, now) = (near(l.generation, before), near(l.generation, now));
-            if now.max(before) > generation_max(l.confirmed, moment.since(l.confirmed_at)) {
+            if now.max(before) > generation_max(l.confirmed, moment.since(l.confirmed_at.unwrap_or(Time::ZERO))) {
                 answer.reply = Reply::Failed;
                 why = format!("{}: says {now} changes, but had {} when it was last asked", l.address, l.confirmed);
                 return (answer, why);

@@ -1,5 +1,6 @@
 //! Errors of the live client, for people.
 
+use super::home::FORKED;
 use crate::choice::BadPolicy;
 use std::fmt;
 use std::time::Duration;
@@ -23,6 +24,16 @@ pub enum OpenError {
     NotAll(Vec<(String, String)>),
     /// Replicas that can't be of the same volume: which, and their sizes in bytes.
     Sizes(Vec<(String, u64)>),
+    /// Replicas that aren't equal, though none is known to lack changes: which, and how many changes each has seen. A writer would add
+    /// its changes to different data.
+    Generations(Vec<(String, u64)>),
+    /// No write fits all replicas: the unit of one is longer than the longest write of another, both in bytes.
+    Lengths {
+        /// The largest unit of offsets and lengths.
+        unit_bytes: u32,
+        /// The smallest limit of a write.
+        payload_bytes_max: u32,
+    },
 }
 
 impl fmt::Display for OpenError {
@@ -45,6 +56,16 @@ impl fmt::Display for OpenError {
                 f.write_str("these aren't replicas of one volume, their sizes differ")?;
                 all.iter().try_for_each(|(address, bytes)| write!(f, "; {address}: {bytes} bytes"))
             }
+            OpenError::Generations(all) => {
+                f.write_str(
+                    "the replicas have seen different numbers of changes: `plimsoll volume resync` brings one up",
+                )?;
+                all.iter().try_for_each(|(address, changes)| write!(f, "; {address}: {changes} changes"))
+            }
+            OpenError::Lengths { unit_bytes, payload_bytes_max } => write!(
+                f,
+                "no write fits all replicas: one writes multiples of {unit_bytes} bytes, another at most {payload_bytes_max}"
+            ),
         }
     }
 }
@@ -64,6 +85,8 @@ pub enum ReadError {
     Range(String),
     /// A deadline or a limit that is zero, or that can't be expressed on the wire.
     Deadline(String),
+    /// This process was forked from the one that opened the volume. Nothing was sent.
+    Forked,
     /// The caller's limit came.
     Limit {
         /// It.
@@ -88,6 +111,7 @@ impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReadError::Range(what) | ReadError::Deadline(what) => f.write_str(what),
+            ReadError::Forked => write!(f, "the volume can't be read: {FORKED}"),
             ReadError::Limit { limit, heard } => {
                 write!(f, "no answer within {limit:?}")?;
                 heard.iter().try_for_each(|what| write!(f, "; {what}"))

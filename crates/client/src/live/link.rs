@@ -71,20 +71,25 @@ impl Pending {
         self.notes.iter().find(|n| n.0 == kind).map(|n| n.1)
     }
 
-    /// Takes further notes of the node. The last of each kind is valid; known kinds are few.
+    /// Takes further notes of the node.
     pub fn heard(&mut self, notes: Vec<Note>) {
-        for note in notes {
-            match self.notes.iter_mut().find(|n| n.0 == note.0) {
-                Some(n) => *n = note,
-                None => self.notes.push(note),
-            }
-        }
+        merge(&mut self.notes, notes);
     }
 
     /// The generation in a probe's answer.
     pub fn generation(&self) -> Option<u64> {
         let low = self.note(NoteKind::GenerationLow)?;
         Some(u64::from(self.note(NoteKind::GenerationHigh).unwrap_or(0)) << 32 | u64::from(low))
+    }
+}
+
+/// Adds further notes. The last of each kind is valid; known kinds are few, so that a server can't fill this memory.
+pub fn merge(notes: &mut Vec<Note>, further: Vec<Note>) {
+    for note in further {
+        match notes.iter_mut().find(|n| n.0 == note.0) {
+            Some(n) => *n = note,
+            None => notes.push(note),
+        }
     }
 }
 
@@ -191,8 +196,8 @@ pub struct Link {
     pub generation: u64,
     /// Its answer when it was last asked for all of it, not for its lower half.
     pub confirmed: u64,
-    /// Time of that answer.
-    pub confirmed_at: Time,
+    /// Time of that answer; `None` before the first.
+    pub confirmed_at: Option<Time>,
     /// Generation that others are measured by: the one last reported while it was readable; 0 if it is connected but not
     /// readable.
     pub counts: u64,
@@ -213,7 +218,7 @@ impl Link {
             stuck,
             generation: 0,
             confirmed: 0,
-            confirmed_at: Time::ZERO,
+            confirmed_at: None,
             counts: 0,
             marked: false,
             known_then: 0,

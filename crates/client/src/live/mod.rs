@@ -19,6 +19,7 @@ mod blocking;
 mod connect;
 mod driver;
 mod error;
+mod home;
 mod link;
 mod options;
 mod session;

@@ -2,6 +2,7 @@
 
 use super::address::Address;
 use super::connect::connect;
+use super::link::merge;
 use super::stream::Stream;
 use plimsoll_nbd::client::Opened;
 use plimsoll_nbd::promise::{Deadline, NUMBERS, Note, Promise};
@@ -49,7 +50,9 @@ pub enum Promised {
     },
 }
 
-/// See the module's documentation.
+/// See the module's documentation. After a request that failed half way, for example by its time, or whose future was dropped, a session
+/// takes no more: its server may still answer, and that answer must not be taken for another's. An error that the server reports
+/// doesn't end it.
 pub struct Session {
     stream: Stream,
     transactions: Transactions,
@@ -59,6 +62,8 @@ pub struct Session {
     written_id: u32,
     number: u32,
     patience: Duration,
+    /// Reason why nothing more is asked.
+    broken: Option<String>,
 }
 
 #[derive(Default)]
@@ -66,6 +71,12 @@ struct Answer {
     data: Vec<u8>,
     extents: Vec<(u32, Vec<Extent>)>,
     notes: Vec<Note>,
+}
+
+impl Answer {
+    fn heard(&mut self, notes: Vec<Note>) {
+        merge(&mut self.notes, notes);
+    }
 }
 
 impl Session {
@@ -81,7 +92,7 @@ impl Session {
             return Err(io::Error::other("the server doesn't tell of its replicas: is it a Plimsoll node?"));
         };
         let transactions = Transactions::new(true, vec![promise, written_id]).with_promises(promise);
-        Ok(Session { stream, transactions, received: early, opened, written_id, number: 0, patience })
+        Ok(Session { stream, transactions, received: early, opened, written_id, number: 0, patience, broken: None })
     }
 
     /// Opens an export of any NBD server: no deadlines, and neither [`Session::health`] nor [`Session::written`].
@@ -92,7 +103,7 @@ impl Session {
         let (stream, opened, early) =
             within(patience, connect(&address.place, address.export.clone(), Vec::new())).await?;
         let transactions = Transactions::new(opened.structured_replies, Vec::new());
-        Ok(Session { stream, transactions, received: early, opened, written_id: 0, number: 0, patience })
+        Ok(Session { stream, transactions, received: early, opened, written_id: 0, number: 0, patience, broken: None })
     }
 
     /// Size of the export in bytes.
@@ -158,8 +169,9 @@ impl Session {
     /// Ends the session as NBD wants it: a server knows then that nothing of it is missing.
     ///
     /// # Errors
-    /// The error of the socket.
+    /// The error of the socket. After a request that failed half way it only disconnects, and that is the error.
     pub async fn close(mut self) -> io::Result<()> {
+        self.usable()?;
         let request =
             Request { command: Command::Disconnect, flags: CommandFlags::EMPTY, cookie: 0, offset: 0, length: 0 };
         let mut out = Vec::new();
@@ -185,7 +197,8 @@ impl Session {
     /// # Errors
     /// The error of the socket or the server.
     pub async fn health(&mut self) -> io::Result<Health> {
-        let answer = self.call(Command::BlockStatus, 0, 512, &[]).await?;
+        let (_, unit_bytes) = self.payload_bytes_max();
+        let answer = self.call(Command::BlockStatus, 0, unit_bytes.max(512), &[]).await?;
         let note = |kind| answer.notes.iter().find(|n| n.0 == kind).map_or(0, |n| n.1);
         let generation = u64::from(note(NoteKind::GenerationHigh)) << 32 | u64::from(note(NoteKind::GenerationLow));
         Ok(Health { generation, behind: note(NoteKind::Behind), writers: note(NoteKind::Writers) })
@@ -232,11 +245,25 @@ impl Session {
         payload: &[u8],
         deadline: Deadline,
     ) -> io::Result<(Answer, Option<String>)> {
+        self.usable()?;
         self.number = (self.number + 1) % NUMBERS;
         let cookie = Promise { deadline, tells: false }.cookie(self.number);
         let request = Request { command, flags: CommandFlags::EMPTY, cookie, offset, length };
         let mut out = Vec::new();
         self.transactions.submit(&mut out, request).map_err(|e| io::Error::other(e.to_string()))?;
+        // It stays so if this future is dropped half way.
+        self.broken = Some("a request was given up before its answer had come".into());
+        let ended = self.carry_out(&request, out, payload).await;
+        self.broken = ended.as_ref().err().map(|e| format!("a request on it failed: {e}"));
+        ended
+    }
+
+    async fn carry_out(
+        &mut self,
+        request: &Request,
+        mut out: Vec<u8>,
+        payload: &[u8],
+    ) -> io::Result<(Answer, Option<String>)> {
         if payload.len() <= COPIED_BYTES_MAX {
             out.extend_from_slice(payload);
             send(&self.stream, &out).await?;
@@ -244,7 +271,13 @@ impl Session {
             send(&self.stream, &out).await?;
             send(&self.stream, payload).await?;
         }
-        self.answer(&request).await
+        self.answer(request).await
+    }
+
+    fn usable(&self) -> io::Result<()> {
+        let closed =
+            |why| io::Error::other(format!("this session takes no more requests: {why}; open another session"));
+        self.broken.as_ref().map_or(Ok(()), |why| Err(closed(why)))
     }
 
     async fn answer(&mut self, request: &Request) -> io::Result<(Answer, Option<String>)> {
@@ -256,6 +289,15 @@ impl Session {
             let mut rest = &self.received[..];
             let mut done = false;
             while let Some(reply) = self.transactions.poll(&mut rest).map_err(|e| io::Error::other(e.to_string()))? {
+                let (Reply::Data { cookie, .. }
+                | Reply::Hole { cookie, .. }
+                | Reply::Status { cookie, .. }
+                | Reply::Notes { cookie, .. }
+                | Reply::Error { cookie, .. }
+                | Reply::Done { cookie }) = reply;
+                if cookie != request.cookie {
+                    return Err(io::Error::other("the server answers another request than the one that was sent"));
+                }
                 match reply {
                     Reply::Data { offset, bytes, .. } => {
                         let at = (offset - request.offset) as usize;
@@ -263,7 +305,7 @@ impl Session {
                     }
                     Reply::Hole { .. } => {}
                     Reply::Status { context_id, extents, .. } => answer.extents.push((context_id, extents)),
-                    Reply::Notes { notes, .. } => answer.notes.extend(notes),
+                    Reply::Notes { notes, .. } => answer.heard(notes),
                     Reply::Error { code, message, .. } => error = Some(format!("{code}: {message}")),
                     Reply::Done { .. } => done = true,
                 }
@@ -298,4 +340,16 @@ async fn send(stream: &Stream, bytes: &[u8]) -> io::Result<()> {
 async fn within<T>(patience: Duration, what: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}")));
     tokio::time::timeout(patience, what).await.unwrap_or_else(late)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_says_much_doesnt_fill_the_memory() {
+        let mut answer = Answer::default();
+        (0..10_000).for_each(|us| answer.heard(vec![(NoteKind::WaitUs, us), (NoteKind::InFlight, 7)]));
+        assert_eq!(answer.notes, [(NoteKind::WaitUs, 9_999), (NoteKind::InFlight, 7)]);
+    }
 }

@@ -3,6 +3,7 @@
 use super::address::Address;
 use super::driver::{Counts, Driver, Outcome, Terms};
 use super::error::{OpenError, ReadError};
+use super::home::Home;
 use super::link::LinkState;
 use super::options::Options;
 use super::stream::Stream;
@@ -44,13 +45,14 @@ pub struct ReplicaStatus {
 }
 
 /// A volume over its replicas, or a set of objects ([`Volume::open_set`]). Clones share everything; when the last is dropped,
-/// the connections close.
+/// the connections close. In a child that was forked, reads fail, and dropping the last clone does nothing.
 #[derive(Clone)]
 pub struct Volume {
     inner: Arc<Inner>,
 }
 
 struct Inner {
+    home: Home,
     groups: Vec<Group>,
     /// Of each object; of a volume that is none's set, all of it.
     object_bytes: u64,
@@ -76,6 +78,15 @@ pub struct Ask {
 struct Group {
     driver: Arc<Mutex<Driver>>,
     tasks: Vec<AbortHandle>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.home.is_left() {
+            // Closing the copies of the sockets here would end them in the parent's event loop.
+            std::mem::forget(std::mem::take(&mut self.groups));
+        }
+    }
 }
 
 impl Drop for Group {
@@ -134,6 +145,7 @@ impl Volume {
         let group = Group::new(replicas, options.clone())?;
         let size_bytes = group.size_bytes(options).await?;
         let inner = Inner {
+            home: Home::here(),
             groups: vec![group],
             object_bytes: size_bytes,
             size_bytes,
@@ -175,7 +187,7 @@ impl Volume {
         let size_bytes = (least / object_bytes * object_bytes).checked_mul(groups.len() as u64);
         let size_bytes = size_bytes.ok_or_else(|| OpenError::Set("together they have more than 2^64 bytes".into()))?;
         let (limit, refuses) = (options.limit, options.policy.has_deadline());
-        Ok(Volume { inner: Arc::new(Inner { groups, object_bytes, size_bytes, limit, refuses }) })
+        Ok(Volume { inner: Arc::new(Inner { home: Home::here(), groups, object_bytes, size_bytes, limit, refuses }) })
     }
 
     /// Its size in bytes.
@@ -187,7 +199,8 @@ impl Volume {
     /// (`None`: the policy's own), and then it goes to the next.
     ///
     /// # Errors
-    /// If the range or the deadline makes no sense, no replica brings the data, or [`Options::limit`] has come.
+    /// If the range or the deadline makes no sense, no replica brings the data, or [`Options::limit`] has come; in a child that was
+    /// forked.
     pub async fn read(&self, range: Range<u64>, deadline: Option<Duration>) -> Outcome {
         self.ask(range, Ask { deadline, ..Ask::default() }).await
     }
@@ -197,6 +210,9 @@ impl Volume {
     /// # Errors
     /// As [`Volume::read`]; [`ReadError::Busy`] if it is refusable and every replica that answered has refused it.
     pub async fn ask(&self, range: Range<u64>, ask: Ask) -> Outcome {
+        if self.inner.home.is_left() {
+            return Err(ReadError::Forked);
+        }
         let deadline = ask.deadline.map(checked).transpose()?;
         let limit = ask.limit.unwrap_or(self.inner.limit);
         if ask.refusable && !self.inner.refuses {
@@ -238,8 +254,11 @@ impl Volume {
         Ok((&groups[(object % count) as usize], object / count * object_bytes + range.start % object_bytes))
     }
 
-    /// Returns the state of the replicas, group by group.
+    /// Returns the state of the replicas, group by group; none in a child that was forked.
     pub fn replicas(&self) -> Vec<ReplicaStatus> {
+        if self.inner.home.is_left() {
+            return Vec::new(); // another thread may have held a lock when it was forked
+        }
         let status = |l: &super::link::Link| ReplicaStatus {
             address: l.address.clone(),
             state: l.state.clone(),
@@ -249,8 +268,11 @@ impl Volume {
         self.inner.groups.iter().flat_map(of_group).collect()
     }
 
-    /// Returns the counters, summed over all groups.
+    /// Returns the counters, summed over all groups; zeroes in a child that was forked.
     pub fn counts(&self) -> Counts {
+        if self.inner.home.is_left() {
+            return Counts::default();
+        }
         self.inner.groups.iter().fold(Counts::default(), |sum, g| sum + lock(&g.driver).counts)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::address::Address;
 use super::error::OpenError;
+use super::home::{FORKED, Home};
 use super::options::Options;
 use super::session::Session;
 use std::fmt;
@@ -21,7 +22,7 @@ pub enum WriteError {
     /// Some replicas have the change and others may not: their answers. The writer takes no more changes: open another with the
     /// replicas that are left, and resync the others.
     Failed(Vec<String>),
-    /// An earlier change had failed, or the writer is closed. Nothing was sent.
+    /// An earlier change had failed, the writer is closed, or this process was forked from the one that opened it. Nothing was sent.
     Closed(String),
 }
 
@@ -50,8 +51,10 @@ struct Sessions {
 /// that a count of changes says which replica is newer.
 ///
 /// A replica whose writer is lost without [`Writer::close`] is one that may lack writes, and isn't read until it is resynced; so
-/// is one on which a change fails, and one that gets a second writer.
+/// is one on which a change fails, and one that gets a second writer. In a child that was forked, changes fail, and closing or dropping
+/// the writer does nothing.
 pub struct Writer {
+    home: Home,
     sessions: Mutex<Sessions>,
     size_bytes: u64,
     /// Longest payload of a WRITE, and the unit of offsets and lengths, in bytes.
@@ -59,11 +62,21 @@ pub struct Writer {
     block_bytes: u32,
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.home.is_left() {
+            // Closing the copies of the sockets here would end them in the parent's event loop.
+            std::mem::forget(std::mem::take(&mut self.sessions.get_mut().all));
+        }
+    }
+}
+
 impl Writer {
     /// Connects to all replicas. Each answer is waited for as long as [`Options::limit`] says.
     ///
     /// # Errors
-    /// If a replica can't be connected to, or they aren't of one size.
+    /// If a replica can't be connected to, they aren't of one size, or no write fits all; and if they have seen different numbers of
+    /// changes: one of them lacks some that another has. Replicas that are marked as such may: nobody reads them before a resync.
     pub async fn open(replicas: &[Address], options: &Options) -> Result<Writer, OpenError> {
         if replicas.is_empty() {
             return Err(OpenError::Replicas(0));
@@ -76,22 +89,42 @@ impl Writer {
                 Err(e) => failed.push((address.to_string(), e.to_string())),
             }
         }
+        let mut complete = Vec::new();
+        for (address, session) in &mut all {
+            match session.health().await {
+                Ok(health) if health.behind == 0 => complete.push((address.clone(), health.generation)),
+                Ok(_) => {}
+                Err(e) => failed.push((address.clone(), e.to_string())),
+            }
+        }
         let sizes: Vec<(String, u64)> = all.iter().map(|(a, s)| (a.clone(), s.size_bytes())).collect();
-        let differ = sizes.windows(2).any(|w| w[0].1 != w[1].1);
-        if !failed.is_empty() || differ {
+        let differ = |of: &[(String, u64)]| of.windows(2).any(|w| w[0].1 != w[1].1);
+        let limits = all.iter().map(|(_, s)| s.payload_bytes_max());
+        let (payload_bytes_max, unit_bytes) = limits.fold((u32::MAX, 1), |a, b| (a.0.min(b.0), a.1.max(b.1)));
+        let wrong = if !failed.is_empty() {
+            Some(OpenError::NotAll(failed))
+        } else if differ(&sizes) {
+            Some(OpenError::Sizes(sizes.clone()))
+        } else if differ(&complete) {
+            Some(OpenError::Generations(complete))
+        } else if payload_bytes_max < unit_bytes {
+            Some(OpenError::Lengths { unit_bytes, payload_bytes_max })
+        } else {
+            None
+        };
+        if let Some(wrong) = wrong {
             for (_, session) in all {
                 let _ = session.close().await; // the first failure is told
             }
-            return Err(if failed.is_empty() { OpenError::Sizes(sizes) } else { OpenError::NotAll(failed) });
+            return Err(wrong);
         }
-        let limits = all.iter().map(|(_, s)| s.payload_bytes_max());
-        let (payload_bytes_max, block_bytes) =
-            limits.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).expect("one at least");
         let sessions = Mutex::new(Sessions { all, broken: None, adrift: false });
-        Ok(Writer { sessions, size_bytes: sizes[0].1, payload_bytes_max, block_bytes })
+        let (home, size_bytes) = (Home::here(), sizes[0].1);
+        Ok(Writer { home, sessions, size_bytes, payload_bytes_max, block_bytes: unit_bytes })
     }
 
-    /// Writes. Longer data than a node takes at once are sent in pieces: a failure may leave some of them written.
+    /// Writes. Longer data than a node takes at once are sent in pieces, with no other change between them: a failure may leave some of them
+    /// written.
     ///
     /// # Errors
     /// If the range isn't the volume's, or a replica doesn't acknowledge the change.
@@ -100,11 +133,8 @@ impl Writer {
     pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), WriteError> {
         let range = self.range(offset, data.len() as u64)?;
         let piece = self.payload_bytes_max as usize / self.block_bytes as usize * self.block_bytes as usize;
-        for (i, part) in data.chunks(piece).enumerate() {
-            let at = range.start + (i * piece) as u64;
-            self.change(Change::Write(at, part)).await?;
-        }
-        Ok(())
+        let parts = data.chunks(piece).enumerate();
+        self.change(parts.map(|(i, part)| Change::Write(range.start + (i * piece) as u64, part))).await
     }
 
     /// Gives up a range's content.
@@ -113,11 +143,8 @@ impl Writer {
     /// As [`Writer::write`].
     pub async fn trim(&self, offset: u64, length: u64) -> Result<(), WriteError> {
         let range = self.range(offset, length)?;
-        for at in (range.start..range.end).step_by(TRIM_BYTES_MAX as usize) {
-            let length = (range.end - at).min(TRIM_BYTES_MAX) as u32;
-            self.change(Change::Trim(at, length)).await?;
-        }
-        Ok(())
+        let parts = (range.start..range.end).step_by(TRIM_BYTES_MAX as usize);
+        self.change(parts.map(|at| Change::Trim(at, (range.end - at).min(TRIM_BYTES_MAX) as u32))).await
     }
 
     /// Makes everything durable that was acknowledged before.
@@ -125,12 +152,15 @@ impl Writer {
     /// # Errors
     /// As [`Writer::write`].
     pub async fn flush(&self) -> Result<(), WriteError> {
-        self.change(Change::Flush).await
+        self.change(std::iter::once(Change::Flush)).await
     }
 
-    /// Ends the sessions in order: replicas that have acknowledged everything lack nothing. After a failure it only disconnects, and
-    /// the replicas that failed stay marked.
+    /// Ends the sessions in order, after a change that is under way: replicas that have acknowledged everything lack nothing. After a
+    /// failure it only disconnects, and the replicas that failed stay marked.
     pub async fn close(&self) {
+        if self.home.is_left() {
+            return;
+        }
         let mut sessions = self.sessions.lock().await;
         sessions.broken.get_or_insert_with(|| "the writer is closed".into());
         if sessions.adrift {
@@ -156,12 +186,22 @@ impl Writer {
         }
     }
 
-    async fn change(&self, change: Change<'_>) -> Result<(), WriteError> {
-        let mut guard = self.sessions.lock().await;
-        let sessions = &mut *guard;
+    /// Sends the parts of a change, one after another.
+    async fn change<'a>(&self, parts: impl Iterator<Item = Change<'a>>) -> Result<(), WriteError> {
+        if self.home.is_left() {
+            return Err(WriteError::Closed(FORKED.into()));
+        }
+        let mut sessions = self.sessions.lock().await;
         if let Some(why) = &sessions.broken {
             return Err(WriteError::Closed(why.clone()));
         }
+        for part in parts {
+            Writer::send(&mut sessions, part).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(sessions: &mut Sessions, change: Change<'_>) -> Result<(), WriteError> {
         // They stay so if this future is dropped half way.
         sessions.broken = Some("a change was given up before all replicas had acknowledged it".into());
         sessions.adrift = true;

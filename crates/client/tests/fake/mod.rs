@@ -21,8 +21,10 @@ use std::time::Duration;
 pub enum Does {
     /// Answers them: every byte is the server's `fill`.
     Serve,
-    /// The same, after a while.
+    /// The same, after a while; changes, too.
     Slow(Duration),
+    /// Holds reads until they are withdrawn, and fails them then, as a node does.
+    Hold,
     /// Refuses those with a deadline, with this predicted wait in microseconds; serves others.
     Busy(u32),
     /// Refuses those with a deadline, as a node does whose queue is this long; others have to wait so long.
@@ -228,12 +230,20 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
                 }
                 assert!(have.drain(..payload).all(|b| b == 7), "tests write sevens");
                 shared.lock().unwrap().changes.push((request.command, request.offset, request.length));
+                if let Does::Slow(time) = state.does {
+                    std::thread::sleep(time);
+                }
                 match state.does {
                     Does::Fail => replies.failed(&mut out, cookie, ErrorCode::Io, "the disk is broken"),
                     _ => replies.done(&mut out, cookie),
                 }
             }
-            Command::Cancel => shared.lock().unwrap().cancels += 1,
+            Command::Cancel => {
+                shared.lock().unwrap().cancels += 1;
+                if state.does == Does::Hold {
+                    replies.failed(&mut out, cookie, ErrorCode::Io, "withdrawn");
+                }
+            }
             Command::BlockStatus => {
                 shared.lock().unwrap().probes += 1;
                 let behind = u32::from(state.does == Does::Behind);
@@ -258,6 +268,7 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
                     (Does::Fail, _) => replies.failed(&mut out, cookie, ErrorCode::Io, "the disk is broken"),
                     (Does::Garbage, _) => out.extend([0x5a; 200]),
                     (Does::Close, _) => return,
+                    (Does::Hold, _) => {}
                     (Does::Behind, _) => {
                         promise::notes(&mut out, cookie, id, &[(NoteKind::Behind, 1)], Last::No);
                         reply::error(&mut out, cookie, ErrorCode::Io, "may lack writes", Last::Yes);

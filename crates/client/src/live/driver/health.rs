@@ -1,7 +1,7 @@
 //! Connections that come and go, and whether their replicas may be read.
 
-use super::{Driver, News};
-use crate::live::link::{For, LinkState, Open, Pending};
+use super::{Driver, News, generation_max};
+use crate::live::link::{For, Link, LinkState, Open, Pending};
 use crate::live::stream::Stream;
 use plimsoll_nbd::client::Opened;
 use plimsoll_nbd::promise::Promise;
@@ -72,9 +72,20 @@ impl Driver {
 
     pub(super) fn health(&mut self, link: usize, p: &Pending, required: u64, claimed: u64) {
         let now = self.now();
-        let l = &mut self.links[link];
         let generation = p.generation().unwrap_or(0);
-        (l.confirmed, l.confirmed_at) = (generation, now);
+        // After a resync it has the count of a replica that was asked, too.
+        let possible = |l: &Link| l.confirmed_at.map(|at| generation_max(l.confirmed, now.since(at)));
+        let most = self.links.iter().filter_map(possible).max().unwrap_or(u64::MAX);
+        let l = &mut self.links[link];
+        if l.confirmed_at.is_some() && generation > most {
+            let (known, more) = (l.confirmed, "no volume is changed so often");
+            l.state =
+                LinkState::Behind(format!("says {generation} changes, but had {known} when it was last asked: {more}"));
+            l.counts = 0;
+            self.changed.notify_waiters();
+            return;
+        }
+        (l.confirmed, l.confirmed_at) = (generation, Some(now));
         // An earlier answer claimed more changes than there are: nobody else can have seen these, and nobody need.
         let retracts = p.error.is_none() && generation < claimed;
         let mark = match (p.note(NoteKind::Behind), &p.error) {
