@@ -6,7 +6,7 @@
 //!  read under way, stalled ─► once more at a replica: the first answer counts
 //!  change, flush ─► port 0
 //! ```
-//! An OSD stands out when a read stalls there: the read takes several times as long as reads take. The OSD is then avoided for a while,
+//! An OSD stands out when a read stalls there: the read takes several times as long as reads take at the OSD in the middle. The OSD is then avoided for a while,
 //! and tried again. So one slow OSD costs its own objects' reads the time until it is noticed, and costs other reads nothing.
 //!
 //! A replica sends a read back if it doesn't know that the object's last write is stable. It learns that with a later write of the
@@ -25,9 +25,6 @@ use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Port, Ports};
 use slab::Slab;
 use standing::{Standing, stall_limit};
 use std::collections::BTreeMap;
-
-/// The mean time of reads follows by 1/2 to the power of this.
-const TYPICAL_SHIFT: u32 = 4;
 
 /// A read that a client waits for.
 struct Read {
@@ -73,8 +70,11 @@ pub struct Osds {
     /// Changes under way: the OSD of the first object, and the groups.
     changes: BTreeMap<IoId, (usize, Vec<usize>)>,
     unstable: Vec<Unstable>,
-    /// Mean time of reads, of all OSDs.
+    /// Time of reads at the OSD in the middle.
     typical: Span,
+    /// Reads that ended, and their number at which the typical time is worked out again.
+    ended: u64,
+    typical_at: u64,
 }
 
 impl Default for Osds {
@@ -93,7 +93,8 @@ impl Osds {
             ..OsdMap::default()
         };
         let (standings, unstable) = (vec![Standing::new()], vec![Unstable::default()]);
-        Osds { map, standings, reads: Slab::new(), changes: BTreeMap::new(), unstable, typical: Span::ZERO }
+        let (reads, changes) = (Slab::new(), BTreeMap::new());
+        Osds { map, standings, reads, changes, unstable, typical: Span::ZERO, ended: 0, typical_at: 1 }
     }
 
     /// The epoch of the cluster's map; 0 before there is one.
@@ -127,6 +128,21 @@ impl Osds {
 
     fn limit(&self) -> Span {
         stall_limit(self.typical)
+    }
+
+    /// A read has ended. The typical time is worked out again after as many reads as there are OSDs: the cost of a read is fixed.
+    fn learn_typical(&mut self) {
+        self.ended += 1;
+        if self.ended < self.typical_at {
+            return;
+        }
+        self.typical_at = self.ended + self.ended.min(self.standings.len() as u64);
+        let mut known: Vec<Span> = self.standings.iter().filter_map(Standing::typical).collect();
+        if known.is_empty() {
+            return;
+        }
+        let middle = (known.len() - 1) / 2;
+        self.typical = *known.select_nth_unstable(middle).1;
     }
 
     fn set_map(&mut self, map: OsdMap) {
@@ -269,13 +285,8 @@ impl Osds {
         let read = &mut self.reads[slot];
         read.tries -= 1;
         let (id, osd) = read.second.filter(|s| s.0 == c.io.id).unwrap_or(read.first);
-        let (sent_at, is_first) = (read.sent_at, id == read.first.0);
         self.standings[osd].ended(now, id, limit);
-        if is_first && now.since(sent_at) < limit {
-            let took = now.since(sent_at).as_nanos();
-            let typical = self.typical.as_nanos();
-            self.typical = Span::from_nanos(typical - (typical >> TYPICAL_SHIFT) + (took >> TYPICAL_SHIFT));
-        }
+        self.learn_typical();
         let read = &mut self.reads[slot];
         let is_over = read.tries == 0;
         // A failure counts only if no other try may still succeed.

@@ -6,8 +6,14 @@ use std::collections::BTreeMap;
 
 /// A read that has waited for less is never taken for a stalled one.
 const STALL_MIN: Span = Span::from_micros(3000);
-/// A read has stalled once it has waited for this many times of what reads take.
+/// A read has stalled once it has waited for this many times of the typical time.
 const STALL_TIMES: u64 = 6;
+/// An OSD's typical time rises towards a longer read's by 1/2 to the power of the first, and falls by that of the second. So it is high
+/// in the distribution: of reads of two kinds, it follows the slower kind if that isn't rare.
+const RISE_SHIFT: u32 = 3;
+const FALL_SHIFT: u32 = 6;
+/// A longer read counts as one of this time.
+const TYPICAL_MAX: Span = Span::from_secs(1);
 /// An OSD that has stalled is avoided for this long, doubled with each stall in a row up to the second.
 const AVOID_MIN: Span = Span::from_secs(1);
 const AVOID_MAX: Span = Span::from_secs(32);
@@ -16,7 +22,7 @@ const FORGIVEN_AFTER: u32 = 16;
 /// Of a thousand reads in time, this many may be refused.
 const NEEDLESS_PERMILLE: u32 = 10;
 
-/// The limit of a read's time, by what reads of the pool take.
+/// The limit of a read's time, by the typical time at the OSD in the middle. A slow minority of OSDs doesn't raise it.
 pub(super) fn stall_limit(typical: Span) -> Span {
     STALL_MIN.max(typical * STALL_TIMES)
 }
@@ -39,6 +45,8 @@ pub(super) struct Standing {
     avoided_until: Time,
     avoid: Span,
     in_time: u32,
+    /// Typical time of its reads; `None` before the first.
+    typical: Option<Span>,
     pub stands_out: bool,
     pub counts: Counts,
 }
@@ -51,9 +59,23 @@ impl Standing {
             avoided_until: Time::ZERO,
             avoid: AVOID_MIN,
             in_time: 0,
+            typical: None,
             stands_out: false,
             counts: Counts::default(),
         }
+    }
+
+    /// Typical time of its reads: rather that of the slower ones. `None` before the first.
+    pub fn typical(&self) -> Option<Span> {
+        self.typical
+    }
+
+    /// Every read counts, however long it took: a limit that is too low must rise.
+    fn learn_typical(&mut self, took: Span) {
+        let (typical, took) = (self.typical.unwrap_or(Span::ZERO).as_nanos(), took.min(TYPICAL_MAX).as_nanos());
+        let rise = took.saturating_sub(typical) >> RISE_SHIFT;
+        let fall = typical.saturating_sub(took) >> FALL_SHIFT;
+        self.typical = Some(Span::from_nanos(typical + rise - fall));
     }
 
     /// Returns the send time of the read that has waited longest. Ids grow, so the first is the oldest.
@@ -109,6 +131,7 @@ impl Standing {
     pub fn ended(&mut self, now: Time, id: IoId, limit: Span) {
         self.predictor.ended(now, id);
         let Some(sent_at) = self.outstanding.remove(&id) else { return };
+        self.learn_typical(now.since(sent_at));
         if now.since(sent_at) >= limit {
             self.in_time = 0;
             return;

@@ -198,3 +198,70 @@ fn maps_that_make_no_sense_are_refused_and_changed_ones_keep_what_was_learned() 
     let of = |n: u32| views.iter().find(|v| v.number == n).unwrap().reads;
     assert_eq!((of(1), of(9)), (30, 0));
 }
+
+impl Bench {
+    /// Tells the layer another map.
+    fn tell(&mut self, now: Time, map: OsdMap) {
+        assert!(self.stack.tell(now, &Addressed::new(&OsdsControl::Map(map))));
+    }
+
+    /// One read at a time, each of another primary, with the time of the nth read at an OSD; when the last has ended.
+    fn reads(&mut self, mut at: Time, reads: usize, took: impl Fn(usize, usize) -> Span) -> Time {
+        for nth in 0..reads {
+            let offset = self.of((nth % 3) as u16);
+            self.offer(at, Op::Read, offset, None).expect("no deadline");
+            let device = self.at[0].0;
+            at += took(nth, if device == 0 { nth % 3 } else { device - 1 });
+            self.stack.wake(at);
+            self.collect();
+            while !self.at.is_empty() {
+                self.end(at, 0, Outcome::Done);
+            }
+        }
+        at
+    }
+
+    fn stand_out(&self, now: Time) -> Vec<u32> {
+        let views = self.stack.layer::<Osds>().expect("there").view(now);
+        views.iter().filter(|v| v.stands_out).map(|v| v.number).collect()
+    }
+}
+
+#[test]
+fn a_cluster_whose_reads_all_take_long_has_no_osd_that_stands_out() {
+    let mut b = Bench::new();
+    let now = b.reads(us(0), 1000, |_, _| Span::from_millis(8));
+    assert_eq!(b.stand_out(now), [0; 0]);
+    let late: u64 = (0..3).map(|osd| b.view(now, osd).late).sum();
+    assert!(late < 30, "{late} of 1000 reads were taken for stalled ones");
+    let offset = b.of(0);
+    b.offer(now, Op::Read, offset, None).unwrap();
+    let later = now + Span::from_millis(7);
+    b.stack.wake(later);
+    b.collect();
+    assert_eq!(b.at.len(), 1, "the read isn't doubled");
+    assert!(b.offer(later, Op::Read, offset, Some(Span::from_millis(12))).is_some());
+}
+
+#[test]
+fn reads_of_two_kinds_make_no_osd_stand_out() {
+    // Cache hits and reads of a disk, at all OSDs alike: three of each kind in turn, then one of ten from the disk.
+    let of = |is_slow: bool| Span::from_micros(if is_slow { 8000 } else { 400 });
+    let mut b = Bench::new();
+    let now = b.reads(us(0), 1000, |nth, _| of(nth / 3 % 2 == 0));
+    assert_eq!(b.stand_out(now), [0; 0]);
+    let late = |b: &Bench| -> u64 { (0..3).map(|osd| b.view(now, osd).late).sum() };
+    assert!(late(&b) < 30, "{}", late(&b));
+    let mut b = Bench::new();
+    let now = b.reads(us(0), 3000, |nth, _| of(nth % 10 == 0));
+    assert_eq!(b.stand_out(now), [0; 0]);
+    assert!(late(&b) < 30, "{}", late(&b));
+}
+
+#[test]
+fn one_slow_osd_of_three_stands_out() {
+    let mut b = Bench::new();
+    let now = b.reads(us(0), 3000, |_, osd| Span::from_micros(if osd == 1 { 20_000 } else { 400 }));
+    assert_eq!(b.stand_out(now), [1]);
+    assert!(b.view(now, 1).steered > 900, "{}", b.view(now, 1).steered);
+}
