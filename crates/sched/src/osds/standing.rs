@@ -3,6 +3,7 @@
 use crate::blackbox::BlackBoxPredictor;
 use plimsoll_base::{Confidence, IoHead, IoId, Span, Time};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 /// A read that has waited for less is never taken for a stalled one.
 const STALL_MIN: Span = Span::from_micros(3000);
@@ -17,6 +18,8 @@ const TYPICAL_MAX: Span = Span::from_secs(1);
 /// An OSD that has stalled is avoided for this long, doubled with each stall in a row up to the second.
 const AVOID_MIN: Span = Span::from_secs(1);
 const AVOID_MAX: Span = Span::from_secs(32);
+/// A read that later ones have overtaken is given up after this time: it says nothing of the OSD any more.
+const GIVEN_UP_AFTER: Span = Span::from_secs(10);
 /// An OSD is forgiven once it has answered this many reads in a row in time after it was asked again.
 const FORGIVEN_AFTER: u32 = 16;
 /// Of a thousand reads in time, this many may be refused.
@@ -41,6 +44,8 @@ pub(super) struct Counts {
 pub(super) struct Standing {
     predictor: BlackBoxPredictor,
     outstanding: BTreeMap<IoId, Time>,
+    /// Newest read that was answered. Ids grow: reads before it were overtaken.
+    answered: IoId,
     /// Until then it isn't read from where there is another.
     avoided_until: Time,
     avoid: Span,
@@ -56,6 +61,7 @@ impl Standing {
         Standing {
             predictor: BlackBoxPredictor::new(NEEDLESS_PERMILLE),
             outstanding: BTreeMap::new(),
+            answered: IoId(0),
             avoided_until: Time::ZERO,
             avoid: AVOID_MIN,
             in_time: 0,
@@ -78,13 +84,23 @@ impl Standing {
         self.typical = Some(Span::from_nanos(typical + rise - fall));
     }
 
-    /// Returns the send time of the read that has waited longest. Ids grow, so the first is the oldest.
-    pub fn oldest(&self) -> Option<Time> {
-        self.outstanding.first_key_value().map(|(_, sent_at)| *sent_at)
+    /// Time that the OSD has been silent: since the oldest read was sent that no later one has overtaken. An OSD that answers later reads
+    /// is at work, whatever keeps an earlier one.
+    fn waited(&self, now: Time) -> Span {
+        let oldest = self.outstanding.range((Bound::Excluded(self.answered), Bound::Unbounded)).next();
+        oldest.map_or(Span::ZERO, |(_, sent_at)| now.since(*sent_at))
     }
 
-    fn waited(&self, now: Time) -> Span {
-        self.oldest().map_or(Span::ZERO, |sent_at| now.since(sent_at))
+    /// Gives up the oldest read if it was overtaken long ago.
+    fn give_up(&mut self, now: Time) {
+        let oldest = self.outstanding.first_key_value().map(|(id, sent_at)| (*id, *sent_at));
+        if let Some((id, sent_at)) = oldest
+            && id < self.answered
+            && now.since(sent_at) >= GIVEN_UP_AFTER
+        {
+            self.outstanding.remove(&id);
+            self.predictor.withdrawn(id);
+        }
     }
 
     /// Returns whether it is to be avoided at `now`.
@@ -109,6 +125,7 @@ impl Standing {
     }
 
     pub fn sent(&mut self, now: Time, head: &IoHead, is_read: bool) {
+        self.give_up(now);
         self.predictor.sent(now, head);
         if is_read {
             self.counts.reads += 1;
@@ -131,6 +148,7 @@ impl Standing {
     pub fn ended(&mut self, now: Time, id: IoId, limit: Span) {
         self.predictor.ended(now, id);
         let Some(sent_at) = self.outstanding.remove(&id) else { return };
+        self.answered = self.answered.max(id);
         self.learn_typical(now.since(sent_at));
         if now.since(sent_at) >= limit {
             self.in_time = 0;

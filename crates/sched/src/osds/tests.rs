@@ -265,3 +265,25 @@ fn one_slow_osd_of_three_stands_out() {
     assert_eq!(b.stand_out(now), [1]);
     assert!(b.view(now, 1).steered > 900, "{}", b.view(now, 1).steered);
 }
+
+#[test]
+fn a_read_that_never_ends_makes_its_osd_late_only_until_later_ones_are_answered() {
+    let mut b = Bench::new();
+    let mut alone = map(2);
+    alone.osds.iter_mut().for_each(|o| o.port = None);
+    b.tell(us(0), alone);
+    let now = b.learn(us(0), 0, 100);
+    let offset = b.of(0);
+    let never = b.offer(now, Op::Read, offset, None).unwrap();
+    let stalled = now + Span::from_millis(20);
+    b.stack.wake(stalled);
+    assert_eq!(b.offer(stalled, Op::Read, offset, Some(Span::from_millis(10))), None);
+    let now = b.learn(stalled, 0, 1000) + Span::from_millis(100);
+    assert!(b.offer(now, Op::Read, offset, Some(Span::from_millis(10))).is_some());
+    assert!(b.view(now, 0).forecast_ns < 3_000_000);
+    // Long after, the OSD is even asked again as one without reads; the answer still comes to its client.
+    b.end(now + Span::from_micros(200), 1, Outcome::Done);
+    let now = b.learn(now + Span::from_secs(60), 0, 2);
+    assert_eq!(b.end(now, 0, Outcome::Done), [(never, Outcome::Done)]);
+    assert!(b.stack.is_idle());
+}
