@@ -9,7 +9,7 @@
 //! An OSD stands out when a read stalls there: the read takes several times as long as reads take at the OSD in the middle. The OSD is then avoided for a while,
 //! and tried again. So one slow OSD costs its own objects' reads the time until it is noticed, and costs other reads nothing.
 //!
-//! A replica sends a read back if it doesn't know that the object's last write is stable. It learns that with a later write of the
+//! A read that fails at a replica is tried at the primary. A replica sends a read back if it doesn't know that the object's last write is stable. It learns that with a later write of the
 //! placement group. Such objects are read at their primary, and counted.
 //!
 //! The layer has no queue: a depth would let one slow OSD hold up the requests of all.
@@ -38,6 +38,8 @@ struct Read {
     second: Option<(IoId, usize)>,
     /// It has stalled, and was counted.
     is_late: bool,
+    /// A try goes to the primary by librbd's own choice.
+    is_at_primary: bool,
     /// Tries that haven't ended.
     tries: u8,
 }
@@ -234,6 +236,7 @@ impl Osds {
         let id = io.id;
         self.standings[osd].sent(now, &io, true);
         self.reads[slot].tries += 1;
+        self.reads[slot].is_at_primary |= port == 0;
         out.submit(port, io);
         out.wake_at(now + self.limit());
         id
@@ -246,8 +249,16 @@ impl Osds {
         let counts = &mut self.standings[primary].counts;
         counts.fresh += u64::from(is_fresh);
         counts.steered += u64::from(osd != primary);
-        let read =
-            Read { io: Some(io), primary, first: (IoId(0), osd), sent_at: now, second: None, is_late: false, tries: 0 };
+        let read = Read {
+            io: Some(io),
+            primary,
+            first: (IoId(0), osd),
+            sent_at: now,
+            second: None,
+            is_late: false,
+            is_at_primary: false,
+            tries: 0,
+        };
         let slot = self.reads.insert(read);
         self.reads[slot].first.0 = self.send(now, (slot, &head), (osd, port), out);
     }
@@ -285,9 +296,21 @@ impl Osds {
         let read = &mut self.reads[slot];
         read.tries -= 1;
         let (id, osd) = read.second.filter(|s| s.0 == c.io.id).unwrap_or(read.first);
-        self.standings[osd].ended(now, id, limit);
-        self.learn_typical();
+        if c.outcome.is_done() {
+            self.standings[osd].ended(now, id, limit);
+            self.learn_typical();
+        } else {
+            self.standings[osd].failed(now, id);
+        }
         let read = &mut self.reads[slot];
+        let (primary, may_go_on) = (read.primary, read.tries == 0 && !read.is_at_primary && !c.outcome.is_done());
+        if may_go_on && let Some(head) = read.io.as_ref().map(|io| io.head) {
+            // A replica that can't serve it says nothing of the data: the primary is the judge.
+            let id = self.send(now, (slot, &head), (primary, 0), out);
+            let read = &mut self.reads[slot];
+            (read.first, read.sent_at, read.second) = ((id, primary), now, None);
+            return;
+        }
         let is_over = read.tries == 0;
         // A failure counts only if no other try may still succeed.
         if (c.outcome.is_done() || is_over)

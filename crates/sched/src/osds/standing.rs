@@ -136,6 +136,18 @@ impl Standing {
     /// A read has stalled: the OSD stands out by it.
     pub fn stalled(&mut self, now: Time) {
         self.counts.late += 1;
+        self.avoid(now);
+    }
+
+    /// A read has failed there: nothing is learned of its time.
+    pub fn failed(&mut self, now: Time, id: IoId) {
+        self.predictor.withdrawn(id);
+        if self.outstanding.remove(&id).is_some() {
+            self.avoid(now);
+        }
+    }
+
+    fn avoid(&mut self, now: Time) {
         self.in_time = 0;
         if now >= self.avoided_until {
             self.avoided_until = now + self.avoid;

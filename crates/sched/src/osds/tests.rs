@@ -287,3 +287,28 @@ fn a_read_that_never_ends_makes_its_osd_late_only_until_later_ones_are_answered(
     assert_eq!(b.end(now, 0, Outcome::Done), [(never, Outcome::Done)]);
     assert!(b.stack.is_idle());
 }
+
+#[test]
+fn a_steered_read_that_fails_is_tried_at_the_primary() {
+    let mut b = Bench::new();
+    let now = b.learn(us(0), 0, 50);
+    let offset = b.of(0);
+    b.offer(now, Op::Read, offset, None).unwrap();
+    let now = now + Span::from_millis(5);
+    b.stack.wake(now);
+    b.collect();
+    b.end(now, 1, Outcome::Done);
+    b.end(now, 0, Outcome::Done);
+    let id = b.offer(now, Op::Read, offset, None).unwrap();
+    assert_eq!(b.devices(), [2], "the primary stands out");
+    let failed = Outcome::Failed(plimsoll_base::IoError::Device);
+    assert!(b.end(now, 0, failed).is_empty());
+    assert_eq!(b.devices(), [0], "librbd's own choice");
+    assert_eq!(b.end(now, 0, Outcome::Done), [(id, Outcome::Done)]);
+    // The replica that failed is avoided, too. A read that fails at the primary as well has failed.
+    let id = b.offer(now, Op::Read, offset, None).unwrap();
+    assert_eq!(b.devices(), [3]);
+    assert!(b.end(now, 0, failed).is_empty());
+    assert_eq!(b.end(now, 0, failed), [(id, failed)]);
+    assert!(b.stack.is_idle());
+}
