@@ -179,8 +179,18 @@ impl Osds {
         (object, pg, &self.map.acting[pg])
     }
 
-    fn primary(&self, head: &IoHead) -> usize {
-        usize::from(self.acting(head).2[0])
+    /// The primary of a read's object. Of a read over several objects, the primary that is forecast to be the last: the read is its.
+    fn primary(&self, at: Time, head: &IoHead) -> usize {
+        let first = usize::from(self.acting(head).2[0]);
+        if self.is_in_one_object(head) {
+            return first;
+        }
+        let primaries = self.groups(head).into_iter().rev().map(|(_, pg)| usize::from(self.map.acting[pg][0]));
+        let lateness = |osd: &usize| {
+            let standing = &self.standings[*osd];
+            (standing.forecast(at, head, self.limit()).0, standing.is_avoided(at, self.limit()))
+        };
+        primaries.max_by_key(lateness).unwrap_or(first)
     }
 
     /// True if all bytes of a read are in one object.
@@ -214,7 +224,7 @@ impl Osds {
 
     /// The OSD that a read goes to, and the port; `true` if it would have been steered but for its object's last write.
     fn choose(&self, at: Time, head: &IoHead) -> (usize, Port, bool) {
-        let primary = self.primary(head);
+        let primary = self.primary(at, head);
         let standing = &self.standings[primary];
         let late = standing.is_avoided(at, self.limit()) || !self.is_in_time(at, head, primary);
         match late.then(|| self.replica(at, head, primary)).flatten() {
@@ -243,7 +253,7 @@ impl Osds {
     }
 
     fn submit_read(&mut self, now: Time, io: Io, out: &mut Actions) {
-        let primary = self.primary(&io);
+        let primary = self.primary(now, &io);
         let (osd, port, is_fresh) = self.choose(now, &io);
         let head = io.head;
         let counts = &mut self.standings[primary].counts;
@@ -283,7 +293,7 @@ impl Osds {
         }
     }
 
-    /// Objects of a change and their groups, the first few of many: a replica that is asked for another one sends the read back.
+    /// Objects of a request and their groups, the first few of many. A replica that is asked for another one of a change sends the read back.
     fn groups(&self, head: &IoHead) -> Vec<(u64, usize)> {
         const OBJECTS_MORE_MAX: u64 = 64;
         let (first, last) = (self.map.object(head.offset), self.map.object(head.end().max(head.offset + 1) - 1));
@@ -349,7 +359,7 @@ impl Layer for Osds {
     }
 
     fn refused(&mut self, now: Time, head: &IoHead, _forecast: &Forecast, _out: &mut Actions) {
-        let primary = self.primary(head);
+        let primary = self.primary(now, head);
         self.standings[primary].counts.refused += 1;
         self.standings[primary].judged(now, head);
     }
@@ -361,7 +371,7 @@ impl Layer for Osds {
         if io.op.is_change() {
             let groups = self.groups(&io);
             groups.iter().for_each(|(object, pg)| self.unstable[*pg].sent(io.id, *object));
-            let osd = self.primary(&io);
+            let osd = usize::from(self.acting(&io).2[0]);
             self.standings[osd].sent(now, &io, false);
             self.changes.insert(io.id, (osd, groups.iter().map(|(_, pg)| *pg).collect()));
         }

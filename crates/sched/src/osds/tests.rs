@@ -312,3 +312,23 @@ fn a_steered_read_that_fails_is_tried_at_the_primary() {
     assert_eq!(b.end(now, 0, failed), [(id, failed)]);
     assert!(b.stack.is_idle());
 }
+
+#[test]
+fn a_read_over_two_objects_has_the_forecast_of_the_later_one() {
+    let mut b = Bench::new();
+    let now = b.learn(us(0), 0, 100);
+    let now = b.learn(now, 1, 100);
+    let m = map(1);
+    let primary = |object: u64| m.acting[m.pg(object)][0];
+    let first = (0..1000).find(|o| primary(*o) == 0 && primary(o + 1) == 1).unwrap();
+    b.offer(now, Op::Read, (first + 1) * OBJECT, None).unwrap();
+    let later = now + Span::from_millis(20);
+    b.stack.wake(later);
+    b.collect();
+    let over = (first + 1) * OBJECT - 2048;
+    assert_eq!(b.offer(later, Op::Read, over, Some(Span::from_millis(10))), None);
+    assert_eq!((b.view(later, 0).refused, b.view(later, 1).refused), (0, 1), "the OSD at fault has refused it");
+    assert!(b.offer(later, Op::Read, over - 2048, Some(Span::from_millis(10))).is_some(), "all of it is in the first");
+    b.offer(later, Op::Read, over, None).unwrap();
+    assert_eq!(b.devices().last(), Some(&0), "it can't be steered");
+}
