@@ -211,6 +211,11 @@ impl Osds {
         let usable = |place: &u16| {
             let osd = usize::from(*place);
             let port = self.map.osds[osd].port.filter(|_| osd != not)?;
+            // A handle reads from the first OSD of its host in the acting set, and takes no other.
+            let reached = acting.iter().find(|p| self.map.osds[usize::from(**p)].port == Some(port));
+            if reached != Some(place) {
+                return None;
+            }
             let standing = &self.standings[osd];
             let is_good = !standing.is_avoided(at, self.limit()) && self.is_in_time(at, head, osd);
             is_good.then(|| (standing.forecast(at, head, self.limit()).0, osd, port))

@@ -332,3 +332,28 @@ fn a_read_over_two_objects_has_the_forecast_of_the_later_one() {
     b.offer(later, Op::Read, over, None).unwrap();
     assert_eq!(b.devices().last(), Some(&0), "it can't be steered");
 }
+
+#[test]
+fn a_replica_that_its_hosts_handle_cannot_reach_is_not_used() {
+    // OSD 0 and 1 are on one host: its handle reads from the primary.
+    let mut b = Bench::new();
+    let mut next = map(2);
+    next.osds[1] = OsdPlace { number: 1, host: "h0".into(), port: Some(1) };
+    b.tell(us(0), next);
+    let offset = b.of(0);
+    b.offer(us(0), Op::Read, offset, None).unwrap();
+    b.stack.wake(us(3000));
+    b.collect();
+    assert_eq!(b.devices(), [0, 3]);
+    // Two replicas on one host: its handle reads from the first of them.
+    let mut b = Bench::new();
+    let mut next = map(2);
+    next.osds[2] = OsdPlace { number: 2, host: "h1".into(), port: Some(2) };
+    b.tell(us(0), next);
+    let first = b.of(1);
+    b.offer(us(0), Op::Read, offset, None).unwrap();
+    b.offer(us(0), Op::Read, first, None).unwrap();
+    b.stack.wake(us(3000));
+    b.collect();
+    assert!(!b.devices()[2..].contains(&2), "both copies that can be reached have stalled: {:?}", b.devices());
+}
