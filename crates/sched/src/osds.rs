@@ -123,9 +123,7 @@ impl Osds {
             fresh: s.counts.fresh,
             stands_out: s.stands_out,
         };
-        // Before the first map all was at an OSD without a host, which none of the map's is.
-        let known = |(place, _): &(&OsdPlace, &Standing)| self.map.epoch == 0 || !place.host.is_empty();
-        self.map.osds.iter().zip(&self.standings).filter(known).map(of).collect()
+        self.map.osds.iter().zip(&self.standings).filter(|(_, s)| s.is_in_map).map(of).collect()
     }
 
     fn limit(&self) -> Span {
@@ -139,7 +137,8 @@ impl Osds {
             return;
         }
         self.typical_at = self.ended + self.ended.min(self.standings.len() as u64);
-        let mut known: Vec<Span> = self.standings.iter().filter_map(Standing::typical).collect();
+        let mut known: Vec<Span> =
+            self.standings.iter().filter(|s| s.is_in_map).filter_map(Standing::typical).collect();
         if known.is_empty() {
             return;
         }
@@ -148,24 +147,36 @@ impl Osds {
     }
 
     fn set_map(&mut self, map: OsdMap) {
-        // OSDs keep what was learned of them, and requests under way their OSDs: places may only be added.
+        // OSDs keep what was learned of them, and requests under way their OSDs: places may only be added. One that no map has any more
+        // isn't shown.
         let mut osds = std::mem::take(&mut self.map.osds);
         if self.map.epoch == 0 && self.reads.is_empty() && self.changes.is_empty() {
             osds.clear();
             self.standings.clear();
         }
-        let place_of = |osds: &mut Vec<OsdPlace>, osd: &OsdPlace| {
-            let found = osds.iter().position(|o| o.number == osd.number && !o.host.is_empty());
-            match found {
-                Some(at) => osds[at] = osd.clone(),
+        // Before the first map all was at an OSD without a host, which none of the map's is.
+        let with_host = osds.iter().enumerate().filter(|(_, o)| !o.host.is_empty());
+        let mut known: BTreeMap<u32, usize> = with_host.map(|(at, o)| (o.number, at)).collect();
+        let mut place_of = |osd: &OsdPlace| {
+            let at = *known.entry(osd.number).or_insert(osds.len());
+            match osds.get_mut(at) {
+                Some(place) => *place = osd.clone(),
                 None => osds.push(osd.clone()),
             }
-            found.unwrap_or(osds.len() - 1) as u16
+            at as u16
         };
-        let places: Vec<u16> = map.osds.iter().map(|osd| place_of(&mut osds, osd)).collect();
+        let places: Vec<u16> = map.osds.iter().map(&mut place_of).collect();
         let acting: Vec<Vec<u16>> =
             map.acting.iter().map(|a| a.iter().map(|p| places[usize::from(*p)]).collect()).collect();
+        let were_in_map: Vec<bool> = self.standings.iter_mut().map(|s| std::mem::take(&mut s.is_in_map)).collect();
         self.standings.resize_with(osds.len(), Standing::new);
+        for at in places.iter().map(|place| usize::from(*place)) {
+            // Of an OSD that comes back nothing is known: it may be another disk. Its old requests teach nothing.
+            if were_in_map.get(at) == Some(&false) {
+                self.standings[at] = Standing::new();
+            }
+            self.standings[at].is_in_map = true;
+        }
         if acting.len() != self.map.acting.len() || self.unstable.is_empty() {
             // Groups were split. Nothing is known of which writes their replicas know as stable: those under way end as of none.
             self.unstable = std::iter::repeat_with(Unstable::default).take(acting.len()).collect();

@@ -53,6 +53,8 @@ pub(super) struct Standing {
     /// Typical time of its reads; `None` before the first.
     typical: Option<Span>,
     pub stands_out: bool,
+    /// The cluster's map has it.
+    pub is_in_map: bool,
     pub counts: Counts,
 }
 
@@ -67,6 +69,7 @@ impl Standing {
             in_time: 0,
             typical: None,
             stands_out: false,
+            is_in_map: true,
             counts: Counts::default(),
         }
     }

@@ -357,3 +357,30 @@ fn a_replica_that_its_hosts_handle_cannot_reach_is_not_used() {
     b.collect();
     assert!(!b.devices()[2..].contains(&2), "both copies that can be reached have stalled: {:?}", b.devices());
 }
+
+#[test]
+fn an_osd_that_no_map_has_any_more_is_not_shown() {
+    let mut b = Bench::new();
+    let offset = b.of(0);
+    b.offer(us(0), Op::Read, offset, None).unwrap();
+    b.stack.wake(us(3000));
+    b.collect();
+    assert_eq!(b.stand_out(us(3000)), [0]);
+    let mut next = map(2);
+    next.acting = (0..3).map(|n: u16| vec![n % 2, (n + 1) % 2]).collect();
+    next.osds.remove(0);
+    b.tell(us(3100), next);
+    let numbers =
+        |b: &Bench| b.stack.layer::<Osds>().unwrap().view(us(4000)).iter().map(|v| v.number).collect::<Vec<_>>();
+    assert_eq!(numbers(&b), [1, 2]);
+    assert_eq!(b.stand_out(us(4000)), [0; 0]);
+    while !b.at.is_empty() {
+        b.end(us(4000), 0, Outcome::Done);
+    }
+    // It comes back as one of which nothing is known.
+    b.tell(us(5000), map(3));
+    assert_eq!(b.stand_out(us(5000)), [0; 0]);
+    let mut shown = numbers(&b);
+    shown.sort_unstable();
+    assert_eq!(shown, [0, 1, 2]);
+}
