@@ -6,7 +6,7 @@
 )]
 //! A small fake of librados and librbd in one library, for tests: images are files, OSDs are delays, and a control file gives it faults.
 //!
-//! The configuration file (`rados_conf_read_file`) is a folder's `ceph.conf`. In that folder:
+//! The configuration file (`rados_conf_read_file`) is a folder's `ceph.conf`, a line `KEY = VALUE` per setting. In that folder:
 //!
 //! ```text
 //! control        faults, a line each, read again at every request:
@@ -246,7 +246,11 @@ unsafe extern "C" fn rados_conf_read_file(at: Handle, path: *const c_char) -> c_
     if !path.exists() {
         return -libc::ENOENT;
     }
-    unsafe { cluster(at) }.folder = path.parent().unwrap_or(Path::new("/")).to_path_buf();
+    let cluster = unsafe { cluster(at) };
+    cluster.folder = path.parent().unwrap_or(Path::new("/")).to_path_buf();
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let settings = text.lines().filter_map(|l| l.split_once(" = "));
+    cluster.settings.extend(settings.map(|(key, value)| (key.trim().to_string(), value.trim().to_string())));
     0
 }
 

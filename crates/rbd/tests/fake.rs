@@ -177,3 +177,13 @@ fn what_is_missing_is_named() {
     let e = says(Cluster::connect(&libraries, &conf, "admin", &[]).unwrap_err());
     assert!(e.contains("check the monitors' addresses"), "{e}");
 }
+
+/// A configuration file's own policy isn't for the handle that the layers reckon with.
+#[test]
+fn reads_of_the_main_handle_go_to_the_primary() {
+    let fake = Fake::new();
+    let conf = "rbd_read_from_replica_policy = localize\ncrush_location = host=h1\n";
+    std::fs::write(fake.folder.path().join("ceph.conf"), conf).unwrap();
+    fake.image().read_at(&mut [0; 512], 0).unwrap();
+    assert_eq!(std::fs::read_to_string(fake.folder.path().join("served")).unwrap(), "- 0\n");
+}
