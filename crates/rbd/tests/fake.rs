@@ -169,13 +169,37 @@ fn what_is_missing_is_named() {
     assert!(e.starts_with("/nowhere/ceph.conf: Ceph's configuration can't be read"), "{e}");
     let e = says(Image::open(&fake.cluster(), "pool/other", false).unwrap_err());
     assert!(e.contains("rbd create --size") && e.contains("No such file"), "{e}");
-    fake.control("metadata conf_rbd_cache true\n");
-    let e = says(Image::open(&fake.cluster(), "pool/image", false).unwrap_err());
-    assert!(e.contains("rbd image-meta remove pool/image conf_rbd_cache"), "{e}");
+    // librbd's cache, whoever turned it on; settings that can't be read are no permission.
+    for (control, says_so) in [
+        (
+            "setting 1 rbd_cache true\n",
+            "for pool `pool`, and writes would be acknowledged from a cache: `rbd config pool remove pool rbd_cache`",
+        ),
+        ("setting 2 rbd_cache yes\n", "`rbd config image remove pool/image rbd_cache`"),
+        ("setting 1 rbd_plugins pwl_cache\n", "rbd_plugins = pwl_cache"),
+        ("settings-fail 5\n", "its settings can't be read"),
+    ] {
+        fake.control(control);
+        let e = says(Image::open(&fake.cluster(), "pool/image", false).unwrap_err());
+        assert!(e.contains(says_so), "{e}");
+    }
+    fake.control("setting 2 rbd_cache false\n");
+    Image::open(&fake.cluster(), "pool/image", false).unwrap();
     std::fs::write(fake.folder.path().join("down"), "").unwrap();
     let conf = fake.folder.path().join("ceph.conf");
     let e = says(Cluster::connect(&libraries, &conf, "admin", &[]).unwrap_err());
     assert!(e.contains("check the monitors' addresses"), "{e}");
+}
+
+#[test]
+fn objects_have_their_size_whatever_the_stripe_unit() {
+    let fake = Fake::new();
+    fake.control("stripe-unit 65536\n");
+    let layout = fake.image().layout().unwrap();
+    assert_eq!(layout, Some(("rbd_data.fake".into(), 2, 4 << 20)));
+    assert!(!fake.image().has_parent().unwrap());
+    fake.control("parent 4096\n");
+    assert!(fake.image().has_parent().unwrap());
 }
 
 /// A configuration file's own policy isn't for the handle that the layers reckon with.
