@@ -130,7 +130,7 @@ impl Osds {
         stall_limit(self.typical)
     }
 
-    /// A read has ended. The typical time is worked out again after as many reads as there are OSDs: the cost of a read is fixed.
+    /// A read has ended. The typical time is worked out again after one read per OSD, on average. So the cost of a read is fixed.
     fn learn_typical(&mut self) {
         self.ended += 1;
         if self.ended < self.typical_at {
