@@ -4,7 +4,7 @@ pub(crate) mod maps;
 
 use crate::config::DeviceConfig;
 use crate::engine::{Command, PoolHandle};
-use plimsoll_rbd::{Cluster, Image, Libraries, LockState, Queue};
+use plimsoll_rbd::{Cluster, Image, LEASE, Libraries, LockState, Queue};
 use plimsoll_store::{Expect, Look, Medium, MetaView, Remote, RemoteDevice};
 use std::io;
 use std::path::Path;
@@ -115,12 +115,15 @@ impl Remote for Bytes {
 }
 
 /// Watches an image's lock and size from a thread of its own, as long as the pool has the image. A lost lock, or an image that was made
-/// smaller, fails the pool.
+/// smaller, fails the pool. The cluster may take for ever to answer, so another thread watches the lease by the clock.
 ///
 /// # Errors
 /// If there is no thread for it, or the image has no size.
 pub(crate) fn watch(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Result<(), String> {
     let mut size_bytes = image.size_bytes().map_err(|e| e.to_string())?;
+    // The start may have taken longer than the lease.
+    image.lock_state();
+    watch_lease(pool.clone(), image, handle.clone())?;
     let (name, watched) = (image.name().to_string(), Arc::downgrade(image));
     let watch = move || {
         while let Some(image) = watched.upgrade() {
@@ -159,4 +162,39 @@ pub(crate) fn watch(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Res
         }
     };
     std::thread::Builder::new().name("rbd-lock".into()).spawn(watch).map(drop).map_err(|e| e.to_string())
+}
+
+/// Watches whether the lock is still confirmed. Without it the pool refuses all requests: another client may have written by now.
+fn watch_lease(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Result<(), String> {
+    let (name, watched) = (image.name().to_string(), Arc::downgrade(image));
+    let watch = move || {
+        let mut known = LockState::Owned;
+        while let Some(image) = watched.upgrade() {
+            let state = image.known_lock_state();
+            drop(image);
+            if state != known {
+                match state {
+                    LockState::Unconfirmed => tracing::error!(
+                        pool,
+                        image = name,
+                        seconds = LEASE.as_secs(),
+                        "the cluster hasn't confirmed the RBD image's exclusive lock for this time: the pool's requests fail until it does, because another client may have the lock. Check the network to the monitors and OSDs"
+                    ),
+                    LockState::Owned => {
+                        tracing::info!(
+                            pool,
+                            image = name,
+                            "the RBD image's exclusive lock is confirmed again: the pool is served"
+                        );
+                    }
+                    // The other thread reports it.
+                    LockState::Lost => return,
+                }
+                known = state;
+                let _ = handle.send(Command::Look(Box::new(|_, _| ())));
+            }
+            std::thread::sleep(WATCH_EVERY);
+        }
+    };
+    std::thread::Builder::new().name("rbd-lease".into()).spawn(watch).map(drop).map_err(|e| e.to_string())
 }

@@ -18,6 +18,8 @@
 //!                  setting SOURCE KEY VALUE a setting of librbd for the pool (1) or the image (2)
 //!                  settings-fail ERRNO      settings can't be listed
 //!                  parent BYTES             the image is a clone with so many bytes of its parent
+//!                  lock-hangs               the question for the lock isn't answered as long as this word is there
+//!                  lock-fails ERRNO         it is answered with an error; taking the lock, too
 //!                  stripe-unit BYTES        of an image with one object a stripe
 //! osd_dump.json, pg_dump.json, osd_tree.json, image.id   answers of the monitors and the manager, and the image's id
 //! POOL.IMAGE     the image's bytes
@@ -508,6 +510,9 @@ unsafe extern "C" fn rbd_config_image_list_cleanup(options: *mut ConfigOption, c
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rbd_lock_acquire(at: Handle, _mode: c_int) -> c_int {
     let image = unsafe { image(at) };
+    if let Some(errno) = image.number("lock-fails") {
+        return -(errno as c_int);
+    }
     let Ok(file) = File::options().create(true).truncate(false).write(true).open(&image.lock_path) else {
         return -libc::EIO;
     };
@@ -550,6 +555,12 @@ unsafe extern "C" fn rbd_lock_get_owners_cleanup(owners: *mut *mut c_char, count
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rbd_is_exclusive_lock_owner(at: Handle, out: *mut c_int) -> c_int {
     let image = unsafe { image(at) };
+    while image.find("lock-hangs").is_some() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if let Some(errno) = image.number("lock-fails") {
+        return -(errno as c_int);
+    }
     let owned = image.lock.lock().unwrap().is_some() && image.find("stolen").is_none();
     unsafe { *out = c_int::from(owned) };
     0

@@ -7,7 +7,8 @@ use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
 const EXCLUSIVE_LOCK: u64 = 4;
@@ -16,6 +17,9 @@ const MODE_EXCLUSIVE: c_int = 0;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
 pub(crate) const THICK: c_int = 1;
 
+/// A lock counts as owned for this long after the cluster confirmed it. It is shorter than the time after which another client may take
+/// the lock of an owner that can't be reached (30 s by Ceph's default).
+pub const LEASE: Duration = Duration::from_secs(20);
 /// Room for an image's settings; librbd has about seventy.
 const OPTIONS_MAX: usize = 512;
 
@@ -24,6 +28,8 @@ const OPTIONS_MAX: usize = 512;
 pub enum LockState {
     /// This handle has it.
     Owned,
+    /// It wasn't confirmed for longer than [`LEASE`]: another may have it by now. It is owned again once the cluster confirms it.
+    Unconfirmed,
     /// Another may have it: nothing may be written any more.
     Lost,
 }
@@ -36,6 +42,10 @@ pub struct Image {
     name: String,
     is_read_only: bool,
     lost: AtomicBool,
+    opened_at: Instant,
+    /// Milliseconds after `opened_at` at which the lock was last asked for and confirmed, plus 1; 0: there is none.
+    confirmed_ms: AtomicU64,
+    lease_ms: AtomicU64,
     /// Descriptor at which librbd announces completions. Closed after the image.
     event: OwnedFd,
 }
@@ -78,7 +88,18 @@ impl Image {
             return Err(Error::of(format!("RBD image {name} can't be opened{hint}"), opened));
         }
         let lost = AtomicBool::new(false);
-        let image = Image { cluster: cluster.clone(), handle, pool, name: name.into(), is_read_only, lost, event };
+        let image = Image {
+            cluster: cluster.clone(),
+            handle,
+            pool,
+            name: name.into(),
+            is_read_only,
+            lost,
+            opened_at: Instant::now(),
+            confirmed_ms: AtomicU64::new(0),
+            lease_ms: AtomicU64::new(LEASE.as_millis() as u64),
+            event,
+        };
         image.check_cache()?;
         Ok(image)
     }
@@ -212,13 +233,21 @@ impl Image {
                 "RBD image {name}: it has no exclusive lock, and two gateways could write to it: `rbd feature enable {name} exclusive-lock`"
             )));
         }
+        let asked_at = Instant::now();
         // SAFETY: the image is open.
         let locked = unsafe { (self.cluster.libraries.rbd_lock_acquire)(self.handle, MODE_EXCLUSIVE) };
         check(locked, || {
-            format!(
-                "RBD image {name}: its exclusive lock can't be had: another client has it (`rbd lock list {name}` shows which)"
-            )
+            let why = match -locked {
+                libc::EROFS | libc::EBUSY | libc::EAGAIN => {
+                    format!("another client has it (`rbd lock list {name}` shows which)")
+                }
+                libc::ESHUTDOWN => "the cluster has blocked this client (`ceph osd blocklist ls`)".into(),
+                libc::EPERM | libc::EACCES => "this user may not take it: it needs `profile rbd` on the pool".into(),
+                _ => "the cluster doesn't give it".into(),
+            };
+            format!("RBD image {name}: its exclusive lock can't be had: {why}")
         })?;
+        self.confirm(asked_at);
         Ok(())
     }
 
@@ -246,20 +275,48 @@ impl Image {
         Ok(count > 0)
     }
 
-    /// Asks whether the lock is still there. Once it was lost, it stays lost for this handle.
+    /// Asks the cluster whether the lock is still there, without a time limit. Once it was lost, it stays lost for this handle. If the
+    /// cluster answers with an error, the lock isn't confirmed and isn't lost.
     pub fn lock_state(&self) -> LockState {
-        let mut is_owner = 0;
+        let (mut is_owner, asked_at) = (0, Instant::now());
         // SAFETY: the image is open; the answer is written.
         let asked = unsafe { (self.cluster.libraries.rbd_is_exclusive_lock_owner)(self.handle, &mut is_owner) };
-        if asked < 0 || is_owner == 0 {
-            self.lose();
+        match asked {
+            0.. if is_owner != 0 => self.confirm(asked_at),
+            // The cluster refuses this client, or the image isn't there any more.
+            0.. => self.lose(),
+            e if e == -libc::ESHUTDOWN || e == -libc::ENOENT => self.lose(),
+            _ => {}
         }
         self.known_lock_state()
     }
 
-    /// State of the lock as it was last seen, without asking.
+    /// The lock was there when the cluster answered, which was after `asked_at`.
+    fn confirm(&self, asked_at: Instant) {
+        let at = asked_at.saturating_duration_since(self.opened_at).as_millis() as u64 + 1;
+        self.confirmed_ms.fetch_max(at, Ordering::AcqRel);
+    }
+
+    /// Sets the time for which a confirmed lock counts as owned; [`LEASE`] by default.
+    pub fn set_lease(&self, lease: Duration) {
+        self.lease_ms.store(lease.as_millis() as u64, Ordering::Release);
+    }
+
+    /// State of the lock as it was last seen, without asking. It never waits: a cluster that can't be reached doesn't answer.
     pub fn known_lock_state(&self) -> LockState {
-        if self.lost.load(Ordering::Acquire) { LockState::Lost } else { LockState::Owned }
+        if self.lost.load(Ordering::Acquire) {
+            return LockState::Lost;
+        }
+        let confirmed_ms = self.confirmed_ms.load(Ordering::Acquire);
+        if confirmed_ms == 0 {
+            return LockState::Owned;
+        }
+        let now_ms = self.opened_at.elapsed().as_millis() as u64;
+        if now_ms > confirmed_ms + self.lease_ms.load(Ordering::Acquire) {
+            LockState::Unconfirmed
+        } else {
+            LockState::Owned
+        }
     }
 
     /// Notes that the lock is lost: the cluster has refused this client, or the image isn't what it was.
@@ -315,7 +372,8 @@ impl Image {
 
     fn may_write(&self) -> Result<(), Error> {
         match self.known_lock_state() {
-            LockState::Owned => Ok(()),
+            // A change of one that has lost it is refused by the OSDs.
+            LockState::Owned | LockState::Unconfirmed => Ok(()),
             LockState::Lost => Err(Error::says(format!("RBD image {}: its exclusive lock is lost", self.name))),
         }
     }

@@ -5,6 +5,7 @@ use plimsoll_rbd::{Cluster, Done, Image, Libraries, LockState, Queue};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const BYTES: u64 = 16 << 20;
 
@@ -189,6 +190,55 @@ fn what_is_missing_is_named() {
     let conf = fake.folder.path().join("ceph.conf");
     let e = says(Cluster::connect(&libraries, &conf, "admin", &[]).unwrap_err());
     assert!(e.contains("check the monitors' addresses"), "{e}");
+}
+
+/// A gateway that the cluster can't reach gets no answer at all: the lock ends by the clock.
+#[test]
+fn a_lock_that_is_not_confirmed_is_not_owned() {
+    let fake = Fake::new();
+    let image = fake.image();
+    image.set_lease(Duration::from_millis(200));
+    image.lock().unwrap();
+    assert_eq!(image.lock_state(), LockState::Owned);
+    fake.control("lock-hangs\n");
+    let asking = image.clone();
+    let answer = std::thread::spawn(move || asking.lock_state());
+    let until = |wanted: LockState| {
+        let asked_at = Instant::now();
+        while image.known_lock_state() != wanted {
+            assert!(asked_at.elapsed() < Duration::from_secs(30), "it isn't {wanted:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    until(LockState::Unconfirmed);
+    assert!(!answer.is_finished());
+    // The answer comes late: it says how things stand now, and the time of the question counts.
+    fake.control("");
+    answer.join().unwrap();
+    image.set_lease(Duration::from_secs(3600));
+    assert_eq!(image.lock_state(), LockState::Owned);
+    // An error is no answer. A client that is blocked has none to expect.
+    fake.control("lock-fails 110\n");
+    assert_eq!(image.lock_state(), LockState::Owned);
+    image.set_lease(Duration::ZERO);
+    until(LockState::Unconfirmed);
+    image.set_lease(Duration::from_secs(3600));
+    fake.control("");
+    assert_eq!(image.lock_state(), LockState::Owned);
+    fake.control("lock-fails 108\n");
+    assert_eq!(image.lock_state(), LockState::Lost);
+}
+
+#[test]
+fn a_lock_that_cannot_be_had_names_its_cause() {
+    let fake = Fake::new();
+    for (errno, says) in
+        [(30, "another client has it"), (108, "ceph osd blocklist ls"), (1, "profile rbd"), (110, "doesn't give it")]
+    {
+        fake.control(&format!("lock-fails {errno}\n"));
+        let e = fake.image().lock().unwrap_err().to_string();
+        assert!(e.contains(says) && (errno == 30 || !e.contains("another client")), "{e}");
+    }
 }
 
 #[test]

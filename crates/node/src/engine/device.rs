@@ -159,9 +159,9 @@ impl Devices {
         Some(Completion { io, outcome, dispatched_at })
     }
 
-    /// True if a device has been lost to another owner. Then nothing is read or written there any more.
+    /// True if a device has been lost to another owner, or may have been: its lock isn't confirmed. Then nothing is read or written there.
     pub fn is_lost(&self) -> bool {
-        let lost = |d: &Device| matches!(d, Device::Rbd(d) if d.queue.image().known_lock_state() == LockState::Lost);
+        let lost = |d: &Device| matches!(d, Device::Rbd(d) if d.queue.image().known_lock_state() != LockState::Owned);
         self.devices.iter().any(lost)
     }
 
