@@ -154,6 +154,17 @@ fn a_pool_grows_with_its_image() {
     assert!(why.contains("has 209715200 bytes, 335544320 are needed"), "{why}");
 }
 
+/// The maps are for steering only. A user without rights to them has a pool nevertheless.
+#[test]
+fn a_pool_is_served_without_its_clusters_maps() {
+    let fake = Fake::new(64 * MIB);
+    let text = fake.text("").replace("sched = \"noop\"\n", "");
+    let server = Server::start(fake.dir.path(), &text);
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    client.write(0, &[7; 4096]).unwrap().unwrap();
+    assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+}
+
 /// A gateway that is cut off gets no answer to its question for the lock. It serves nothing once the lease has ended (20 s), since another
 /// client may have written, and goes on when the lock is confirmed.
 #[test]
