@@ -150,6 +150,15 @@ fn epoch(cluster: &Cluster) -> Option<u64> {
     json(&stat, "osd stat").ok()?["epoch"].as_u64()
 }
 
+/// True if a map isn't the one that was sent last. It is then the last one.
+fn is_news(sent: &mut Option<OsdMap>, map: &OsdMap) -> bool {
+    let is_news = sent.as_ref() != Some(map);
+    if is_news {
+        *sent = Some(map.clone());
+    }
+    is_news
+}
+
 /// Tells the pool's layer the map, and again when it changes, from a thread that ends with the image.
 ///
 /// # Errors
@@ -162,7 +171,7 @@ pub(crate) fn follow(
     handle: PoolHandle,
 ) -> Result<(), String> {
     let follow = move || {
-        let (mut known, mut looks) = (None, 0);
+        let (mut known, mut looks, mut sent) = (None, 0, None);
         while image.strong_count() > 0 {
             let now = epoch(&cluster);
             if now.is_some() && now != known {
@@ -173,10 +182,13 @@ pub(crate) fn follow(
                 match read(&cluster, &layout, &handles) {
                     Ok(map) => {
                         known = Some(map.epoch);
-                        let (reply, _) = tokio::sync::oneshot::channel();
-                        let to = Addressed::new(&OsdsControl::Map(map));
-                        if handle.send(Command::Tell { to, reply }).is_err() {
-                            return;
+                        // Most looks after a change find nothing new: the pool's thread isn't bothered with those.
+                        if is_news(&mut sent, &map) {
+                            let (reply, _) = tokio::sync::oneshot::channel();
+                            let to = Addressed::new(&OsdsControl::Map(map));
+                            if handle.send(Command::Tell { to, reply }).is_err() {
+                                return;
+                            }
                         }
                     }
                     Err(error) => {
@@ -231,5 +243,15 @@ mod tests {
         assert_eq!(e, "osd dump: no pool 3");
         let e = map_of(&layout, &[], (&dump, &json!({}), &hosts)).unwrap_err();
         assert_eq!(e, "pg dump: group 2.0 has no OSD now");
+    }
+
+    #[test]
+    fn only_a_map_that_is_another_is_sent() {
+        let (mut sent, first) = (None, OsdMap { epoch: 1, ..OsdMap::default() });
+        assert!(is_news(&mut sent, &first));
+        assert!((0..5).all(|_| !is_news(&mut sent, &first)));
+        // The manager hears of new acting sets after the epoch has changed.
+        let later = OsdMap { acting: vec![vec![0]], ..first.clone() };
+        assert!(is_news(&mut sent, &later) && !is_news(&mut sent, &later));
     }
 }
