@@ -393,7 +393,7 @@ fn open_main_image(config: &PoolConfig) -> std::result::Result<Main, String> {
     let device = |queue| Device::Rbd(RbdDevice { queue, start: home.offset, len: home.len });
     let main = device(plimsoll_rbd::Queue::new(image.image.clone()).map_err(|e| e.to_string())?);
     let handles = match crate::plan::kind(config)? {
-        SchedulerKind::Osds => crate::rbd::handles(&image.cluster, &config.device)?,
+        SchedulerKind::Osds => crate::rbd::handles((&image.cluster, &image.image), &config.device, home.offset),
         _ => Vec::new(),
     };
     let mut replicas = Vec::new();

@@ -4,7 +4,7 @@ pub(crate) mod maps;
 
 use crate::config::DeviceConfig;
 use crate::engine::{Command, PoolHandle};
-use plimsoll_rbd::{Cluster, Image, Libraries, LockState, Queue};
+use plimsoll_rbd::{Cluster, Image, LEASE, Libraries, LockState, Queue};
 use plimsoll_store::{Expect, Look, Medium, MetaView, Remote, RemoteDevice};
 use std::io;
 use std::path::Path;
@@ -40,23 +40,55 @@ pub(crate) fn open(cluster: &Arc<Cluster>, d: &DeviceConfig, is_read_only: bool)
 /// Handles that read from one CRUSH host each: a cluster handle has a dozen threads, so there are no more than this.
 const HANDLES_MAX: usize = 8;
 
-/// Opens a handle for each CRUSH host, that reads from the OSDs there: the hosts' names, and the handles' queues. A cluster of one host has
-/// none.
-///
-/// # Errors
-/// The monitors', or the library's.
-pub(crate) fn handles(cluster: &Cluster, d: &DeviceConfig) -> Result<Vec<(String, Queue)>, String> {
-    let hosts = maps::hosts(cluster)?;
-    if hosts.len() < 2 {
+/// Opens a handle for each CRUSH host that has the image's objects, that reads from the OSDs there: the hosts' names, and the handles'
+/// queues. There are none if the image's reads can't be steered, or if the hosts or a handle can't be had: it is logged, and the pool is
+/// served without.
+pub(crate) fn handles((cluster, image): (&Cluster, &Image), d: &DeviceConfig, home_start: u64) -> Vec<(String, Queue)> {
+    let label = d.label();
+    match try_handles((cluster, image), d, home_start) {
+        Ok(handles) => handles,
+        Err(error) => {
+            tracing::warn!(
+                image = label,
+                error,
+                "reads aren't steered past slow OSDs, because the handles for their hosts can't be opened. Restart the node to try again"
+            );
+            Vec::new()
+        }
+    }
+}
+
+fn try_handles(
+    (cluster, image): (&Cluster, &Image),
+    d: &DeviceConfig,
+    home_start: u64,
+) -> Result<Vec<(String, Queue)>, String> {
+    let Some(layout) = layout(image, home_start)? else { return Ok(Vec::new()) };
+    // A handle that is opened read-only isn't told of a flattened clone, and would read the parent's old bytes.
+    if image.has_parent().map_err(|e| e.to_string())? {
+        tracing::info!(
+            image = image.name(),
+            "the RBD image is a clone: its reads aren't steered. `rbd flatten` it, and restart the node"
+        );
         return Ok(Vec::new());
     }
-    let open_at = |host: &String| {
+    let open_at = |host: String| {
         let location = format!("host={host}");
         let cluster = connect(d, &[("rbd_read_from_replica_policy", "localize"), ("crush_location", &location)])?;
         let queue = Queue::new(open(&cluster, d, true)?).map_err(|e| e.to_string())?;
-        Ok((host.clone(), queue))
+        Ok((host, queue))
     };
-    hosts.keys().take(HANDLES_MAX).map(open_at).collect()
+    maps::hosts(cluster, &layout, HANDLES_MAX)?.into_iter().map(open_at).collect()
+}
+
+/// The image's place in its cluster, of a device that begins at `home_start` in it. `None` if it is striped in another way than object by
+/// object.
+///
+/// # Errors
+/// The library's.
+pub(crate) fn layout(image: &Image, home_start: u64) -> Result<Option<maps::Layout>, String> {
+    let place = image.layout().map_err(|e| e.to_string())?;
+    Ok(place.map(|(prefix, pool, object_bytes)| maps::Layout { prefix, pool, object_bytes, start: home_start }))
 }
 
 /// Looks at the image of a device without its lock.
@@ -115,12 +147,15 @@ impl Remote for Bytes {
 }
 
 /// Watches an image's lock and size from a thread of its own, as long as the pool has the image. A lost lock, or an image that was made
-/// smaller, fails the pool.
+/// smaller, fails the pool. The cluster may take for ever to answer, so another thread watches the lease by the clock.
 ///
 /// # Errors
 /// If there is no thread for it, or the image has no size.
 pub(crate) fn watch(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Result<(), String> {
     let mut size_bytes = image.size_bytes().map_err(|e| e.to_string())?;
+    // The start may have taken longer than the lease.
+    image.lock_state();
+    watch_lease(pool.clone(), image, handle.clone())?;
     let (name, watched) = (image.name().to_string(), Arc::downgrade(image));
     let watch = move || {
         while let Some(image) = watched.upgrade() {
@@ -159,4 +194,39 @@ pub(crate) fn watch(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Res
         }
     };
     std::thread::Builder::new().name("rbd-lock".into()).spawn(watch).map(drop).map_err(|e| e.to_string())
+}
+
+/// Watches whether the lock is still confirmed. Without it the pool refuses all requests: another client may have written by now.
+fn watch_lease(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Result<(), String> {
+    let (name, watched) = (image.name().to_string(), Arc::downgrade(image));
+    let watch = move || {
+        let mut known = LockState::Owned;
+        while let Some(image) = watched.upgrade() {
+            let state = image.known_lock_state();
+            drop(image);
+            if state != known {
+                match state {
+                    LockState::Unconfirmed => tracing::error!(
+                        pool,
+                        image = name,
+                        seconds = LEASE.as_secs(),
+                        "the cluster hasn't confirmed the RBD image's exclusive lock for this time: the pool's requests fail until it does, because another client may have the lock. Check the network to the monitors and OSDs"
+                    ),
+                    LockState::Owned => {
+                        tracing::info!(
+                            pool,
+                            image = name,
+                            "the RBD image's exclusive lock is confirmed again: the pool is served"
+                        );
+                    }
+                    // The other thread reports it.
+                    LockState::Lost => return,
+                }
+                known = state;
+                let _ = handle.send(Command::Look(Box::new(|_, _| ())));
+            }
+            std::thread::sleep(WATCH_EVERY);
+        }
+    };
+    std::thread::Builder::new().name("rbd-lease".into()).spawn(watch).map(drop).map_err(|e| e.to_string())
 }

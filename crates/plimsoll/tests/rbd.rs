@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
@@ -151,4 +152,37 @@ fn a_pool_grows_with_its_image() {
     fake.control("size 209715200\n");
     let why = Server::try_start(fake.dir.path(), &fake.text("")).map(drop).unwrap_err();
     assert!(why.contains("has 209715200 bytes, 335544320 are needed"), "{why}");
+}
+
+/// The maps are for steering only. A user without rights to them has a pool nevertheless.
+#[test]
+fn a_pool_is_served_without_its_clusters_maps() {
+    let fake = Fake::new(64 * MIB);
+    let text = fake.text("").replace("sched = \"noop\"\n", "");
+    let server = Server::start(fake.dir.path(), &text);
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    client.write(0, &[7; 4096]).unwrap().unwrap();
+    assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+}
+
+/// A gateway that is cut off gets no answer to its question for the lock. It serves nothing once the lease has ended (20 s), since another
+/// client may have written, and goes on when the lock is confirmed.
+#[test]
+fn a_gateway_that_is_cut_off_serves_nothing_after_its_lease() {
+    let fake = Fake::new(64 * MIB);
+    let server = fake.start();
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    client.write(0, &[7; 4096]).unwrap().unwrap();
+    fake.control("lock-hangs\n");
+    let mut until = |is_served: bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while client.read(0, 4096).unwrap().is_ok() != is_served {
+            assert!(Instant::now() < deadline, "reads are answered as before");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until(false);
+    assert!(server.cli(&["status"]).contains("failed"));
+    fake.control("");
+    until(true);
 }

@@ -6,7 +6,7 @@
 )]
 //! A small fake of librados and librbd in one library, for tests: images are files, OSDs are delays, and a control file gives it faults.
 //!
-//! The configuration file (`rados_conf_read_file`) is a folder's `ceph.conf`. In that folder:
+//! The configuration file (`rados_conf_read_file`) is a folder's `ceph.conf`, a line `KEY = VALUE` per setting. In that folder:
 //!
 //! ```text
 //! control        faults, a line each, read again at every request:
@@ -15,6 +15,12 @@
 //!                  stolen                   another client has taken the lock: this one is refused from now on
 //!                  full                     writes are answered ENOSPC
 //!                  size BYTES               the image was resized elsewhere
+//!                  setting SOURCE KEY VALUE a setting of librbd for the pool (1) or the image (2)
+//!                  settings-fail ERRNO      settings can't be listed
+//!                  parent BYTES             the image is a clone with so many bytes of its parent
+//!                  lock-hangs               the question for the lock isn't answered as long as this word is there
+//!                  lock-fails ERRNO         it is answered with an error; taking the lock, too
+//!                  stripe-unit BYTES        of an image with one object a stripe
 //! osd_dump.json, pg_dump.json, osd_tree.json, image.id   answers of the monitors and the manager, and the image's id
 //! POOL.IMAGE     the image's bytes
 //! POOL.IMAGE.lock  an owner's process, locked with flock as long as the image is open for writing
@@ -77,6 +83,7 @@ struct State {
 
 struct Image {
     folder: PathBuf,
+    settings: BTreeMap<String, String>,
     host: Option<String>,
     file: File,
     lock: Mutex<Option<File>>,
@@ -93,6 +100,10 @@ impl Image {
 
     fn find(&self, word: &str) -> Option<Vec<String>> {
         self.control().into_iter().find(|l| l.first().is_some_and(|w| w == word))
+    }
+
+    fn number(&self, word: &str) -> Option<u64> {
+        self.find(word)?.get(1)?.parse().ok()
     }
 
     fn size(&self) -> u64 {
@@ -246,7 +257,11 @@ unsafe extern "C" fn rados_conf_read_file(at: Handle, path: *const c_char) -> c_
     if !path.exists() {
         return -libc::ENOENT;
     }
-    unsafe { cluster(at) }.folder = path.parent().unwrap_or(Path::new("/")).to_path_buf();
+    let cluster = unsafe { cluster(at) };
+    cluster.folder = path.parent().unwrap_or(Path::new("/")).to_path_buf();
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let settings = text.lines().filter_map(|l| l.split_once(" = "));
+    cluster.settings.extend(settings.map(|(key, value)| (key.trim().to_string(), value.trim().to_string())));
     0
 }
 
@@ -340,6 +355,7 @@ unsafe fn open(at: Handle, name: *const c_char, out: *mut Handle) -> c_int {
     let localized = settings.get("rbd_read_from_replica_policy").is_some_and(|p| p == "localize");
     let image = Arc::new(Image {
         folder: folder.clone(),
+        settings: settings.clone(),
         host: settings.get("crush_location").filter(|_| localized).cloned(),
         file,
         lock: Mutex::new(None),
@@ -394,8 +410,36 @@ unsafe extern "C" fn rbd_get_features(at: Handle, out: *mut u64) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rbd_get_stripe_unit(_at: Handle, out: *mut u64) -> c_int {
-    unsafe { *out = OBJECT_BYTES };
+unsafe extern "C" fn rbd_get_stripe_unit(at: Handle, out: *mut u64) -> c_int {
+    unsafe { *out = image(at).number("stripe-unit").unwrap_or(OBJECT_BYTES) };
+    0
+}
+
+#[repr(C)]
+struct ImageInfo {
+    size: u64,
+    object_bytes: u64,
+    objects: u64,
+    order: c_int,
+    prefix: [c_char; 24],
+    parent_pool: i64,
+    parent_name: [c_char; 96],
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rbd_stat(at: Handle, out: *mut ImageInfo, len: usize) -> c_int {
+    assert_eq!(len, 160, "the size of rbd_image_info_t on 64 bits");
+    let size = unsafe { image(at) }.size();
+    let objects = size.div_ceil(OBJECT_BYTES);
+    let (prefix, parent_name) = ([0; 24], [0; 96]);
+    let info = ImageInfo { size, object_bytes: OBJECT_BYTES, objects, order: 22, prefix, parent_pool: -1, parent_name };
+    unsafe { out.write(info) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rbd_get_overlap(at: Handle, out: *mut u64) -> c_int {
+    unsafe { *out = image(at).number("parent").unwrap_or(0) };
     0
 }
 
@@ -422,22 +466,53 @@ extern "C" fn rbd_get_data_pool_id(_at: Handle) -> i64 {
     2
 }
 
+#[repr(C)]
+struct ConfigOption {
+    name: *mut c_char,
+    value: *mut c_char,
+    source: c_int,
+}
+
+/// The client's settings; before them go those of the pool and of the image.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rbd_metadata_get(at: Handle, key: *const c_char, out: *mut c_char, len: *mut usize) -> c_int {
-    let (found, key) = unsafe { (image(at).find("metadata"), text(key)) };
-    let Some(value) = found.filter(|l| l.get(1) == Some(&key)).and_then(|l| l.get(2).cloned()) else {
-        return -libc::ENOENT;
-    };
-    unsafe {
-        std::ptr::copy_nonoverlapping(value.as_ptr(), out.cast(), value.len());
-        *len = value.len();
+unsafe extern "C" fn rbd_config_image_list(at: Handle, out: *mut ConfigOption, count: *mut c_int) -> c_int {
+    let image = unsafe { image(at) };
+    if let Some(errno) = image.number("settings-fail") {
+        return -(errno as c_int);
     }
+    let mut settings: BTreeMap<String, (String, c_int)> =
+        image.settings.iter().map(|(key, value)| (key.clone(), (value.clone(), 0))).collect();
+    for l in image.control().iter().filter(|l| l.len() == 4 && l[0] == "setting") {
+        settings.insert(l[2].clone(), (l[3].clone(), l[1].parse().unwrap_or(0)));
+    }
+    if unsafe { *count } < settings.len() as c_int {
+        unsafe { *count = settings.len() as c_int };
+        return -libc::ERANGE;
+    }
+    for (n, (key, (value, source))) in settings.iter().enumerate() {
+        let copy = |text: &str| unsafe { libc::strdup(CString::new(text).unwrap().as_ptr()) };
+        unsafe { out.add(n).write(ConfigOption { name: copy(key), value: copy(value), source: *source }) };
+    }
+    unsafe { *count = settings.len() as c_int };
     0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rbd_config_image_list_cleanup(options: *mut ConfigOption, count: c_int) {
+    for n in 0..count as usize {
+        unsafe {
+            libc::free((*options.add(n)).name.cast());
+            libc::free((*options.add(n)).value.cast());
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rbd_lock_acquire(at: Handle, _mode: c_int) -> c_int {
     let image = unsafe { image(at) };
+    if let Some(errno) = image.number("lock-fails") {
+        return -(errno as c_int);
+    }
     let Ok(file) = File::options().create(true).truncate(false).write(true).open(&image.lock_path) else {
         return -libc::EIO;
     };
@@ -480,6 +555,12 @@ unsafe extern "C" fn rbd_lock_get_owners_cleanup(owners: *mut *mut c_char, count
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rbd_is_exclusive_lock_owner(at: Handle, out: *mut c_int) -> c_int {
     let image = unsafe { image(at) };
+    while image.find("lock-hangs").is_some() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if let Some(errno) = image.number("lock-fails") {
+        return -(errno as c_int);
+    }
     let owned = image.lock.lock().unwrap().is_some() && image.find("stolen").is_none();
     unsafe { *out = c_int::from(owned) };
     0

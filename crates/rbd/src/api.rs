@@ -13,6 +13,29 @@ pub(crate) type Callback = Option<unsafe extern "C" fn(Handle, Handle)>;
 const RADOS: &CStr = c"librados.so.2";
 const RBD: &CStr = c"librbd.so.1";
 
+/// `rbd_config_option_t`: a setting as it holds for an image.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ConfigOption {
+    pub name: *mut c_char,
+    pub value: *mut c_char,
+    /// `rbd_config_source_t`: 0 the client's configuration, 1 the pool, 2 the image.
+    pub source: c_int,
+}
+
+/// `rbd_image_info_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ImageInfo {
+    pub size: u64,
+    pub object_bytes: u64,
+    pub objects: u64,
+    pub order: c_int,
+    pub prefix: [c_char; 24],
+    pub parent_pool: i64,
+    pub parent_name: [c_char; 96],
+}
+
 /// Declares the table of functions with their types as rados/librados.h and rbd/librbd.h have them.
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) -> $result:ty;)*) => {
@@ -54,11 +77,13 @@ functions! {
     rbd_close: fn(Handle) -> c_int;
     rbd_get_size: fn(Handle, *mut u64) -> c_int;
     rbd_get_features: fn(Handle, *mut u64) -> c_int;
-    rbd_get_stripe_unit: fn(Handle, *mut u64) -> c_int;
+    rbd_stat: fn(Handle, *mut ImageInfo, usize) -> c_int;
+    rbd_get_overlap: fn(Handle, *mut u64) -> c_int;
     rbd_get_stripe_count: fn(Handle, *mut u64) -> c_int;
     rbd_get_block_name_prefix: fn(Handle, *mut c_char, usize) -> c_int;
     rbd_get_data_pool_id: fn(Handle) -> i64;
-    rbd_metadata_get: fn(Handle, *const c_char, *mut c_char, *mut usize) -> c_int;
+    rbd_config_image_list: fn(Handle, *mut ConfigOption, *mut c_int) -> c_int;
+    rbd_config_image_list_cleanup: fn(*mut ConfigOption, c_int) -> ();
     rbd_lock_acquire: fn(Handle, c_int) -> c_int;
     rbd_lock_get_owners: fn(Handle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
     rbd_lock_get_owners_cleanup: fn(*mut *mut c_char, usize) -> ();

@@ -1,13 +1,14 @@
 //! An open RBD image: its facts, blocking I/O, and the exclusive lock.
 
-use crate::api::Handle;
+use crate::api::{ConfigOption, Handle, ImageInfo};
 use crate::cluster::{Cluster, c_string};
 use crate::error::{Error, check};
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
 const EXCLUSIVE_LOCK: u64 = 4;
@@ -16,11 +17,19 @@ const MODE_EXCLUSIVE: c_int = 0;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
 pub(crate) const THICK: c_int = 1;
 
+/// A lock counts as owned for this long after the cluster confirmed it. It is shorter than the time after which another client may take
+/// the lock of an owner that can't be reached (30 s by Ceph's default).
+pub const LEASE: Duration = Duration::from_secs(20);
+/// Room for an image's settings; librbd has about seventy.
+const OPTIONS_MAX: usize = 512;
+
 /// State of an image's exclusive lock as its owner sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockState {
     /// This handle has it.
     Owned,
+    /// It wasn't confirmed for longer than [`LEASE`]: another may have it by now. It is owned again once the cluster confirms it.
+    Unconfirmed,
     /// Another may have it: nothing may be written any more.
     Lost,
 }
@@ -33,6 +42,10 @@ pub struct Image {
     name: String,
     is_read_only: bool,
     lost: AtomicBool,
+    opened_at: Instant,
+    /// Milliseconds after `opened_at` at which the lock was last asked for and confirmed, plus 1; 0: there is none.
+    confirmed_ms: AtomicU64,
+    lease_ms: AtomicU64,
     /// Descriptor at which librbd announces completions. Closed after the image.
     event: OwnedFd,
 }
@@ -75,36 +88,67 @@ impl Image {
             return Err(Error::of(format!("RBD image {name} can't be opened{hint}"), opened));
         }
         let lost = AtomicBool::new(false);
-        let image = Image { cluster: cluster.clone(), handle, pool, name: name.into(), is_read_only, lost, event };
+        let image = Image {
+            cluster: cluster.clone(),
+            handle,
+            pool,
+            name: name.into(),
+            is_read_only,
+            lost,
+            opened_at: Instant::now(),
+            confirmed_ms: AtomicU64::new(0),
+            lease_ms: AtomicU64::new(LEASE.as_millis() as u64),
+            event,
+        };
         image.check_cache()?;
         Ok(image)
     }
 
-    /// Refuses an image whose own metadata turn librbd's cache on: a write that is done would not be durable.
+    /// Refuses an image for which librbd's cache is on: a write that is done would not be durable. The cluster's settings for the pool and
+    /// the image come before the client's.
     fn check_cache(&self) -> Result<(), Error> {
-        for key in ["conf_rbd_cache", "conf_rbd_plugins"] {
-            let value = self.metadata(key);
-            if value.as_deref().is_some_and(|v| !["false", "0", "no", "off", ""].contains(&v)) {
-                let name = &self.name;
-                let value = value.unwrap_or_default();
-                return Err(Error::says(format!(
-                    "RBD image {name}: its own metadata have {key} = {value}, and writes would be acknowledged from a cache: `rbd image-meta \
-                     remove {name} {key}`"
-                )));
+        let name = &self.name;
+        for (key, value, source) in self.settings()? {
+            let is_off = match key.as_str() {
+                "rbd_cache" => ["false", "0", "no", "off"].contains(&value.as_str()),
+                "rbd_plugins" => value.is_empty(),
+                _ => true,
+            };
+            if is_off {
+                continue;
             }
+            let pool = name.split('/').next().unwrap_or(name);
+            let (whose, remedy) = match source {
+                1 => (format!("pool `{pool}`"), format!("rbd config pool remove {pool} {key}")),
+                2 => ("the image".into(), format!("rbd config image remove {name} {key}")),
+                _ => ("this client".into(), format!("rbd config image set {name} {key} false")),
+            };
+            return Err(Error::says(format!(
+                "RBD image {name}: {key} = {value} is set for {whose}, and writes would be acknowledged from a cache: `{remedy}`"
+            )));
         }
         Ok(())
     }
 
-    fn metadata(&self, key: &str) -> Option<String> {
-        let c_key = c_string(key).ok()?;
-        let mut value = [0u8; 256];
-        let mut len = value.len();
-        // SAFETY: the image is open; the key is a C string; at most `len` bytes are written, and `len` becomes their number.
-        let got = unsafe {
-            (self.cluster.libraries.rbd_metadata_get)(self.handle, c_key.as_ptr(), value.as_mut_ptr().cast(), &mut len)
+    /// Settings as they hold for this image: name, value, and their source's number.
+    fn settings(&self) -> Result<Vec<(String, String, c_int)>, Error> {
+        let l = &self.cluster.libraries;
+        let mut options = vec![ConfigOption { name: null_mut(), value: null_mut(), source: 0 }; OPTIONS_MAX];
+        let mut count = OPTIONS_MAX as c_int;
+        // SAFETY: the image is open; at most `count` entries are written, and `count` becomes their number.
+        let got = unsafe { (l.rbd_config_image_list)(self.handle, options.as_mut_ptr(), &mut count) };
+        check(got, || {
+            format!("RBD image {}: its settings can't be read, such as whether librbd's cache is on", self.name)
+        })?;
+        let listed = usize::try_from(count).unwrap_or(0).min(options.len());
+        let text = |at: *mut c_char| {
+            // SAFETY: the library filled in C strings, which it frees below.
+            unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()
         };
-        (got == 0).then(|| text_of(&value[..len.min(value.len())]))
+        let settings = options[..listed].iter().map(|o| (text(o.name), text(o.value), o.source)).collect();
+        // SAFETY: the strings were copied; `listed` entries are the library's.
+        unsafe { (l.rbd_config_image_list_cleanup)(options.as_mut_ptr(), listed as c_int) };
+        Ok(settings)
     }
 
     /// `pool/image`.
@@ -148,11 +192,33 @@ impl Image {
         let got =
             unsafe { (l.rbd_get_block_name_prefix)(self.handle, prefix.as_mut_ptr().cast::<c_char>(), prefix.len()) };
         check(got, || format!("RBD image {}: its objects' name can't be found", self.name))?;
-        let unit: u64 = self.number("stripe unit", l.rbd_get_stripe_unit)?;
+        let mut info = ImageInfo {
+            size: 0,
+            object_bytes: 0,
+            objects: 0,
+            order: 0,
+            prefix: [0; 24],
+            parent_pool: 0,
+            parent_name: [0; 96],
+        };
+        // SAFETY: the image is open; at most the structure's size is written, whose fields are those of rbd/librbd.h.
+        let got = unsafe { (l.rbd_stat)(self.handle, &mut info, size_of::<ImageInfo>()) };
+        check(got, || format!("RBD image {}: its objects' size can't be found", self.name))?;
         let count: u64 = self.number("stripe count", l.rbd_get_stripe_count)?;
         // SAFETY: the image is open.
         let pool = unsafe { (l.rbd_get_data_pool_id)(self.handle) };
-        Ok((count == 1).then(|| (text_of(&prefix), pool, unit)))
+        // With a count of 1 the stripe unit makes no difference: all of an object's stripes follow each other.
+        Ok((count == 1 && info.object_bytes > 0).then(|| (text_of(&prefix), pool, info.object_bytes)))
+    }
+
+    /// True if the image is a clone that still has bytes of its parent. A handle that was opened read-only doesn't hear when they are
+    /// copied (`rbd flatten`), and would go on reading the parent's.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn has_parent(&self) -> Result<bool, Error> {
+        let overlap: u64 = self.number("parent", self.cluster.libraries.rbd_get_overlap)?;
+        Ok(overlap > 0)
     }
 
     /// Takes the exclusive lock, and keeps it from those who ask for it. Waits for one whose owner has died (30 s by Ceph's default).
@@ -167,13 +233,21 @@ impl Image {
                 "RBD image {name}: it has no exclusive lock, and two gateways could write to it: `rbd feature enable {name} exclusive-lock`"
             )));
         }
+        let asked_at = Instant::now();
         // SAFETY: the image is open.
         let locked = unsafe { (self.cluster.libraries.rbd_lock_acquire)(self.handle, MODE_EXCLUSIVE) };
         check(locked, || {
-            format!(
-                "RBD image {name}: its exclusive lock can't be had: another client has it (`rbd lock list {name}` shows which)"
-            )
+            let why = match -locked {
+                libc::EROFS | libc::EBUSY | libc::EAGAIN => {
+                    format!("another client has it (`rbd lock list {name}` shows which)")
+                }
+                libc::ESHUTDOWN => "the cluster has blocked this client (`ceph osd blocklist ls`)".into(),
+                libc::EPERM | libc::EACCES => "this user may not take it: it needs `profile rbd` on the pool".into(),
+                _ => "the cluster doesn't give it".into(),
+            };
+            format!("RBD image {name}: its exclusive lock can't be had: {why}")
         })?;
+        self.confirm(asked_at);
         Ok(())
     }
 
@@ -201,20 +275,48 @@ impl Image {
         Ok(count > 0)
     }
 
-    /// Asks whether the lock is still there. Once it was lost, it stays lost for this handle.
+    /// Asks the cluster whether the lock is still there, without a time limit. Once it was lost, it stays lost for this handle. If the
+    /// cluster answers with an error, the lock isn't confirmed and isn't lost.
     pub fn lock_state(&self) -> LockState {
-        let mut is_owner = 0;
+        let (mut is_owner, asked_at) = (0, Instant::now());
         // SAFETY: the image is open; the answer is written.
         let asked = unsafe { (self.cluster.libraries.rbd_is_exclusive_lock_owner)(self.handle, &mut is_owner) };
-        if asked < 0 || is_owner == 0 {
-            self.lose();
+        match asked {
+            0.. if is_owner != 0 => self.confirm(asked_at),
+            // The cluster refuses this client, or the image isn't there any more.
+            0.. => self.lose(),
+            e if e == -libc::ESHUTDOWN || e == -libc::ENOENT => self.lose(),
+            _ => {}
         }
         self.known_lock_state()
     }
 
-    /// State of the lock as it was last seen, without asking.
+    /// The lock was there when the cluster answered, which was after `asked_at`.
+    fn confirm(&self, asked_at: Instant) {
+        let at = asked_at.saturating_duration_since(self.opened_at).as_millis() as u64 + 1;
+        self.confirmed_ms.fetch_max(at, Ordering::AcqRel);
+    }
+
+    /// Sets the time for which a confirmed lock counts as owned; [`LEASE`] by default.
+    pub fn set_lease(&self, lease: Duration) {
+        self.lease_ms.store(lease.as_millis() as u64, Ordering::Release);
+    }
+
+    /// State of the lock as it was last seen, without asking. It never waits: a cluster that can't be reached doesn't answer.
     pub fn known_lock_state(&self) -> LockState {
-        if self.lost.load(Ordering::Acquire) { LockState::Lost } else { LockState::Owned }
+        if self.lost.load(Ordering::Acquire) {
+            return LockState::Lost;
+        }
+        let confirmed_ms = self.confirmed_ms.load(Ordering::Acquire);
+        if confirmed_ms == 0 {
+            return LockState::Owned;
+        }
+        let now_ms = self.opened_at.elapsed().as_millis() as u64;
+        if now_ms > confirmed_ms + self.lease_ms.load(Ordering::Acquire) {
+            LockState::Unconfirmed
+        } else {
+            LockState::Owned
+        }
     }
 
     /// Notes that the lock is lost: the cluster has refused this client, or the image isn't what it was.
@@ -270,7 +372,8 @@ impl Image {
 
     fn may_write(&self) -> Result<(), Error> {
         match self.known_lock_state() {
-            LockState::Owned => Ok(()),
+            // A change of one that has lost it is refused by the OSDs.
+            LockState::Owned | LockState::Unconfirmed => Ok(()),
             LockState::Lost => Err(Error::says(format!("RBD image {}: its exclusive lock is lost", self.name))),
         }
     }

@@ -140,7 +140,7 @@ impl Queue {
 
     fn may_write(&self) -> Result<(), i32> {
         match self.image.known_lock_state() {
-            LockState::Owned => Ok(()),
+            LockState::Owned | LockState::Unconfirmed => Ok(()),
             LockState::Lost => Err(libc::ESHUTDOWN),
         }
     }

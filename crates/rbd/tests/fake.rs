@@ -5,6 +5,7 @@ use plimsoll_rbd::{Cluster, Done, Image, Libraries, LockState, Queue};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const BYTES: u64 = 16 << 20;
 
@@ -169,11 +170,94 @@ fn what_is_missing_is_named() {
     assert!(e.starts_with("/nowhere/ceph.conf: Ceph's configuration can't be read"), "{e}");
     let e = says(Image::open(&fake.cluster(), "pool/other", false).unwrap_err());
     assert!(e.contains("rbd create --size") && e.contains("No such file"), "{e}");
-    fake.control("metadata conf_rbd_cache true\n");
-    let e = says(Image::open(&fake.cluster(), "pool/image", false).unwrap_err());
-    assert!(e.contains("rbd image-meta remove pool/image conf_rbd_cache"), "{e}");
+    // librbd's cache, whoever turned it on; settings that can't be read are no permission.
+    for (control, says_so) in [
+        (
+            "setting 1 rbd_cache true\n",
+            "for pool `pool`, and writes would be acknowledged from a cache: `rbd config pool remove pool rbd_cache`",
+        ),
+        ("setting 2 rbd_cache yes\n", "`rbd config image remove pool/image rbd_cache`"),
+        ("setting 1 rbd_plugins pwl_cache\n", "rbd_plugins = pwl_cache"),
+        ("settings-fail 5\n", "its settings can't be read"),
+    ] {
+        fake.control(control);
+        let e = says(Image::open(&fake.cluster(), "pool/image", false).unwrap_err());
+        assert!(e.contains(says_so), "{e}");
+    }
+    fake.control("setting 2 rbd_cache false\n");
+    Image::open(&fake.cluster(), "pool/image", false).unwrap();
     std::fs::write(fake.folder.path().join("down"), "").unwrap();
     let conf = fake.folder.path().join("ceph.conf");
     let e = says(Cluster::connect(&libraries, &conf, "admin", &[]).unwrap_err());
     assert!(e.contains("check the monitors' addresses"), "{e}");
+}
+
+/// A gateway that the cluster can't reach gets no answer at all: the lock ends by the clock.
+#[test]
+fn a_lock_that_is_not_confirmed_is_not_owned() {
+    let fake = Fake::new();
+    let image = fake.image();
+    image.set_lease(Duration::from_millis(200));
+    image.lock().unwrap();
+    assert_eq!(image.lock_state(), LockState::Owned);
+    fake.control("lock-hangs\n");
+    let asking = image.clone();
+    let answer = std::thread::spawn(move || asking.lock_state());
+    let until = |wanted: LockState| {
+        let asked_at = Instant::now();
+        while image.known_lock_state() != wanted {
+            assert!(asked_at.elapsed() < Duration::from_secs(30), "it isn't {wanted:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    until(LockState::Unconfirmed);
+    assert!(!answer.is_finished());
+    // The answer comes late: it says how things stand now, and the time of the question counts.
+    fake.control("");
+    answer.join().unwrap();
+    image.set_lease(Duration::from_secs(3600));
+    assert_eq!(image.lock_state(), LockState::Owned);
+    // An error is no answer. A client that is blocked has none to expect.
+    fake.control("lock-fails 110\n");
+    assert_eq!(image.lock_state(), LockState::Owned);
+    image.set_lease(Duration::ZERO);
+    until(LockState::Unconfirmed);
+    image.set_lease(Duration::from_secs(3600));
+    fake.control("");
+    assert_eq!(image.lock_state(), LockState::Owned);
+    fake.control("lock-fails 108\n");
+    assert_eq!(image.lock_state(), LockState::Lost);
+}
+
+#[test]
+fn a_lock_that_cannot_be_had_names_its_cause() {
+    let fake = Fake::new();
+    for (errno, says) in
+        [(30, "another client has it"), (108, "ceph osd blocklist ls"), (1, "profile rbd"), (110, "doesn't give it")]
+    {
+        fake.control(&format!("lock-fails {errno}\n"));
+        let e = fake.image().lock().unwrap_err().to_string();
+        assert!(e.contains(says) && (errno == 30 || !e.contains("another client")), "{e}");
+    }
+}
+
+#[test]
+fn objects_have_their_size_whatever_the_stripe_unit() {
+    let fake = Fake::new();
+    fake.control("stripe-unit 65536\n");
+    let layout = fake.image().layout().unwrap();
+    assert_eq!(layout, Some(("rbd_data.fake".into(), 2, 4 << 20)));
+    assert!(!fake.image().has_parent().unwrap());
+    fake.control("parent 4096\n");
+    assert!(fake.image().has_parent().unwrap());
+}
+
+/// A configuration file's own policy isn't for the handle that the layers reckon with.
+#[test]
+fn reads_of_the_main_handle_go_to_the_primary() {
+    let fake = Fake::new();
+    let conf = "rbd_read_from_replica_policy = localize\ncrush_location = host=h1\n";
+    std::fs::write(fake.folder.path().join("ceph.conf"), conf).unwrap();
+    fake.image().read_at(&mut [0; 512], 0).unwrap();
+    assert_eq!(std::fs::read_to_string(fake.folder.path().join("served")).unwrap(), "- 0\n");
 }

@@ -6,10 +6,10 @@
 //!  read under way, stalled ─► once more at a replica: the first answer counts
 //!  change, flush ─► port 0
 //! ```
-//! An OSD stands out when a read stalls there: the read takes several times as long as reads take. The OSD is then avoided for a while,
+//! An OSD stands out when a read stalls there: the read takes several times as long as reads take at the OSD in the middle. The OSD is then avoided for a while,
 //! and tried again. So one slow OSD costs its own objects' reads the time until it is noticed, and costs other reads nothing.
 //!
-//! A replica sends a read back if it doesn't know that the object's last write is stable. It learns that with a later write of the
+//! A read that fails at a replica is tried at the primary. A replica sends a read back if it doesn't know that the object's last write is stable. It learns that with a later write of the
 //! placement group. Such objects are read at their primary, and counted.
 //!
 //! The layer has no queue: a depth would let one slow OSD hold up the requests of all.
@@ -26,9 +26,6 @@ use slab::Slab;
 use standing::{Standing, stall_limit};
 use std::collections::BTreeMap;
 
-/// The mean time of reads follows by 1/2 to the power of this.
-const TYPICAL_SHIFT: u32 = 4;
-
 /// A read that a client waits for.
 struct Read {
     /// `None` once it has been answered.
@@ -41,6 +38,8 @@ struct Read {
     second: Option<(IoId, usize)>,
     /// It has stalled, and was counted.
     is_late: bool,
+    /// A try goes to the primary by librbd's own choice.
+    is_at_primary: bool,
     /// Tries that haven't ended.
     tries: u8,
 }
@@ -73,8 +72,11 @@ pub struct Osds {
     /// Changes under way: the OSD of the first object, and the groups.
     changes: BTreeMap<IoId, (usize, Vec<usize>)>,
     unstable: Vec<Unstable>,
-    /// Mean time of reads, of all OSDs.
+    /// Time of reads at the OSD in the middle.
     typical: Span,
+    /// Reads that ended, and their number at which the typical time is worked out again.
+    ended: u64,
+    typical_at: u64,
 }
 
 impl Default for Osds {
@@ -93,7 +95,8 @@ impl Osds {
             ..OsdMap::default()
         };
         let (standings, unstable) = (vec![Standing::new()], vec![Unstable::default()]);
-        Osds { map, standings, reads: Slab::new(), changes: BTreeMap::new(), unstable, typical: Span::ZERO }
+        let (reads, changes) = (Slab::new(), BTreeMap::new());
+        Osds { map, standings, reads, changes, unstable, typical: Span::ZERO, ended: 0, typical_at: 1 }
     }
 
     /// The epoch of the cluster's map; 0 before there is one.
@@ -120,34 +123,60 @@ impl Osds {
             fresh: s.counts.fresh,
             stands_out: s.stands_out,
         };
-        // Before the first map all was at an OSD without a host, which none of the map's is.
-        let known = |(place, _): &(&OsdPlace, &Standing)| self.map.epoch == 0 || !place.host.is_empty();
-        self.map.osds.iter().zip(&self.standings).filter(known).map(of).collect()
+        self.map.osds.iter().zip(&self.standings).filter(|(_, s)| s.is_in_map).map(of).collect()
     }
 
     fn limit(&self) -> Span {
         stall_limit(self.typical)
     }
 
+    /// A read has ended. The typical time is worked out again after one read per OSD, on average. So the cost of a read is fixed.
+    fn learn_typical(&mut self) {
+        self.ended += 1;
+        if self.ended < self.typical_at {
+            return;
+        }
+        self.typical_at = self.ended + self.ended.min(self.standings.len() as u64);
+        let mut known: Vec<Span> =
+            self.standings.iter().filter(|s| s.is_in_map).filter_map(Standing::typical).collect();
+        if known.is_empty() {
+            return;
+        }
+        let middle = (known.len() - 1) / 2;
+        self.typical = *known.select_nth_unstable(middle).1;
+    }
+
     fn set_map(&mut self, map: OsdMap) {
-        // OSDs keep what was learned of them, and requests under way their OSDs: places may only be added.
+        // OSDs keep what was learned of them, and requests under way their OSDs: places may only be added. One that no map has any more
+        // isn't shown.
         let mut osds = std::mem::take(&mut self.map.osds);
         if self.map.epoch == 0 && self.reads.is_empty() && self.changes.is_empty() {
             osds.clear();
             self.standings.clear();
         }
-        let place_of = |osds: &mut Vec<OsdPlace>, osd: &OsdPlace| {
-            let found = osds.iter().position(|o| o.number == osd.number && !o.host.is_empty());
-            match found {
-                Some(at) => osds[at] = osd.clone(),
+        // Before the first map all was at an OSD without a host, which none of the map's is.
+        let with_host = osds.iter().enumerate().filter(|(_, o)| !o.host.is_empty());
+        let mut known: BTreeMap<u32, usize> = with_host.map(|(at, o)| (o.number, at)).collect();
+        let mut place_of = |osd: &OsdPlace| {
+            let at = *known.entry(osd.number).or_insert(osds.len());
+            match osds.get_mut(at) {
+                Some(place) => *place = osd.clone(),
                 None => osds.push(osd.clone()),
             }
-            found.unwrap_or(osds.len() - 1) as u16
+            at as u16
         };
-        let places: Vec<u16> = map.osds.iter().map(|osd| place_of(&mut osds, osd)).collect();
+        let places: Vec<u16> = map.osds.iter().map(&mut place_of).collect();
         let acting: Vec<Vec<u16>> =
             map.acting.iter().map(|a| a.iter().map(|p| places[usize::from(*p)]).collect()).collect();
+        let were_in_map: Vec<bool> = self.standings.iter_mut().map(|s| std::mem::take(&mut s.is_in_map)).collect();
         self.standings.resize_with(osds.len(), Standing::new);
+        for at in places.iter().map(|place| usize::from(*place)) {
+            // Of an OSD that comes back nothing is known: it may be another disk. Its old requests teach nothing.
+            if were_in_map.get(at) == Some(&false) {
+                self.standings[at] = Standing::new();
+            }
+            self.standings[at].is_in_map = true;
+        }
         if acting.len() != self.map.acting.len() || self.unstable.is_empty() {
             // Groups were split. Nothing is known of which writes their replicas know as stable: those under way end as of none.
             self.unstable = std::iter::repeat_with(Unstable::default).take(acting.len()).collect();
@@ -161,8 +190,18 @@ impl Osds {
         (object, pg, &self.map.acting[pg])
     }
 
-    fn primary(&self, head: &IoHead) -> usize {
-        usize::from(self.acting(head).2[0])
+    /// The primary of a read's object. Of a read over several objects, the primary that is forecast to be the last: the read is its.
+    fn primary(&self, at: Time, head: &IoHead) -> usize {
+        let first = usize::from(self.acting(head).2[0]);
+        if self.is_in_one_object(head) {
+            return first;
+        }
+        let primaries = self.groups(head).into_iter().rev().map(|(_, pg)| usize::from(self.map.acting[pg][0]));
+        let lateness = |osd: &usize| {
+            let standing = &self.standings[*osd];
+            (standing.forecast(at, head, self.limit()).0, standing.is_avoided(at, self.limit()))
+        };
+        primaries.max_by_key(lateness).unwrap_or(first)
     }
 
     /// True if all bytes of a read are in one object.
@@ -183,6 +222,11 @@ impl Osds {
         let usable = |place: &u16| {
             let osd = usize::from(*place);
             let port = self.map.osds[osd].port.filter(|_| osd != not)?;
+            // A handle reads from the first OSD of its host in the acting set, and takes no other.
+            let reached = acting.iter().find(|p| self.map.osds[usize::from(**p)].port == Some(port));
+            if reached != Some(place) {
+                return None;
+            }
             let standing = &self.standings[osd];
             let is_good = !standing.is_avoided(at, self.limit()) && self.is_in_time(at, head, osd);
             is_good.then(|| (standing.forecast(at, head, self.limit()).0, osd, port))
@@ -196,7 +240,7 @@ impl Osds {
 
     /// The OSD that a read goes to, and the port; `true` if it would have been steered but for its object's last write.
     fn choose(&self, at: Time, head: &IoHead) -> (usize, Port, bool) {
-        let primary = self.primary(head);
+        let primary = self.primary(at, head);
         let standing = &self.standings[primary];
         let late = standing.is_avoided(at, self.limit()) || !self.is_in_time(at, head, primary);
         match late.then(|| self.replica(at, head, primary)).flatten() {
@@ -218,20 +262,29 @@ impl Osds {
         let id = io.id;
         self.standings[osd].sent(now, &io, true);
         self.reads[slot].tries += 1;
+        self.reads[slot].is_at_primary |= port == 0;
         out.submit(port, io);
         out.wake_at(now + self.limit());
         id
     }
 
     fn submit_read(&mut self, now: Time, io: Io, out: &mut Actions) {
-        let primary = self.primary(&io);
+        let primary = self.primary(now, &io);
         let (osd, port, is_fresh) = self.choose(now, &io);
         let head = io.head;
         let counts = &mut self.standings[primary].counts;
         counts.fresh += u64::from(is_fresh);
         counts.steered += u64::from(osd != primary);
-        let read =
-            Read { io: Some(io), primary, first: (IoId(0), osd), sent_at: now, second: None, is_late: false, tries: 0 };
+        let read = Read {
+            io: Some(io),
+            primary,
+            first: (IoId(0), osd),
+            sent_at: now,
+            second: None,
+            is_late: false,
+            is_at_primary: false,
+            tries: 0,
+        };
         let slot = self.reads.insert(read);
         self.reads[slot].first.0 = self.send(now, (slot, &head), (osd, port), out);
     }
@@ -256,7 +309,7 @@ impl Osds {
         }
     }
 
-    /// Objects of a change and their groups, the first few of many: a replica that is asked for another one sends the read back.
+    /// Objects of a request and their groups, the first few of many. A replica that is asked for another one of a change sends the read back.
     fn groups(&self, head: &IoHead) -> Vec<(u64, usize)> {
         const OBJECTS_MORE_MAX: u64 = 64;
         let (first, last) = (self.map.object(head.offset), self.map.object(head.end().max(head.offset + 1) - 1));
@@ -269,14 +322,21 @@ impl Osds {
         let read = &mut self.reads[slot];
         read.tries -= 1;
         let (id, osd) = read.second.filter(|s| s.0 == c.io.id).unwrap_or(read.first);
-        let (sent_at, is_first) = (read.sent_at, id == read.first.0);
-        self.standings[osd].ended(now, id, limit);
-        if is_first && now.since(sent_at) < limit {
-            let took = now.since(sent_at).as_nanos();
-            let typical = self.typical.as_nanos();
-            self.typical = Span::from_nanos(typical - (typical >> TYPICAL_SHIFT) + (took >> TYPICAL_SHIFT));
+        if c.outcome.is_done() {
+            self.standings[osd].ended(now, id, limit);
+            self.learn_typical();
+        } else {
+            self.standings[osd].failed(now, id);
         }
         let read = &mut self.reads[slot];
+        let (primary, may_go_on) = (read.primary, read.tries == 0 && !read.is_at_primary && !c.outcome.is_done());
+        if may_go_on && let Some(head) = read.io.as_ref().map(|io| io.head) {
+            // A replica that can't serve it says nothing of the data: the primary is the judge.
+            let id = self.send(now, (slot, &head), (primary, 0), out);
+            let read = &mut self.reads[slot];
+            (read.first, read.sent_at, read.second) = ((id, primary), now, None);
+            return;
+        }
         let is_over = read.tries == 0;
         // A failure counts only if no other try may still succeed.
         if (c.outcome.is_done() || is_over)
@@ -315,7 +375,7 @@ impl Layer for Osds {
     }
 
     fn refused(&mut self, now: Time, head: &IoHead, _forecast: &Forecast, _out: &mut Actions) {
-        let primary = self.primary(head);
+        let primary = self.primary(now, head);
         self.standings[primary].counts.refused += 1;
         self.standings[primary].judged(now, head);
     }
@@ -327,7 +387,7 @@ impl Layer for Osds {
         if io.op.is_change() {
             let groups = self.groups(&io);
             groups.iter().for_each(|(object, pg)| self.unstable[*pg].sent(io.id, *object));
-            let osd = self.primary(&io);
+            let osd = usize::from(self.acting(&io).2[0]);
             self.standings[osd].sent(now, &io, false);
             self.changes.insert(io.id, (osd, groups.iter().map(|(_, pg)| *pg).collect()));
         }

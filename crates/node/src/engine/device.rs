@@ -154,14 +154,18 @@ impl Devices {
         if let Some(data) = done.written {
             pool.give(data);
         }
-        let outcome = done.result.map_or_else(refused_by_rbd, |()| Outcome::Done);
+        let mut outcome = done.result.map_or_else(refused_by_rbd, |()| Outcome::Done);
         io.data = done.read.map_or(Data::Absent, Data::Bytes);
+        // The cluster doesn't refuse the handles that only read: they may have read the bytes of a new owner.
+        if io.op == Op::Read && outcome.is_done() && self.is_lost() {
+            (outcome, io.data) = (Outcome::Failed(IoError::Device), Data::Absent);
+        }
         Some(Completion { io, outcome, dispatched_at })
     }
 
-    /// True if a device has been lost to another owner. Then nothing is read or written there any more.
+    /// True if a device has been lost to another owner, or may have been: its lock isn't confirmed. Then nothing is read or written there.
     pub fn is_lost(&self) -> bool {
-        let lost = |d: &Device| matches!(d, Device::Rbd(d) if d.queue.image().known_lock_state() == LockState::Lost);
+        let lost = |d: &Device| matches!(d, Device::Rbd(d) if d.queue.image().known_lock_state() != LockState::Owned);
         self.devices.iter().any(lost)
     }
 

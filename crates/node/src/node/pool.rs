@@ -10,7 +10,7 @@ use crate::open::{CacheLocks, Held, open_pool};
 use crate::parts::settings::{Changed, Live};
 use crate::parts::{self, Layers, PoolView};
 use crate::plan::Facts;
-use crate::rbd::maps::{self, Layout};
+use crate::rbd::maps;
 use crate::store::PoolStore;
 use plimsoll_base::{IoError, Time, VolumeKey};
 use plimsoll_stack::{Addressed, Extent, Stack};
@@ -152,9 +152,8 @@ impl RunningPool {
         let sees_osds = stack.layer::<plimsoll_sched::osds::Osds>().is_some();
         if let Some(Held::Image(_, image)) = &opened.lock {
             crate::rbd::watch(name.clone(), &image.image, handle.clone()).map_err(|e| in_pool(&e))?;
-            let place = image.image.layout().map_err(|e| in_pool(&e))?;
-            if let (Some((prefix, pool, object_bytes)), true) = (place, sees_osds) {
-                let layout = Layout { prefix, pool, object_bytes, start: opened.home_start };
+            let layout = crate::rbd::layout(&image.image, opened.home_start).map_err(|e| in_pool(&e))?;
+            if let (Some(layout), true) = (layout, sees_osds) {
                 let at = (image.cluster.clone(), Arc::downgrade(&image.image));
                 maps::follow(name.clone(), at, layout, image.hosts.clone(), handle.clone()).map_err(|e| in_pool(&e))?;
             }

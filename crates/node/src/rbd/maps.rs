@@ -19,6 +19,11 @@ const DUMP: &str = r#"{"prefix":"osd dump","format":"json"}"#;
 const TREE: &str = r#"{"prefix":"osd tree","format":"json"}"#;
 const GROUPS: &str = r#"{"prefix":"pg dump","dumpcontents":["pgs_brief"],"format":"json"}"#;
 
+/// Stands for the host of an OSD that the tree doesn't have.
+const HOST_UNKNOWN: &str = "?";
+/// The `type` of a replicated pool in `osd dump`.
+const REPLICATED: u64 = 1;
+
 /// CRUSH hosts of the cluster with their OSDs, in the order of their names.
 pub(crate) type Hosts = BTreeMap<String, Vec<u32>>;
 
@@ -38,15 +43,6 @@ pub(crate) fn hosts_of(tree: &Value) -> Hosts {
     let hosts = nodes.filter(|n| n["type"] == "host");
     let named = hosts.filter_map(|n| Some((n["name"].as_str()?.to_string(), numbers(&n["children"]).collect())));
     named.filter(|(_, osds): &(String, Vec<u32>)| !osds.is_empty()).collect()
-}
-
-/// The cluster's hosts.
-///
-/// # Errors
-/// The monitors'.
-pub(crate) fn hosts(cluster: &Cluster) -> Result<Hosts, String> {
-    let tree = cluster.ask_monitors(TREE).map_err(|e| e.to_string())?;
-    Ok(hosts_of(&json(&tree, "osd tree")?))
 }
 
 /// An image's place in its cluster.
@@ -79,12 +75,15 @@ pub(crate) fn map_of(
     if pool["object_hash"].as_u64() != Some(2) {
         return Err(format!("pool {} places objects by a hash that isn't rjenkins", layout.pool));
     }
+    // Ceph takes a read to another OSD than the primary in a replicated pool only: elsewhere an OSD has a part of the object.
+    let handles = if pool["type"].as_u64() == Some(REPLICATED) { handles } else { &[] };
     let pg_num = pool["pg_num"].as_u64().filter(|n| (1..=1 << 20).contains(n)).ok_or("osd dump: no pg_num")?;
     let mut osds: Vec<OsdPlace> = Vec::new();
     let place = |number: u32, osds: &mut Vec<OsdPlace>| {
         let at = osds.iter().position(|o| o.number == number);
         at.unwrap_or_else(|| {
-            let host = hosts.iter().find(|(_, of)| of.contains(&number)).map_or("?", |(host, _)| host.as_str());
+            let host =
+                hosts.iter().find(|(_, of)| of.contains(&number)).map_or(HOST_UNKNOWN, |(host, _)| host.as_str());
             let port = handles.iter().position(|h| h == host).map(|at| at as u8 + 1);
             osds.push(OsdPlace { number, host: host.into(), port });
             osds.len() - 1
@@ -111,6 +110,34 @@ pub(crate) fn map_of(
     Ok(OsdMap { epoch, prefix, object_bytes, start, acting, osds })
 }
 
+/// Hosts that have a map's objects, those with the most placement groups first: at most `most`. None if reads can't be steered among them:
+/// the pool isn't replicated, or all is on one host.
+fn hosts_to_read_from(map: &OsdMap, most: usize) -> Vec<String> {
+    let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
+    for place in map.acting.iter().flatten() {
+        *groups.entry(&map.osds[usize::from(*place)].host).or_default() += 1;
+    }
+    groups.remove(HOST_UNKNOWN);
+    let mut hosts: Vec<(&str, usize)> = groups.into_iter().collect();
+    hosts.sort_by_key(|(_, groups)| std::cmp::Reverse(*groups));
+    hosts.into_iter().take(most).map(|(host, _)| host.to_string()).collect()
+}
+
+/// The CRUSH hosts whose OSDs have an image's objects, at most `most`. None if its reads can't be steered.
+///
+/// # Errors
+/// The monitors' or the manager's.
+pub(crate) fn hosts(cluster: &Cluster, layout: &Layout, most: usize) -> Result<Vec<String>, String> {
+    let monitors = |command| cluster.ask_monitors(command).map_err(|e| e.to_string());
+    let dump = json(&monitors(DUMP)?, "osd dump")?;
+    let is_of = |p: &&Value| p["pool"].as_i64() == Some(layout.pool) && p["type"].as_u64() == Some(REPLICATED);
+    if !dump["pools"].as_array().into_iter().flatten().any(|p| is_of(&p)) {
+        return Ok(Vec::new());
+    }
+    let hosts = hosts_to_read_from(&read(cluster, layout, &[])?, most);
+    Ok(if hosts.len() < 2 { Vec::new() } else { hosts })
+}
+
 fn read(cluster: &Cluster, layout: &Layout, handles: &[String]) -> Result<OsdMap, String> {
     let monitors = |command| cluster.ask_monitors(command).map_err(|e| e.to_string());
     let (dump, tree) = (json(&monitors(DUMP)?, "osd dump")?, json(&monitors(TREE)?, "osd tree")?);
@@ -121,6 +148,15 @@ fn read(cluster: &Cluster, layout: &Layout, handles: &[String]) -> Result<OsdMap
 fn epoch(cluster: &Cluster) -> Option<u64> {
     let stat = cluster.ask_monitors(STAT).ok()?;
     json(&stat, "osd stat").ok()?["epoch"].as_u64()
+}
+
+/// True if a map isn't the one that was sent last. It is then the last one.
+fn is_news(sent: &mut Option<OsdMap>, map: &OsdMap) -> bool {
+    let is_news = sent.as_ref() != Some(map);
+    if is_news {
+        *sent = Some(map.clone());
+    }
+    is_news
 }
 
 /// Tells the pool's layer the map, and again when it changes, from a thread that ends with the image.
@@ -135,7 +171,7 @@ pub(crate) fn follow(
     handle: PoolHandle,
 ) -> Result<(), String> {
     let follow = move || {
-        let (mut known, mut looks) = (None, 0);
+        let (mut known, mut looks, mut sent) = (None, 0, None);
         while image.strong_count() > 0 {
             let now = epoch(&cluster);
             if now.is_some() && now != known {
@@ -146,10 +182,13 @@ pub(crate) fn follow(
                 match read(&cluster, &layout, &handles) {
                     Ok(map) => {
                         known = Some(map.epoch);
-                        let (reply, _) = tokio::sync::oneshot::channel();
-                        let to = Addressed::new(&OsdsControl::Map(map));
-                        if handle.send(Command::Tell { to, reply }).is_err() {
-                            return;
+                        // Most looks after a change find nothing new: the pool's thread isn't bothered with those.
+                        if is_news(&mut sent, &map) {
+                            let (reply, _) = tokio::sync::oneshot::channel();
+                            let to = Addressed::new(&OsdsControl::Map(map));
+                            if handle.send(Command::Tell { to, reply }).is_err() {
+                                return;
+                            }
                         }
                     }
                     Err(error) => {
@@ -172,7 +211,7 @@ mod tests {
     #[test]
     fn a_map_is_made_of_the_clusters_answers() {
         let dump = json!({"epoch": 28, "pools": [
-            {"pool": 1, "pg_num": 1, "object_hash": 2}, {"pool": 2, "pg_num": 2, "object_hash": 2}]});
+            {"pool": 1, "type": 1, "pg_num": 1, "object_hash": 2}, {"pool": 2, "type": 1, "pg_num": 2, "object_hash": 2}]});
         let groups = json!({"pg_ready": true, "pg_stats": [
             {"pgid": "2.1", "acting": [1, 2, 0], "acting_primary": 2},
             {"pgid": "1.0", "acting": [2, 0, 1], "acting_primary": 2},
@@ -193,9 +232,26 @@ mod tests {
         );
         let port = |n: u32| map.osds.iter().find(|o| o.number == n).unwrap().port;
         assert_eq!((port(0), port(1), port(2), map.epoch, map.start), (None, Some(1), Some(1), 28, 7));
+        assert_eq!(hosts_to_read_from(&map, 8), ["h0", "h1"]);
+        assert_eq!(hosts_to_read_from(&map, 1), ["h0"]);
+        // Of an erasure-coded pool an OSD has a part of each object: no read can be steered.
+        let mut coded = dump.clone();
+        coded["pools"][1]["type"] = json!(3);
+        let map = map_of(&layout, &["h1".into()], (&coded, &groups, &hosts)).unwrap();
+        assert!(map.osds.iter().all(|o| o.port.is_none()));
         let e = map_of(&Layout { pool: 3, ..layout.clone() }, &[], (&dump, &groups, &hosts)).unwrap_err();
         assert_eq!(e, "osd dump: no pool 3");
         let e = map_of(&layout, &[], (&dump, &json!({}), &hosts)).unwrap_err();
         assert_eq!(e, "pg dump: group 2.0 has no OSD now");
+    }
+
+    #[test]
+    fn only_a_map_that_is_another_is_sent() {
+        let (mut sent, first) = (None, OsdMap { epoch: 1, ..OsdMap::default() });
+        assert!(is_news(&mut sent, &first));
+        assert!((0..5).all(|_| !is_news(&mut sent, &first)));
+        // The manager hears of new acting sets after the epoch has changed.
+        let later = OsdMap { acting: vec![vec![0]], ..first.clone() };
+        assert!(is_news(&mut sent, &later) && !is_news(&mut sent, &later));
     }
 }

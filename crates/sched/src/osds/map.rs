@@ -73,6 +73,6 @@ pub struct OsdView {
     pub refused: u64,
     /// Reads that were to be steered and stayed, since a replica would have sent their object back: it was written lately.
     pub fresh: u64,
-    /// True after a read of this daemon has stalled, until enough later ones were answered in time.
+    /// True after a read of this daemon has stalled or failed, until enough later ones were answered in time.
     pub stands_out: bool,
 }

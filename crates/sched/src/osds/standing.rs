@@ -3,20 +3,29 @@
 use crate::blackbox::BlackBoxPredictor;
 use plimsoll_base::{Confidence, IoHead, IoId, Span, Time};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 /// A read that has waited for less is never taken for a stalled one.
 const STALL_MIN: Span = Span::from_micros(3000);
-/// A read has stalled once it has waited for this many times of what reads take.
+/// A read has stalled once it has waited for this many times of the typical time.
 const STALL_TIMES: u64 = 6;
+/// An OSD's typical time rises towards a longer read's by 1/2 to the power of the first, and falls by that of the second. So it is high
+/// in the distribution: of reads of two kinds, it follows the slower kind if that isn't rare.
+const RISE_SHIFT: u32 = 3;
+const FALL_SHIFT: u32 = 6;
+/// A longer read counts as one of this time.
+const TYPICAL_MAX: Span = Span::from_secs(1);
 /// An OSD that has stalled is avoided for this long, doubled with each stall in a row up to the second.
 const AVOID_MIN: Span = Span::from_secs(1);
 const AVOID_MAX: Span = Span::from_secs(32);
+/// A read that later ones have overtaken is given up after this time: it says nothing of the OSD any more.
+const GIVEN_UP_AFTER: Span = Span::from_secs(10);
 /// An OSD is forgiven once it has answered this many reads in a row in time after it was asked again.
 const FORGIVEN_AFTER: u32 = 16;
 /// Of a thousand reads in time, this many may be refused.
 const NEEDLESS_PERMILLE: u32 = 10;
 
-/// The limit of a read's time, by what reads of the pool take.
+/// The limit of a read's time, by the typical time at the OSD in the middle. A slow minority of OSDs doesn't raise it.
 pub(super) fn stall_limit(typical: Span) -> Span {
     STALL_MIN.max(typical * STALL_TIMES)
 }
@@ -35,11 +44,17 @@ pub(super) struct Counts {
 pub(super) struct Standing {
     predictor: BlackBoxPredictor,
     outstanding: BTreeMap<IoId, Time>,
+    /// Newest read that was answered. Ids grow: reads before it were overtaken.
+    answered: IoId,
     /// Until then it isn't read from where there is another.
     avoided_until: Time,
     avoid: Span,
     in_time: u32,
+    /// Typical time of its reads; `None` before the first.
+    typical: Option<Span>,
     pub stands_out: bool,
+    /// The cluster's map has it.
+    pub is_in_map: bool,
     pub counts: Counts,
 }
 
@@ -48,21 +63,47 @@ impl Standing {
         Standing {
             predictor: BlackBoxPredictor::new(NEEDLESS_PERMILLE),
             outstanding: BTreeMap::new(),
+            answered: IoId(0),
             avoided_until: Time::ZERO,
             avoid: AVOID_MIN,
             in_time: 0,
+            typical: None,
             stands_out: false,
+            is_in_map: true,
             counts: Counts::default(),
         }
     }
 
-    /// Returns the send time of the read that has waited longest. Ids grow, so the first is the oldest.
-    pub fn oldest(&self) -> Option<Time> {
-        self.outstanding.first_key_value().map(|(_, sent_at)| *sent_at)
+    /// Typical time of its reads: rather that of the slower ones. `None` before the first.
+    pub fn typical(&self) -> Option<Span> {
+        self.typical
     }
 
+    /// Every read counts, however long it took: a limit that is too low must rise.
+    fn learn_typical(&mut self, took: Span) {
+        let (typical, took) = (self.typical.unwrap_or(Span::ZERO).as_nanos(), took.min(TYPICAL_MAX).as_nanos());
+        let rise = took.saturating_sub(typical) >> RISE_SHIFT;
+        let fall = typical.saturating_sub(took) >> FALL_SHIFT;
+        self.typical = Some(Span::from_nanos(typical + rise - fall));
+    }
+
+    /// Time that the OSD has been silent: since the oldest read was sent that no later one has overtaken. An OSD that answers later reads
+    /// is at work, whatever keeps an earlier one.
     fn waited(&self, now: Time) -> Span {
-        self.oldest().map_or(Span::ZERO, |sent_at| now.since(sent_at))
+        let oldest = self.outstanding.range((Bound::Excluded(self.answered), Bound::Unbounded)).next();
+        oldest.map_or(Span::ZERO, |(_, sent_at)| now.since(*sent_at))
+    }
+
+    /// Gives up the oldest read if it was overtaken long ago.
+    fn give_up(&mut self, now: Time) {
+        let oldest = self.outstanding.first_key_value().map(|(id, sent_at)| (*id, *sent_at));
+        if let Some((id, sent_at)) = oldest
+            && id < self.answered
+            && now.since(sent_at) >= GIVEN_UP_AFTER
+        {
+            self.outstanding.remove(&id);
+            self.predictor.withdrawn(id);
+        }
     }
 
     /// Returns whether it is to be avoided at `now`.
@@ -87,6 +128,7 @@ impl Standing {
     }
 
     pub fn sent(&mut self, now: Time, head: &IoHead, is_read: bool) {
+        self.give_up(now);
         self.predictor.sent(now, head);
         if is_read {
             self.counts.reads += 1;
@@ -97,6 +139,18 @@ impl Standing {
     /// A read has stalled: the OSD stands out by it.
     pub fn stalled(&mut self, now: Time) {
         self.counts.late += 1;
+        self.avoid(now);
+    }
+
+    /// A read has failed there: nothing is learned of its time.
+    pub fn failed(&mut self, now: Time, id: IoId) {
+        self.predictor.withdrawn(id);
+        if self.outstanding.remove(&id).is_some() {
+            self.avoid(now);
+        }
+    }
+
+    fn avoid(&mut self, now: Time) {
         self.in_time = 0;
         if now >= self.avoided_until {
             self.avoided_until = now + self.avoid;
@@ -109,6 +163,8 @@ impl Standing {
     pub fn ended(&mut self, now: Time, id: IoId, limit: Span) {
         self.predictor.ended(now, id);
         let Some(sent_at) = self.outstanding.remove(&id) else { return };
+        self.answered = self.answered.max(id);
+        self.learn_typical(now.since(sent_at));
         if now.since(sent_at) >= limit {
             self.in_time = 0;
             return;

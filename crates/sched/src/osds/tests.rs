@@ -198,3 +198,189 @@ fn maps_that_make_no_sense_are_refused_and_changed_ones_keep_what_was_learned() 
     let of = |n: u32| views.iter().find(|v| v.number == n).unwrap().reads;
     assert_eq!((of(1), of(9)), (30, 0));
 }
+
+impl Bench {
+    /// Tells the layer another map.
+    fn tell(&mut self, now: Time, map: OsdMap) {
+        assert!(self.stack.tell(now, &Addressed::new(&OsdsControl::Map(map))));
+    }
+
+    /// One read at a time, each of another primary, with the time of the nth read at an OSD; when the last has ended.
+    fn reads(&mut self, mut at: Time, reads: usize, took: impl Fn(usize, usize) -> Span) -> Time {
+        for nth in 0..reads {
+            let offset = self.of((nth % 3) as u16);
+            self.offer(at, Op::Read, offset, None).expect("no deadline");
+            let device = self.at[0].0;
+            at += took(nth, if device == 0 { nth % 3 } else { device - 1 });
+            self.stack.wake(at);
+            self.collect();
+            while !self.at.is_empty() {
+                self.end(at, 0, Outcome::Done);
+            }
+        }
+        at
+    }
+
+    fn stand_out(&self, now: Time) -> Vec<u32> {
+        let views = self.stack.layer::<Osds>().expect("there").view(now);
+        views.iter().filter(|v| v.stands_out).map(|v| v.number).collect()
+    }
+}
+
+#[test]
+fn a_cluster_whose_reads_all_take_long_has_no_osd_that_stands_out() {
+    let mut b = Bench::new();
+    let now = b.reads(us(0), 1000, |_, _| Span::from_millis(8));
+    assert_eq!(b.stand_out(now), [0; 0]);
+    let late: u64 = (0..3).map(|osd| b.view(now, osd).late).sum();
+    assert!(late < 30, "{late} of 1000 reads were taken for stalled ones");
+    let offset = b.of(0);
+    b.offer(now, Op::Read, offset, None).unwrap();
+    let later = now + Span::from_millis(7);
+    b.stack.wake(later);
+    b.collect();
+    assert_eq!(b.at.len(), 1, "the read isn't doubled");
+    assert!(b.offer(later, Op::Read, offset, Some(Span::from_millis(12))).is_some());
+}
+
+#[test]
+fn reads_of_two_kinds_make_no_osd_stand_out() {
+    // Cache hits and reads of a disk, at all OSDs alike: three of each kind in turn, then one of ten from the disk.
+    let of = |is_slow: bool| Span::from_micros(if is_slow { 8000 } else { 400 });
+    let mut b = Bench::new();
+    let now = b.reads(us(0), 1000, |nth, _| of(nth / 3 % 2 == 0));
+    assert_eq!(b.stand_out(now), [0; 0]);
+    let late = |b: &Bench| -> u64 { (0..3).map(|osd| b.view(now, osd).late).sum() };
+    assert!(late(&b) < 30, "{}", late(&b));
+    let mut b = Bench::new();
+    let now = b.reads(us(0), 3000, |nth, _| of(nth % 10 == 0));
+    assert_eq!(b.stand_out(now), [0; 0]);
+    assert!(late(&b) < 30, "{}", late(&b));
+}
+
+#[test]
+fn one_slow_osd_of_three_stands_out() {
+    let mut b = Bench::new();
+    let now = b.reads(us(0), 3000, |_, osd| Span::from_micros(if osd == 1 { 20_000 } else { 400 }));
+    assert_eq!(b.stand_out(now), [1]);
+    assert!(b.view(now, 1).steered > 900, "{}", b.view(now, 1).steered);
+}
+
+#[test]
+fn a_read_that_never_ends_makes_its_osd_late_only_until_later_ones_are_answered() {
+    let mut b = Bench::new();
+    let mut alone = map(2);
+    alone.osds.iter_mut().for_each(|o| o.port = None);
+    b.tell(us(0), alone);
+    let now = b.learn(us(0), 0, 100);
+    let offset = b.of(0);
+    let never = b.offer(now, Op::Read, offset, None).unwrap();
+    let stalled = now + Span::from_millis(20);
+    b.stack.wake(stalled);
+    assert_eq!(b.offer(stalled, Op::Read, offset, Some(Span::from_millis(10))), None);
+    let now = b.learn(stalled, 0, 1000) + Span::from_millis(100);
+    assert!(b.offer(now, Op::Read, offset, Some(Span::from_millis(10))).is_some());
+    assert!(b.view(now, 0).forecast_ns < 3_000_000);
+    // Long after, the OSD is even asked again as one without reads; the answer still comes to its client.
+    b.end(now + Span::from_micros(200), 1, Outcome::Done);
+    let now = b.learn(now + Span::from_secs(60), 0, 2);
+    assert_eq!(b.end(now, 0, Outcome::Done), [(never, Outcome::Done)]);
+    assert!(b.stack.is_idle());
+}
+
+#[test]
+fn a_steered_read_that_fails_is_tried_at_the_primary() {
+    let mut b = Bench::new();
+    let now = b.learn(us(0), 0, 50);
+    let offset = b.of(0);
+    b.offer(now, Op::Read, offset, None).unwrap();
+    let now = now + Span::from_millis(5);
+    b.stack.wake(now);
+    b.collect();
+    b.end(now, 1, Outcome::Done);
+    b.end(now, 0, Outcome::Done);
+    let id = b.offer(now, Op::Read, offset, None).unwrap();
+    assert_eq!(b.devices(), [2], "the primary stands out");
+    let failed = Outcome::Failed(plimsoll_base::IoError::Device);
+    assert!(b.end(now, 0, failed).is_empty());
+    assert_eq!(b.devices(), [0], "librbd's own choice");
+    assert_eq!(b.end(now, 0, Outcome::Done), [(id, Outcome::Done)]);
+    // The replica that failed is avoided, too. A read that fails at the primary as well has failed.
+    let id = b.offer(now, Op::Read, offset, None).unwrap();
+    assert_eq!(b.devices(), [3]);
+    assert!(b.end(now, 0, failed).is_empty());
+    assert_eq!(b.end(now, 0, failed), [(id, failed)]);
+    assert!(b.stack.is_idle());
+}
+
+#[test]
+fn a_read_over_two_objects_has_the_forecast_of_the_later_one() {
+    let mut b = Bench::new();
+    let now = b.learn(us(0), 0, 100);
+    let now = b.learn(now, 1, 100);
+    let m = map(1);
+    let primary = |object: u64| m.acting[m.pg(object)][0];
+    let first = (0..1000).find(|o| primary(*o) == 0 && primary(o + 1) == 1).unwrap();
+    b.offer(now, Op::Read, (first + 1) * OBJECT, None).unwrap();
+    let later = now + Span::from_millis(20);
+    b.stack.wake(later);
+    b.collect();
+    let over = (first + 1) * OBJECT - 2048;
+    assert_eq!(b.offer(later, Op::Read, over, Some(Span::from_millis(10))), None);
+    assert_eq!((b.view(later, 0).refused, b.view(later, 1).refused), (0, 1), "the OSD at fault has refused it");
+    assert!(b.offer(later, Op::Read, over - 2048, Some(Span::from_millis(10))).is_some(), "all of it is in the first");
+    b.offer(later, Op::Read, over, None).unwrap();
+    assert_eq!(b.devices().last(), Some(&0), "it can't be steered");
+}
+
+#[test]
+fn a_replica_that_its_hosts_handle_cannot_reach_is_not_used() {
+    // OSD 0 and 1 are on one host: its handle reads from the primary.
+    let mut b = Bench::new();
+    let mut next = map(2);
+    next.osds[1] = OsdPlace { number: 1, host: "h0".into(), port: Some(1) };
+    b.tell(us(0), next);
+    let offset = b.of(0);
+    b.offer(us(0), Op::Read, offset, None).unwrap();
+    b.stack.wake(us(3000));
+    b.collect();
+    assert_eq!(b.devices(), [0, 3]);
+    // Two replicas on one host: its handle reads from the first of them.
+    let mut b = Bench::new();
+    let mut next = map(2);
+    next.osds[2] = OsdPlace { number: 2, host: "h1".into(), port: Some(2) };
+    b.tell(us(0), next);
+    let first = b.of(1);
+    b.offer(us(0), Op::Read, offset, None).unwrap();
+    b.offer(us(0), Op::Read, first, None).unwrap();
+    b.stack.wake(us(3000));
+    b.collect();
+    assert!(!b.devices()[2..].contains(&2), "both copies that can be reached have stalled: {:?}", b.devices());
+}
+
+#[test]
+fn an_osd_that_no_map_has_any_more_is_not_shown() {
+    let mut b = Bench::new();
+    let offset = b.of(0);
+    b.offer(us(0), Op::Read, offset, None).unwrap();
+    b.stack.wake(us(3000));
+    b.collect();
+    assert_eq!(b.stand_out(us(3000)), [0]);
+    let mut next = map(2);
+    next.acting = (0..3).map(|n: u16| vec![n % 2, (n + 1) % 2]).collect();
+    next.osds.remove(0);
+    b.tell(us(3100), next);
+    let numbers =
+        |b: &Bench| b.stack.layer::<Osds>().unwrap().view(us(4000)).iter().map(|v| v.number).collect::<Vec<_>>();
+    assert_eq!(numbers(&b), [1, 2]);
+    assert_eq!(b.stand_out(us(4000)), [0; 0]);
+    while !b.at.is_empty() {
+        b.end(us(4000), 0, Outcome::Done);
+    }
+    // It comes back as one of which nothing is known.
+    b.tell(us(5000), map(3));
+    assert_eq!(b.stand_out(us(5000)), [0; 0]);
+    let mut shown = numbers(&b);
+    shown.sort_unstable();
+    assert_eq!(shown, [0, 1, 2]);
+}
