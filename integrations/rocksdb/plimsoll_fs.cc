@@ -2,18 +2,28 @@
 // Status::Busy, whose text has the wait; Get, iterators and MultiGet pass it on, and the next read is fine.
 //
 // The deadline of a read is what is left of ReadOptions::deadline, or ReadOptions::io_timeout; without either, $PLIMSOLL_DEADLINE_US
-// (programs that set none, as db_bench). Reads of compactions and of opening a database have none.
+// (programs that set none, as db_bench). This default isn't for reads of compactions, flushes and of opening a database: a Busy there
+// would stop its writes, or its opening. RocksDB 7 marks none of them, so they are told apart otherwise:
+//
+//  * background threads by their name, which RocksDB gives them and which threads of theirs inherit;
+//  * opening by the database's files: it begins with the lock of LOCK and ends with a new OPTIONS file. Databases that are open for
+//    reading only, and tables in folders of their own (db_paths), have no default deadline for that.
 //
 // A plug-in: preload it, or link it, and name the file system `plimsoll://` (db_bench --fs_uri=plimsoll://).
 #include <plimsoll-host.h>
 #include <rocksdb/file_system.h>
 #include <rocksdb/utilities/object_registry.h>
 
+#include <pthread.h>
+
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unistd.h>
 
@@ -32,16 +42,44 @@ const plimsoll_host* host() {
   return made;
 }
 
+// True while a database in a folder is open. Shared by its files.
+using IsOpen = std::shared_ptr<std::atomic<bool>>;
+
+class Folders {
+ public:
+  IsOpen of(const std::string& file) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    IsOpen& found = of_[file.substr(0, file.find_last_of('/') + 1)];
+    if (!found) {
+      found = std::make_shared<std::atomic<bool>>(false);
+    }
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, IsOpen> of_;
+};
+
+bool begins(const std::string& file, const char* name) {
+  return file.compare(file.find_last_of('/') + 1, std::strlen(name), name) == 0;
+}
+
+bool in_background() {
+  char name[16] = {};
+  return pthread_getname_np(pthread_self(), name, sizeof name) != 0 || std::strncmp(name, "rocksdb:", 8) == 0;
+}
+
 class File : public FSRandomAccessFileOwnerWrapper {
  public:
-  File(std::unique_ptr<FSRandomAccessFile>&& file, int fd, uint64_t default_us)
-      : FSRandomAccessFileOwnerWrapper(std::move(file)), fd_(fd), default_us_(default_us) {}
+  File(std::unique_ptr<FSRandomAccessFile>&& file, int fd, uint64_t default_us, IsOpen is_open)
+      : FSRandomAccessFileOwnerWrapper(std::move(file)), fd_(fd), default_us_(default_us), is_open_(std::move(is_open)) {}
   ~File() override { close(fd_); }
 
   IOStatus Read(uint64_t offset, size_t n, const IOOptions& options, Slice* result, char* scratch,
                 IODebugContext* debug) const override {
-    const uint64_t us = options.timeout.count() > 0 ? static_cast<uint64_t>(options.timeout.count()) : default_us_;
-    if (us == 0 || host() == nullptr || options.rate_limiter_priority != Env::IO_TOTAL) {
+    const uint64_t us = options.timeout.count() > 0 ? static_cast<uint64_t>(options.timeout.count()) : default_us(options);
+    if (us == 0 || host() == nullptr) {
       return FSRandomAccessFileOwnerWrapper::Read(offset, n, options, result, scratch, debug);
     }
     size_t done = 0;
@@ -89,8 +127,15 @@ class File : public FSRandomAccessFileOwnerWrapper {
   }
 
  private:
+  uint64_t default_us(const IOOptions& options) const {
+    const bool is_get = default_us_ != 0 && is_open_->load(std::memory_order_relaxed) &&
+                        options.rate_limiter_priority == Env::IO_TOTAL && !in_background();
+    return is_get ? default_us_ : 0;
+  }
+
   const int fd_;
   const uint64_t default_us_;
+  const IsOpen is_open_;
 };
 
 class PlimsollFileSystem : public FileSystemWrapper {
@@ -110,13 +155,31 @@ class PlimsollFileSystem : public FileSystemWrapper {
     if (fd < 0) {
       *result = std::move(file);
     } else {
-      result->reset(new File(std::move(file), fd, default_us_));
+      result->reset(new File(std::move(file), fd, default_us_, folders_.of(name)));
+    }
+    return status;
+  }
+
+  IOStatus LockFile(const std::string& name, const IOOptions& options, FileLock** lock, IODebugContext* debug) override {
+    IOStatus status = FileSystemWrapper::LockFile(name, options, lock, debug);
+    if (status.ok() && begins(name, "LOCK")) {
+      folders_.of(name)->store(false, std::memory_order_relaxed);
+    }
+    return status;
+  }
+
+  IOStatus RenameFile(const std::string& from, const std::string& to, const IOOptions& options,
+                      IODebugContext* debug) override {
+    IOStatus status = FileSystemWrapper::RenameFile(from, to, options, debug);
+    if (status.ok() && begins(to, "OPTIONS-")) {
+      folders_.of(to)->store(true, std::memory_order_relaxed);
     }
     return status;
   }
 
  private:
   const uint64_t default_us_;
+  Folders folders_;
 };
 
 // Called when the library is loaded.

@@ -3,7 +3,10 @@
 //!
 //! `PLIMSOLL_DEADLINES`: `FOLDER=TIME`, several separated by `;`, the longest folder counts (`/var/lib/db=20ms;/var/lib/db/wal=off`).
 //! `PLIMSOLL_DEADLINE_PROCESSES`: names of the processes that it's for, separated by `,`; unset: all.
-//! Not covered: read(2), whose callers seldom expect a failure, mapped files, io_uring and what the C library reads for itself.
+//! Not covered: read(2), whose callers seldom expect a failure, mapped files, io_uring, reads by bare system calls and those of the C
+//! library for itself.
+//!
+//! Nothing here waits for another thread: it may be missing after a fork. A child of fork begins anew.
 
 mod rules;
 
@@ -13,8 +16,8 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use std::time::Duration;
 
 /// Files whose rule is remembered, by descriptor; of others it's looked up at each read.
@@ -23,31 +26,67 @@ const REMEMBERED: usize = 4096;
 const NONE: u64 = u64::MAX;
 
 struct Shim {
-    rules: Rules,
-    reader: OnceLock<Reader>,
+    rules: Option<Rules>,
     /// The file of a descriptor when its rule was looked up, and the deadline in microseconds.
-    known: [(AtomicU64, AtomicU64); REMEMBERED],
+    known: Box<[(AtomicU64, AtomicU64)]>,
 }
 
-static SHIM: OnceLock<Option<Box<Shim>>> = OnceLock::new();
+/// A value that is made when it's first needed, and stays. Threads may make it at the same time; the first one's is kept.
+struct First<T>(AtomicPtr<T>);
+
+impl<T: Sync + 'static> First<T> {
+    fn get(&self, make: impl FnOnce() -> T) -> &'static T {
+        let mut at = self.0.load(Acquire);
+        if at.is_null() {
+            let made = Box::into_raw(Box::new(make()));
+            at = match self.0.compare_exchange(std::ptr::null_mut(), made, AcqRel, Acquire) {
+                Ok(_) => made,
+                Err(first) => {
+                    // SAFETY: made above, and nobody else has seen it.
+                    drop(unsafe { Box::from_raw(made) });
+                    first
+                }
+            };
+        }
+        // SAFETY: from `Box::into_raw`, and never freed.
+        unsafe { &*at }
+    }
+}
+
+static SHIM: First<Shim> = First(AtomicPtr::new(std::ptr::null_mut()));
+static READER: First<Reader> = First(AtomicPtr::new(std::ptr::null_mut()));
+static WATCHES_FORKS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     // Constant and without a destructor: no allocation, no registration.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-fn shim() -> Option<&'static Shim> {
-    let made = SHIM.get_or_init(|| {
-        let rules = Rules::of_environment(|words| eprintln!("plimsoll: {words}"))?;
-        let known = std::array::from_fn(|_| (AtomicU64::new(0), AtomicU64::new(NONE)));
-        Some(Box::new(Shim { rules, reader: OnceLock::new(), known }))
+fn shim() -> Option<(&'static Shim, &'static Rules)> {
+    let shim = SHIM.get(|| {
+        let rules = Rules::of_environment(|words| plimsoll_host::say::error(&words));
+        let known = if rules.is_some() { REMEMBERED } else { 0 };
+        Shim { rules, known: (0..known).map(|_| (AtomicU64::new(0), AtomicU64::new(NONE))).collect() }
     });
-    made.as_deref()
+    Some((shim, shim.rules.as_ref()?))
+}
+
+fn reader() -> &'static Reader {
+    if !WATCHES_FORKS.swap(true, Relaxed) {
+        // SAFETY: a function that may run in a child of fork: it stores a word.
+        unsafe { libc::pthread_atfork(None, None, Some(begin_anew)) };
+    }
+    READER.get(|| Reader::new(Options::default()))
+}
+
+/// The parent's reader is left as it is: a thread that the child hasn't may hold its locks.
+extern "C" fn begin_anew() {
+    READER.0.store(std::ptr::null_mut(), Release);
 }
 
 impl Shim {
     /// The deadline of a file's reads, if it has one.
-    fn deadline(&self, fd: c_int) -> Option<Duration> {
+    fn deadline(&self, rules: &Rules, fd: c_int) -> Option<Duration> {
         let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
         // SAFETY: the kernel fills `stat`, or says that it didn't.
         if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
@@ -65,7 +104,7 @@ impl Shim {
             Some((of, us)) if of.load(Relaxed) == file => us.load(Relaxed),
             _ => {
                 let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
-                let us = self.rules.deadline(&path).map_or(NONE, |d| d.as_micros() as u64);
+                let us = rules.deadline(&path).map_or(NONE, |d| d.as_micros() as u64);
                 if let Some((of, to)) = known {
                     of.store(0, Relaxed);
                     to.store(us, Relaxed);
@@ -78,34 +117,35 @@ impl Shim {
     }
 }
 
-/// The outcome of a read: the C function's result with errno set, or `None`: the kernel's to answer.
+/// The outcome of a read: the C function's result with errno set, or `None`: the kernel's to answer. A success leaves errno alone.
 fn within(fd: c_int, buf: *mut c_void, n: usize, offset: libc::off_t) -> Option<isize> {
     if buf.is_null() || offset < 0 || isize::try_from(n).is_err() || INSIDE.with(|i| i.replace(true)) {
         return None;
     }
+    // SAFETY: the address is always valid.
+    let before = unsafe { *libc::__errno_location() };
     let answer = catch_unwind(AssertUnwindSafe(|| {
-        let shim = shim()?;
-        let deadline = shim.deadline(fd)?;
-        let reader = shim.reader.get_or_init(|| Reader::new(Options::default()));
+        let (shim, rules) = shim()?;
+        let deadline = shim.deadline(rules, fd)?;
         // SAFETY: the program gave `n` bytes at `buf` to be written; only system calls write there.
         let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), n) };
         // SAFETY: `fstat` has just found it open; the program keeps it so during its own call.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        Some(match reader.read(fd, buf, offset as u64, deadline) {
+        Some(match reader().read(fd, buf, offset as u64, deadline) {
             Ok(Answer::Read(n)) => Ok(n as isize),
             Ok(Answer::Busy(_)) => Err(libc::EBUSY),
             Err(e) => Err(e.raw_os_error().unwrap_or(libc::EIO)),
         })
     }));
     INSIDE.with(|i| i.set(false));
-    match answer.ok()?? {
-        Ok(n) => Some(n),
-        Err(errno) => {
-            // SAFETY: the address is always valid.
-            unsafe { *libc::__errno_location() = errno };
-            Some(-1)
-        }
-    }
+    let (result, errno) = match answer.ok().flatten() {
+        Some(Ok(n)) => (Some(n), before),
+        Some(Err(errno)) => (Some(-1), errno),
+        None => (None, before),
+    };
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    result
 }
 
 fn pread_here(fd: c_int, buf: *mut c_void, n: usize, offset: libc::off_t) -> isize {
@@ -125,6 +165,23 @@ fn preadv_here(fd: c_int, iov: *const libc::iovec, count: c_int, offset: libc::o
     }
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_preadv, fd, iov, count, offset, 0) as isize }
+}
+
+fn preadv2_here(fd: c_int, iov: *const libc::iovec, count: c_int, offset: libc::off_t, flags: c_int) -> isize {
+    // With flags it's another call; at -1 it reads where the descriptor is.
+    if flags == 0 && offset >= 0 {
+        return preadv_here(fd, iov, count, offset);
+    }
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_preadv2, fd, iov, count, offset, 0, flags) as isize }
+}
+
+fn checked(n: usize, size: usize) {
+    if n > size {
+        // As the C library does: the program would write beyond its buffer.
+        plimsoll_host::say::error("a program reads more than its buffer takes");
+        std::process::abort();
+    }
 }
 
 /// # Safety
@@ -153,4 +210,54 @@ pub unsafe extern "C" fn preadv(fd: c_int, iov: *const libc::iovec, count: c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn preadv64(fd: c_int, iov: *const libc::iovec, count: c_int, offset: libc::off_t) -> isize {
     preadv_here(fd, iov, count, offset)
+}
+
+/// # Safety
+/// As the C library's function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn preadv2(
+    fd: c_int,
+    iov: *const libc::iovec,
+    count: c_int,
+    offset: libc::off_t,
+    flags: c_int,
+) -> isize {
+    preadv2_here(fd, iov, count, offset, flags)
+}
+
+/// # Safety
+/// As the C library's function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn preadv64v2(
+    fd: c_int,
+    iov: *const libc::iovec,
+    count: c_int,
+    offset: libc::off_t,
+    flags: c_int,
+) -> isize {
+    preadv2_here(fd, iov, count, offset, flags)
+}
+
+/// What compilers make of `pread` where they know the buffer's size.
+///
+/// # Safety
+/// As the C library's function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __pread_chk(fd: c_int, buf: *mut c_void, n: usize, offset: libc::off_t, size: usize) -> isize {
+    checked(n, size);
+    pread_here(fd, buf, n, offset)
+}
+
+/// # Safety
+/// As the C library's function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __pread64_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    n: usize,
+    offset: libc::off_t,
+    size: usize,
+) -> isize {
+    checked(n, size);
+    pread_here(fd, buf, n, offset)
 }

@@ -64,7 +64,7 @@ pub fn from_libc(dev: u64) -> u32 {
 /// the kernel knows none (a file system without a device of its own).
 pub fn under(dev: u32) -> Vec<u32> {
     let mut found = Vec::new();
-    descend(&PathBuf::from(format!("/sys/dev/block/{}:{}", dev >> 20, dev & 0xf_ffff)), 8, &mut found);
+    descend(&folder(dev), 8, &mut found);
     found.sort_unstable();
     found.dedup();
     found
@@ -88,9 +88,21 @@ fn descend(folder: &Path, depth: u32, found: &mut Vec<u32>) {
     }
 }
 
-/// Reads and writes in flight, as the kernel counts them.
+/// True if the kernel counts a disk's requests. With `queue/iostats` at 0 it shows none in flight, however many there are.
+pub fn is_counted(dev: u32) -> bool {
+    fs::read_to_string(folder(dev).join("queue/iostats")).is_ok_and(|text| text.trim() != "0")
+}
+
+fn folder(dev: u32) -> PathBuf {
+    PathBuf::from(format!("/sys/dev/block/{}:{}", dev >> 20, dev & 0xf_ffff))
+}
+
+/// Reads and writes in flight, as the kernel counts them; `None` if it doesn't.
 pub fn in_flight(dev: u32) -> Option<[u64; 2]> {
-    let text = fs::read_to_string(format!("/sys/dev/block/{}:{}/inflight", dev >> 20, dev & 0xf_ffff)).ok()?;
+    if !is_counted(dev) {
+        return None;
+    }
+    let text = fs::read_to_string(folder(dev).join("inflight")).ok()?;
     let mut numbers = text.split_whitespace().map(|n| n.parse().ok());
     Some([numbers.next()??, numbers.next()??])
 }

@@ -2,38 +2,63 @@
 //!
 //! One thread, started when it's first needed, again in a child of fork. It may block on a full device; what comes meanwhile waits, up
 //! to a bound, beyond which pages are left to the next refusal.
+//!
+//! The thread has a table of descriptors of its own, empty at first. A close in the program's table would release all of the process's
+//! POSIX locks of that file, and a copy there would keep its flock. It has no signals: a handler of the program never runs on it.
 
-use crate::resident::will_need;
-use rustix::fs::{Advice, fadvise};
+use crate::link::Search;
+use crate::resident::{PAGE, cachestat, will_need};
+use rustix::fs::{Advice, FileType, Mode, OFlags, fadvise, fstat, open};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, RwLock};
 
 /// Orders that wait at most.
 const QUEUED: usize = 256;
+/// The kernel reads no more than its read-ahead for one advice: longer ranges go in parts of this length.
+const PART: u64 = 128 << 10;
+/// The part where read-ahead is set to less than [`PART`].
+const LEAST: u64 = 16 << 10;
+
+/// Pages of a file, by a descriptor of the program. The descriptor may be another file's by the time of the order's turn.
+pub struct Pages {
+    /// The program's descriptor.
+    pub fd: RawFd,
+    /// The file's device and inode.
+    pub file: (u64, u64),
+    /// The first byte.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+}
 
 /// An order.
 pub enum Order {
     /// Bring pages of a file in.
-    File(OwnedFd, u64, u64),
+    File(Pages),
     /// Bring pages of mapped memory in.
     Memory(usize, usize),
     /// Look for the agent.
     Link,
 }
 
+/// Looks for the agent.
+pub type Look = dyn Fn(&mut Search) + Send + Sync;
+
 /// Orders to the thread.
 pub struct Fetcher {
-    link: Arc<dyn Fn() + Send + Sync>,
+    link: Arc<Look>,
     to: RwLock<Option<(u32, SyncSender<Order>)>>,
     dropped: AtomicU64,
 }
 
 impl Fetcher {
     /// `link` looks for the agent.
-    pub fn new(link: Arc<dyn Fn() + Send + Sync>) -> Fetcher {
+    pub fn new(link: Arc<Look>) -> Fetcher {
         Fetcher { link, to: RwLock::new(None), dropped: AtomicU64::new(0) }
     }
 
@@ -62,18 +87,85 @@ impl Fetcher {
         let (send, orders) = sync_channel(QUEUED);
         let _ = send.try_send(order);
         let link = self.link.clone();
-        if std::thread::Builder::new().name("plimsoll-fetch".into()).spawn(move || serve(&orders, &*link)).is_ok() {
-            *to = Some((pid, send));
+        let spawn = || std::thread::Builder::new().name("plimsoll-fetch".into()).spawn(move || serve(&orders, &*link));
+        if without_signals(spawn).is_ok() {
+            // A parent's channel may be locked by a thread that this child hasn't.
+            std::mem::forget(to.replace((pid, send)));
         }
     }
 }
 
-fn serve(orders: &Receiver<Order>, link: &dyn Fn()) {
+/// Runs `f` with all signals blocked. A thread that it starts has them blocked for its life.
+fn without_signals<T>(f: impl FnOnce() -> T) -> T {
+    let (mut all, mut before) = (std::mem::MaybeUninit::uninit(), std::mem::MaybeUninit::uninit());
+    // SAFETY: both sets are ours; the first is filled before it's read, the second is written by the call.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let result = f();
+    // SAFETY: it was written above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    result
+}
+
+/// Gives this thread an empty table of descriptors. The program's table stays as it is.
+fn own_descriptors() -> bool {
+    // SAFETY: with UNSHARE the call changes the descriptors of this thread only, and it has none yet.
+    unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) == 0 }
+}
+
+fn serve(orders: &Receiver<Order>, link: &Look) {
+    let is_own = own_descriptors();
+    let mut search = Search::default();
     while let Ok(order) = orders.recv() {
         match order {
-            Order::File(fd, offset, len) => drop(fadvise(&fd, offset, NonZeroU64::new(len), Advice::WillNeed)),
+            Order::File(pages) if is_own => drop(bring_in(&pages)),
+            Order::File(_) => {}
             Order::Memory(addr, len) => will_need(addr, len),
-            Order::Link => link(),
+            Order::Link => link(&mut search),
         }
     }
+}
+
+fn bring_in(pages: &Pages) -> io::Result<()> {
+    let file = take(pages)?;
+    let end = pages.start + pages.len;
+    let advise = |from: u64, to: u64| fadvise(&file, from, NonZeroU64::new(to - from), Advice::WillNeed);
+    let mut at = pages.start;
+    while at < end {
+        let to = end.min(at + PART);
+        advise(at, to)?;
+        if cachestat(file.as_fd(), at, to - at).is_ok_and(|c| c.pages < (to - at) / PAGE) {
+            while at < to {
+                let part = to.min(at + LEAST);
+                advise(at, part)?;
+                at = part;
+            }
+        }
+        at = to;
+    }
+    Ok(())
+}
+
+/// The program's file in this thread's table: opened again, as a copy would share its flock; a copy if this user may not open it.
+fn take(pages: &Pages) -> io::Result<OwnedFd> {
+    let is_it = |fd: BorrowedFd| {
+        let stat = fstat(fd)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let is_it = (stat.st_dev, stat.st_ino) == pages.file
+            && (kind == FileType::RegularFile || kind == FileType::BlockDevice);
+        if is_it { Ok(()) } else { Err(io::Error::other("the descriptor is another file's")) }
+    };
+    let path = open(format!("/proc/self/fd/{}", pages.fd), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    is_it(path.as_fd())?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let again = open(format!("/proc/thread-self/fd/{}", path.as_raw_fd()), flags, Mode::empty());
+    if let Ok(again) = again {
+        return Ok(again);
+    }
+    let process = Pid::from_raw(std::process::id() as i32).ok_or_else(|| io::Error::other("no process"))?;
+    let copy = pidfd_getfd(pidfd_open(process, PidfdFlags::empty())?, pages.fd, PidfdGetfdFlags::empty())?;
+    is_it(copy.as_fd())?;
+    Ok(copy)
 }

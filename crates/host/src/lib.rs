@@ -21,8 +21,10 @@ mod fetch;
 pub mod forecast;
 pub mod layout;
 pub mod link;
+mod mapped;
 mod reader;
 mod resident;
+pub mod say;
 mod seen;
 pub mod shared;
 

@@ -3,12 +3,15 @@
 use crate::forecast::{Costs, Forecast, Load};
 use crate::layout::{Known, MAGIC, Notice, State, States, VERSION, slots};
 use crate::shared::{Mapped, is_sealed};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType,
+    connect, recvmsg, socket_with,
+};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
@@ -18,6 +21,44 @@ pub const SOCKET: &str = "/run/plimsoll-host/host.sock";
 pub const STALE_NS: u64 = 100_000_000;
 /// An agent answers a connection within this time.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The agent's socket: `PLIMSOLL_HOST_SOCKET`, or the default one.
+pub fn socket() -> PathBuf {
+    std::env::var_os("PLIMSOLL_HOST_SOCKET").map_or_else(|| SOCKET.into(), PathBuf::from)
+}
+
+/// Connects to a socket, and doesn't wait. `WouldBlock`: whoever listens there takes no connections.
+pub fn reach(path: &Path) -> io::Result<UnixStream> {
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// A search for the agent that may not have answered yet.
+///
+/// A connection that was given up stays in a hung agent's backlog. So it is kept, and an agent that goes on answers it.
+#[derive(Default)]
+pub struct Search {
+    waiting: Option<UnixStream>,
+}
+
+impl Search {
+    /// Looks once, for [`PATIENCE`] at most. `WouldBlock`: an agent is there, and hangs.
+    pub fn look(&mut self, socket: &Path) -> io::Result<Link> {
+        let stream = match self.waiting.take() {
+            Some(stream) => stream,
+            None => reach(socket)?,
+        };
+        let found = Link::of(&stream);
+        if matches!(&found, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
+            self.waiting = Some(stream);
+        }
+        found
+    }
+}
 
 /// The agent's memory, mapped.
 pub struct Link {
@@ -36,16 +77,19 @@ impl Link {
     /// Asks the agent at `socket` for its memory.
     pub fn connect(socket: &Path) -> io::Result<Link> {
         let at = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", socket.display()));
-        let stream = UnixStream::connect(socket).map_err(at)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(at)?;
-        let (states, notice) = receive(&stream).map_err(at)?;
-        Link::map(states.as_fd(), notice.as_fd()).map_err(at)
+        Link::of(&reach(socket).map_err(at)?).map_err(at)
+    }
+
+    fn of(stream: &UnixStream) -> io::Result<Link> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let (states, notice) = receive(stream)?;
+        Link::map(states.as_fd(), notice.as_fd())
     }
 
     fn map(states: BorrowedFd, notice: BorrowedFd) -> io::Result<Link> {
         // A file that may become shorter would end the process that reads it.
         for fd in [states, notice] {
-            let name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+            let name = std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
             if !is_sealed(fd) && !name.as_os_str().to_string_lossy().starts_with("anon_inode:bpf-map") {
                 return Err(io::Error::other("what was handed out is neither sealed memory nor a BPF map"));
             }

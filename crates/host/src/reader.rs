@@ -10,9 +10,11 @@
 //! without a disk, and residency that the process may not know.
 
 use crate::disk;
-use crate::fetch::{Fetcher, Order};
+use crate::fetch::{Fetcher, Order, Pages};
 use crate::forecast::Forecast;
-use crate::link::{DiskView, Link, SOCKET};
+use crate::layout::number;
+use crate::link::{self, DiskView, Link, Search};
+use crate::mapped::{Mapping, Mappings};
 use crate::resident::{PAGE, cachestat, is_mapped_resident, read_resident};
 use crate::seen::{Of, Seen};
 use crate::shared::now_ns;
@@ -22,7 +24,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -35,18 +37,13 @@ pub struct Options {
     pub busy_at_permille: u32,
     /// Refuse reads of pages that were never in memory too.
     pub refuse_first: bool,
-    /// Takes each reason for plain reads, once.
+    /// Takes each reason for plain reads, once. The default is [`crate::say::error`].
     pub say: fn(&str),
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            socket: std::env::var_os("PLIMSOLL_HOST_SOCKET").map_or_else(|| SOCKET.into(), PathBuf::from),
-            busy_at_permille: 500,
-            refuse_first: false,
-            say: |words| eprintln!("plimsoll: {words}"),
-        }
+        Options { socket: link::socket(), busy_at_permille: 500, refuse_first: false, say: crate::say::error }
     }
 }
 
@@ -111,56 +108,97 @@ impl Plain {
 }
 
 /// Reads files with deadlines. One a process is enough; all its methods may be called from any thread.
+///
+/// No method waits for a lock: another thread may hold it at a fork, and is missing in the child.
 pub struct Reader {
     options: Options,
     link: Arc<RwLock<Option<Arc<Link>>>>,
     fetcher: Fetcher,
     seen: Seen,
-    disks: RwLock<BTreeMap<u64, Vec<u32>>>,
-    maps: RwLock<Maps>,
+    disks: RwLock<BTreeMap<u64, (u64, Vec<u32>)>>,
+    mappings: Mappings,
     said: AtomicU32,
-    tried_ns: AtomicU64,
+    search: Arc<Searched>,
+    /// Time of the first refusal since a read was at the disk or let through, by disk; 0: none.
+    refusing: [AtomicU64; DISKS],
+    /// Time of the first order of pages, by their file and first page; 0: none.
+    ordered: Box<[AtomicU64]>,
     asked: AtomicU64,
     busy: AtomicU64,
     plain: AtomicU64,
 }
 
-/// Mapped files as they were at a time.
+/// The search for the agent.
 #[derive(Default)]
-struct Maps {
-    at_ns: u64,
-    of: Vec<(Range<usize>, u64)>,
+struct Searched {
+    tried_ns: AtomicU64,
+    /// Interval between searches, in units of [`RETRY_NS`] beyond the first one: agents that hang are asked ever more seldom.
+    rest: AtomicU64,
+    /// A search has ended without an agent.
+    failed: AtomicBool,
 }
 
-/// The agent is looked for, and mappings are looked at, no more often than this.
+/// The agent is looked for no more often than this.
 const RETRY_NS: u64 = 1_000_000_000;
+/// An agent that hangs is looked for at this number of [`RETRY_NS`] at least.
+const REST: u64 = 16;
+/// The disks under a file system are looked up again after this time.
+const DISKS_NS: u64 = 5_000_000_000;
+/// A refused read is let through after this time, if nothing else can show that it would be in time.
+const AGAIN_NS: u64 = 1_000_000_000;
+/// An order of pages that is older has nothing to do with a refusal now.
+const OLD_NS: u64 = 10_000_000_000;
+/// Entries by disk; by ordered pages.
+const DISKS: usize = 64;
+const ORDERED: usize = 1024;
+/// The kernel reads no more than this number of bytes at once.
+const MOST: usize = 0x7fff_f000;
+
+/// A refusal that is due, and the disk that it's for.
+struct Late {
+    busy: Busy,
+    disk: u32,
+    /// No read is at the disk.
+    is_idle: bool,
+}
 
 impl Reader {
-    /// Connects to the agent, if there is one; otherwise it's looked for in the background while reads are plain.
+    /// Begins to look for the agent in the background. Until it's found reads are plain.
     pub fn new(options: Options) -> Reader {
         let link: Arc<RwLock<Option<Arc<Link>>>> = Arc::default();
-        let (socket, to) = (options.socket.clone(), link.clone());
-        let connect = move || {
-            if let Ok(found) = Link::connect(&socket)
-                && let Ok(mut to) = to.write()
-            {
-                *to = Some(Arc::new(found));
+        let search: Arc<Searched> = Arc::default();
+        let (socket, to, of) = (options.socket.clone(), link.clone(), search.clone());
+        let look = move |search: &mut Search| match search.look(&socket) {
+            Ok(found) => {
+                if let Ok(mut to) = to.write() {
+                    *to = Some(Arc::new(found));
+                }
+                of.rest.store(0, Relaxed);
+            }
+            Err(e) => {
+                let rest =
+                    if e.kind() == io::ErrorKind::WouldBlock { (of.rest.load(Relaxed) * 2).clamp(1, REST) } else { 0 };
+                of.rest.store(rest, Relaxed);
+                of.failed.store(true, Relaxed);
             }
         };
-        connect();
-        Reader {
+        let reader = Reader {
             options,
             link,
-            fetcher: Fetcher::new(Arc::new(connect)),
+            fetcher: Fetcher::new(Arc::new(look)),
             seen: Seen::default(),
             disks: RwLock::default(),
-            maps: RwLock::default(),
+            mappings: Mappings::default(),
             said: AtomicU32::new(0),
-            tried_ns: AtomicU64::new(0),
+            search,
+            refusing: [const { AtomicU64::new(0) }; DISKS],
+            ordered: (0..ORDERED).map(|_| AtomicU64::new(0)).collect(),
             asked: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             plain: AtomicU64::new(0),
-        }
+        };
+        reader.look(now_ns(), Plain::NoAgent);
+        reader
     }
 
     /// Returns the counts.
@@ -177,6 +215,8 @@ impl Reader {
     /// Reads as pread(2) does, unless that would take longer than `deadline`.
     pub fn read(&self, fd: BorrowedFd, buf: &mut [u8], offset: u64, deadline: Duration) -> io::Result<Answer> {
         self.asked.fetch_add(1, Relaxed);
+        let most = buf.len().min(MOST);
+        let buf = &mut buf[..most];
         let stat = fstat(fd)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         let (dev, end) = match kind {
@@ -184,58 +224,65 @@ impl Reader {
             FileType::BlockDevice => (stat.st_rdev, u64::MAX),
             _ => return plain(fd, buf, offset), // nothing to forecast, and nothing to say of it
         };
-        let of = Of::file(stat.st_dev, stat.st_ino);
+        let file = (stat.st_dev, stat.st_ino);
+        let of = Of::file(file.0, file.1);
         let pages = pages_of(offset, offset.saturating_add(buf.len() as u64).min(end));
-        let busy = match self.late(dev, buf.len() as u64, deadline) {
+        let answer = match self.late(dev, buf.len() as u64, deadline) {
+            Ok(Some(late)) => self.refuse(fd, buf, offset, &pages, file, &late)?,
             Ok(None) => None,
-            Ok(Some(busy)) => self.refuse(fd, buf, offset, &pages, of, busy)?,
             Err(why) => {
                 self.say(why);
                 None
             }
         };
-        match busy {
-            Some(Answer::Busy(busy)) => {
-                self.busy.fetch_add(1, Relaxed);
-                return Ok(Answer::Busy(busy));
-            }
-            Some(read) => {
-                self.seen.mark(of, pages);
-                return Ok(read);
-            }
-            None => {}
+        if let Some(Answer::Busy(busy)) = answer {
+            self.busy.fetch_add(1, Relaxed);
+            return Ok(Answer::Busy(busy));
         }
-        let n = plain(fd, buf, offset)?;
+        let answer = match answer {
+            Some(read) => read,
+            None => plain(fd, buf, offset)?,
+        };
         self.seen.mark(of, pages);
-        Ok(n)
+        Ok(answer)
     }
 
     /// Checks mapped memory before it's touched: `None`, or the refusal if it isn't resident and bringing it in would take longer than
     /// `deadline`. Fails where nothing is mapped.
     pub fn addrcheck(&self, addr: usize, len: usize, deadline: Duration) -> io::Result<Option<Busy>> {
         self.asked.fetch_add(1, Relaxed);
-        let pages = pages_of(addr as u64, addr.saturating_add(len) as u64);
+        let now = now_ns();
         if is_mapped_resident(addr, len)? {
-            self.seen.mark(Of::ADDRESSES, pages);
+            // Pages are remembered as the file's: a later mapping at this address may be another file's.
+            let (of, pages) = (Of::addresses(now), pages_of(addr as u64, addr.saturating_add(len) as u64));
+            if !self.seen.has(of, pages.clone()) {
+                if let Some(mapping) = self.mappings.at(addr, now) {
+                    self.seen.mark(mapping.owner(), mapping.pages(addr, len));
+                }
+                self.seen.mark(of, pages);
+            }
             return Ok(None);
         }
-        let dev = self.mapped_dev(addr);
+        let mapping = Mapping::now(addr);
+        let (dev, of, pages) = mapping.map_or((0, Of::file(0, 0), 0..0), |m| (m.dev, m.owner(), m.pages(addr, len)));
         match self.late(dev, len as u64, deadline) {
-            Ok(Some(busy)) if self.options.refuse_first || self.seen.has(Of::ADDRESSES, pages.clone()) => {
-                self.fetcher.order(Order::Memory(addr, len));
-                self.busy.fetch_add(1, Relaxed);
-                return Ok(Some(busy));
+            Ok(Some(late)) if self.options.refuse_first || self.seen.has(of, pages.clone()) => {
+                if !self.is_let_through(&late, now) {
+                    self.fetcher.order(Order::Memory(addr, len));
+                    self.busy.fetch_add(1, Relaxed);
+                    return Ok(Some(late.busy));
+                }
             }
             Ok(_) => {}
             Err(why) => self.say(why),
         }
-        self.seen.mark(Of::ADDRESSES, pages);
+        self.seen.mark(of, pages);
         Ok(None)
     }
 
     /// Forecasts a read of `len` bytes from the disks under a device, if costs are known.
     pub fn forecast(&self, dev: u64, len: u64) -> Option<Forecast> {
-        self.with_forecast(dev, len, |f, _| f).ok()
+        self.with_forecast(dev, len, |f, _, _| f).ok()
     }
 
     /// The same for the disks that a file lies on.
@@ -245,59 +292,87 @@ impl Reader {
         Ok(self.forecast(if is_device { stat.st_rdev } else { stat.st_dev }, len))
     }
 
-    /// The forecast of the disk that would take longest, and a look at how probable lateness is.
+    /// The forecast of the disk that would take longest, and that disk.
     fn with_forecast<T>(
         &self,
         dev: u64,
         len: u64,
-        then: impl FnOnce(Forecast, &dyn Fn(u64) -> u32) -> T,
+        then: impl FnOnce(Forecast, DiskView, u32) -> T,
     ) -> Result<T, Plain> {
         let now = now_ns();
-        let link = self.link.read().ok().and_then(|l| l.clone());
+        // It's just being replaced.
+        let Ok(link) = self.link.try_read().map(|l| l.clone()) else { return Err(Plain::Learning) };
         let Some(link) = link else { return Err(self.look(now, Plain::NoAgent)) };
         if !link.is_fresh(now) {
             return Err(self.look(now, Plain::Stale));
         }
-        self.with_disks(dev, |disks| {
-            let mut slowest: Option<(Forecast, DiskView)> = None;
+        self.with_disks(dev, now, |disks| {
+            let mut slowest: Option<(Forecast, DiskView, u32)> = None;
             for dev in disks {
                 let view = link.disk(*dev).ok_or(Plain::Unwatched)?;
                 let forecast = view.forecast(now, len).ok_or(Plain::Learning)?;
-                if slowest.is_none_or(|(s, _)| s.total_ns < forecast.total_ns) {
-                    slowest = Some((forecast, view));
+                if slowest.is_none_or(|(s, _, _)| s.total_ns < forecast.total_ns) {
+                    slowest = Some((forecast, view, *dev));
                 }
             }
-            let (forecast, view) = slowest.ok_or(Plain::NoDisk)?;
-            Ok(then(forecast, &|deadline_ns| view.late_permille(&forecast, deadline_ns)))
+            let (forecast, view, disk) = slowest.ok_or(Plain::NoDisk)?;
+            Ok(then(forecast, view, disk))
         })
     }
 
-    fn with_disks<T>(&self, dev: u64, then: impl FnOnce(&[u32]) -> T) -> T {
-        if let Ok(disks) = self.disks.read()
-            && let Some(found) = disks.get(&dev)
+    fn with_disks<T>(&self, dev: u64, now: u64, then: impl FnOnce(&[u32]) -> T) -> T {
+        if let Ok(disks) = self.disks.try_read()
+            && let Some((at_ns, found)) = disks.get(&dev)
+            && now.saturating_sub(*at_ns) < DISKS_NS
         {
             return then(found);
         }
         let found = disk::under(disk::from_libc(dev));
         let result = then(&found);
         // Numbers of devices that come and go are used again: not kept for ever.
-        if let Ok(mut disks) = self.disks.write() {
+        if let Ok(mut disks) = self.disks.try_write() {
             if disks.len() >= 1024 {
                 disks.clear();
             }
-            disks.insert(dev, found);
+            disks.insert(dev, (now, found));
         }
         result
     }
 
     /// The refusal, if a read that goes to the disk would be late.
-    fn late(&self, dev: u64, len: u64, deadline: Duration) -> Result<Option<Busy>, Plain> {
+    fn late(&self, dev: u64, len: u64, deadline: Duration) -> Result<Option<Late>, Plain> {
         let deadline_ns = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
-        self.with_forecast(dev, len, |forecast, late_permille| {
-            let late = late_permille(deadline_ns);
-            (late >= self.options.busy_at_permille)
-                .then(|| Busy { wait: Duration::from_nanos(forecast.total_ns), confidence: f64::from(late) / 1000.0 })
+        self.with_forecast(dev, len, |forecast, view, disk| {
+            let permille = view.late_permille(&forecast, deadline_ns);
+            let is_late = permille >= self.options.busy_at_permille;
+            let is_idle = number(view.now().0.reads) == 0;
+            if !(is_late && is_idle) {
+                let refusing = &self.refusing[disk as usize % DISKS];
+                if refusing.load(Relaxed) != 0 {
+                    refusing.store(0, Relaxed);
+                }
+            }
+            is_late.then(|| Late {
+                busy: Busy { wait: Duration::from_nanos(forecast.total_ns), confidence: f64::from(permille) / 1000.0 },
+                disk,
+                is_idle,
+            })
         })
+    }
+
+    /// True for one refusal after a second without a read at the disk. Costs are learned from reads: if all were refused, wrong ones
+    /// would stay.
+    fn is_let_through(&self, late: &Late, now: u64) -> bool {
+        if !late.is_idle {
+            return false;
+        }
+        let since = &self.refusing[late.disk as usize % DISKS];
+        let begun = since.load(Relaxed);
+        if begun == 0 {
+            let _ = since.compare_exchange(0, now, Relaxed, Relaxed);
+            return false;
+        }
+        now.saturating_sub(begun) >= AGAIN_NS && since.compare_exchange(begun, now, Relaxed, Relaxed).is_ok()
     }
 
     /// Decides on a read that would be late if it went to the disk; `None`: a plain read.
@@ -307,20 +382,27 @@ impl Reader {
         buf: &mut [u8],
         offset: u64,
         pages: &Range<u64>,
-        of: Of,
-        busy: Busy,
+        file: (u64, u64),
+        late: &Late,
     ) -> io::Result<Option<Answer>> {
         if pages.is_empty() {
-            return Ok(None); // the end of the file
+            return Ok(None); // the end of the file, or no bytes
         }
+        let now = now_ns();
+        let busy = || Ok((!self.is_let_through(late, now)).then_some(Answer::Busy(late.busy)));
         if fcntl_getfl(fd)?.contains(OFlags::DIRECT) {
-            return Ok(Some(Answer::Busy(busy)));
+            return busy();
         }
         let (start, len) = (pages.start * PAGE, (pages.end - pages.start) * PAGE);
         let Ok(cached) = cachestat(fd, start, len) else {
             self.say(Plain::Residency);
             return Ok(None);
         };
+        let of = Of::file(file.0, file.1);
+        let ordered = &self.ordered[of.hash(pages.start) as usize % ORDERED];
+        let age = now.saturating_sub(ordered.load(Relaxed));
+        // What was ordered is here by then, if it ever comes.
+        let due = AGAIN_NS.saturating_add(u64::try_from(late.busy.wait.as_nanos()).unwrap_or(u64::MAX));
         let missing = (pages.end - pages.start).saturating_sub(cached.pages);
         if missing == 0 {
             match read_resident(fd, buf, offset) {
@@ -336,25 +418,38 @@ impl Reader {
                 }
                 Err(e) => return Err(e),
             }
-            return Ok(Some(Answer::Busy(busy)));
+            // Pages that nobody ordered may be locked for another reason, and may have failed.
+            return if age < due { busy() } else { Ok(None) };
         }
         if !(self.options.refuse_first || cached.evicted >= missing || self.seen.has(of, pages.clone())) {
             return Ok(None);
         }
-        if let Ok(again) = fd.try_clone_to_owned() {
-            self.fetcher.order(Order::File(again, start, len));
+        if age >= due.saturating_add(OLD_NS) {
+            ordered.store(now, Relaxed);
+        } else if age >= due {
+            // They can't be brought in, or are evicted each time.
+            ordered.store(0, Relaxed);
+            return Ok(None);
         }
-        Ok(Some(Answer::Busy(busy)))
+        self.fetcher.order(Order::File(Pages { fd: fd.as_raw_fd(), file, start, len }));
+        busy()
     }
 
-    /// Orders a search for the agent, if one is due. Returns `why`.
+    /// Orders a search for the agent, if one is due. Returns `why`, or a reason to say nothing while the first search goes on.
     fn look(&self, now: u64, why: Plain) -> Plain {
-        let tried = self.tried_ns.load(Relaxed);
-        if now.saturating_sub(tried) >= RETRY_NS && self.tried_ns.compare_exchange(tried, now, Relaxed, Relaxed).is_ok()
+        let tried = self.search.tried_ns.load(Relaxed);
+        let rest = RETRY_NS * (1 + self.search.rest.load(Relaxed));
+        if (tried == 0 || now.saturating_sub(tried) >= rest)
+            && self.search.tried_ns.compare_exchange(tried, now, Relaxed, Relaxed).is_ok()
         {
-            self.fetcher.order(Order::Link);
+            // A program on a machine without an agent has no thread for it.
+            if self.options.socket.exists() {
+                self.fetcher.order(Order::Link);
+            } else {
+                self.search.failed.store(true, Relaxed);
+            }
         }
-        why
+        if matches!(why, Plain::NoAgent) && !self.search.failed.load(Relaxed) { Plain::Learning } else { why }
     }
 
     fn say(&self, why: Plain) {
@@ -364,27 +459,11 @@ impl Reader {
             why.words().into_iter().for_each(self.options.say);
         }
     }
-
-    /// The device of the file that is mapped at an address, 0 if it's none.
-    fn mapped_dev(&self, addr: usize) -> u64 {
-        let now = now_ns();
-        if let Ok(maps) = self.maps.read()
-            && now.saturating_sub(maps.at_ns) < RETRY_NS
-            && let Some((_, dev)) = maps.of.iter().find(|(range, _)| range.contains(&addr))
-        {
-            return *dev;
-        }
-        let of = read_maps();
-        let dev = of.iter().find(|(range, _)| range.contains(&addr)).map_or(0, |(_, dev)| *dev);
-        if let Ok(mut maps) = self.maps.write() {
-            *maps = Maps { at_ns: now, of };
-        }
-        dev
-    }
 }
 
+/// The pages of the bytes from `start` to `end`: none if there are no bytes.
 fn pages_of(start: u64, end: u64) -> Range<u64> {
-    start / PAGE..end.div_ceil(PAGE).max(start / PAGE)
+    start / PAGE..if end > start { end.div_ceil(PAGE) } else { start / PAGE }
 }
 
 fn plain(fd: BorrowedFd, buf: &mut [u8], offset: u64) -> io::Result<Answer> {
@@ -394,32 +473,9 @@ fn plain(fd: BorrowedFd, buf: &mut [u8], offset: u64) -> io::Result<Answer> {
     usize::try_from(n).map(Answer::Read).map_err(|_| io::Error::last_os_error())
 }
 
-/// Mapped files: addresses and devices.
-fn read_maps() -> Vec<(Range<usize>, u64)> {
-    let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    text.lines().filter_map(map_line).collect()
-}
-
-fn map_line(line: &str) -> Option<(Range<usize>, u64)> {
-    let mut words = line.split_ascii_whitespace();
-    let (from, to) = words.next()?.split_once('-')?;
-    let (major, minor) = words.nth(2)?.split_once(':')?;
-    let hex = |s: &str| usize::from_str_radix(s, 16).ok();
-    let dev = libc::makedev(u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
-    (dev != 0).then_some((hex(from)?..hex(to)?, dev))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn maps_are_parsed() {
-        let line = "7f0000000000-7f0000002000 r--s 00001000 fe:01 1234  /a file";
-        assert_eq!(map_line(line), Some((0x7f00_0000_0000..0x7f00_0000_2000, libc::makedev(0xfe, 1))));
-        assert_eq!(map_line("7f0000000000-7f0000002000 rw-p 00000000 00:00 0"), None);
-        assert_eq!(map_line(""), None);
-    }
 
     #[test]
     fn ranges_are_whole_pages() {
@@ -427,6 +483,7 @@ mod tests {
         assert_eq!(pages_of(4095, 4097), 0..2);
         assert_eq!(pages_of(8192, 8192), 2..2);
         assert_eq!(pages_of(9000, 8192), 2..2, "beyond the end of the file");
+        assert_eq!(pages_of(8292, 8292), 2..2, "its end");
     }
 
     #[test]

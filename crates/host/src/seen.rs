@@ -56,8 +56,16 @@ impl Of {
         Of(dev.rotate_left(40) ^ inode.wrapping_mul(0xff51_afd7_ed55_8ccd))
     }
 
-    /// This process's addresses.
-    pub const ADDRESSES: Of = Of(0);
+    /// This process's addresses in this minute: a mapping at an address may be replaced.
+    pub fn addresses(now_ns: u64) -> Of {
+        Of((now_ns / 60_000_000_000).wrapping_mul(0x94d0_49bb_1331_11eb))
+    }
+
+    /// A hash of a page.
+    pub fn hash(self, page: u64) -> u64 {
+        let x = self.key(page).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x ^ x >> 32
+    }
 
     fn key(self, page: u64) -> u64 {
         self.0.wrapping_add(page.wrapping_mul(0xc2b2_ae3d_27d4_eb4f))

@@ -362,6 +362,35 @@ fn disks_come_and_go() {
 }
 
 #[test]
+fn a_disk_whose_requests_the_kernel_does_not_count_keeps_its_own_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let modelled = Modelled::start(dir.path(), 64, 200);
+    let disk = modelled.disk.as_ref().unwrap();
+    std::fs::write(format!("/sys/block/{}/queue/iostats", disk.name()), "0").unwrap();
+    let mut agent = Agent::start(only(disk)).unwrap();
+    let mut changes = agent.tick();
+    // The count begins with the first request: alone, so that none is lost.
+    disk.open().read_exact_at(&mut Box::new(Blocks([0; 4096])).0, 0).unwrap();
+    let noise = Noise::start(disk, 4, 32 << 20);
+    let in_flight = |a: &Agent| a.load(a.watched().next().unwrap()).requests();
+    wait_for("requests are in flight", || in_flight(&agent) >= 3);
+    // They stay counted for as long as a comparison with the kernel's 0 would have taken to drop them.
+    for _ in 0..30 {
+        changes.extend(agent.tick());
+        std::thread::sleep(TICK);
+    }
+    assert_eq!(agent.dropped(), 0);
+    std::fs::write(format!("/sys/block/{}/queue/iostats", disk.name()), "1").unwrap();
+    wait_for("it's counted again", || {
+        changes.extend(agent.tick());
+        std::thread::sleep(TICK);
+        changes.contains(&Change::Counted(disk.name().into()))
+    });
+    assert!(changes.contains(&Change::Uncounted(disk.name().into())), "{changes:?}");
+    drop(noise);
+}
+
+#[test]
 fn a_thousand_readers_and_those_who_mean_harm_are_borne() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Loop::new(dir.path(), 16 << 20);

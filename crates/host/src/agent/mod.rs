@@ -46,6 +46,10 @@ pub enum Change {
     Went(String),
     /// It can't be watched: all slots that it may have are taken.
     NoRoom(String),
+    /// The kernel doesn't count its requests (`queue/iostats` is 0), so errors of the agent's count aren't corrected.
+    Uncounted(String),
+    /// The kernel counts its requests again.
+    Counted(String),
 }
 
 /// Attached programs, until it's dropped.
@@ -59,8 +63,11 @@ pub struct Agent {
     wanted: Wanted,
     watched: BTreeMap<u32, Watched>,
     refused: Vec<String>,
+    uncounted: Vec<String>,
     ticks: u64,
     dropped: u64,
+    /// What the first look found, for the first tick.
+    first: Vec<Change>,
 }
 
 /// Orders the BPF programs to drop requests that the kernel doesn't have.
@@ -110,11 +117,13 @@ impl Agent {
             wanted,
             watched: BTreeMap::new(),
             refused: Vec::new(),
+            uncounted: Vec::new(),
             ticks: 0,
             dropped: 0,
+            first: Vec::new(),
             programs,
         };
-        agent.look();
+        agent.first = agent.look();
         agent.notice.heartbeat_ns.store(now_ns(), Relaxed);
         agent.notice.magic.store(MAGIC, Release);
         agent.programs.attach(&bpf::ATTACHED)?;
@@ -144,7 +153,13 @@ impl Agent {
                 w.take(&self.samples.of[w.slot()], &self.orders.of[w.slot()], &self.notice.of[w.slot()]);
             }
         }
-        if self.ticks.is_multiple_of(LOOK_EVERY) { self.look() } else { Vec::new() }
+        let mut changes = std::mem::take(&mut self.first);
+        // They were there from the start.
+        changes.retain(|change| !matches!(change, Change::Came(_)));
+        if self.ticks.is_multiple_of(LOOK_EVERY) {
+            changes.extend(self.look());
+        }
+        changes
     }
 
     /// Corrections of the count after a comparison with the kernel's.
@@ -187,6 +202,16 @@ impl Agent {
             changes.push(Change::Went(w.disk().name.clone()));
         }
         self.refused.retain(|name| disks.iter().any(|d| d.name == *name));
+        let mut uncounted: Vec<String> = Vec::new();
+        for disk in disks.iter().filter(|d| !disk::is_counted(d.dev)) {
+            uncounted.push(disk.name.clone());
+            if !self.uncounted.contains(&disk.name) {
+                changes.push(Change::Uncounted(disk.name.clone()));
+            }
+        }
+        let again = disks.iter().filter(|d| self.uncounted.contains(&d.name) && !uncounted.contains(&d.name));
+        changes.extend(again.map(|d| Change::Counted(d.name.clone())));
+        self.uncounted = uncounted;
         for disk in disks {
             if !self.watched.contains_key(&disk.dev) {
                 changes.extend(self.watch(disk));

@@ -6,7 +6,8 @@ mod top;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use plimsoll_host::agent::{Access, Agent, Change, Handout, TICK, Wanted};
+use plimsoll_host::agent::{Access, Agent, Change, Handout, StartError, TICK, Wanted};
+use plimsoll_host::disk;
 use plimsoll_host::forecast::Costs;
 use plimsoll_host::link::SOCKET;
 use plimsoll_sched::profile::Profile;
@@ -94,7 +95,10 @@ impl RunArgs {
             (None, true) => Access::All,
             (None, false) => Access::Owner,
         };
-        let costs = self.profiles.iter().map(|p| Ok((p.disk.clone(), costs_of(&p.file)?)));
+        let costs = self.profiles.iter().map(|p| {
+            let disk = disk::named(&p.disk).ok_or_else(|| StartError::NoDisk(p.disk.clone()))?;
+            Ok((disk.name, costs_of(&p.file)?))
+        });
         let wanted = Wanted { disks: self.disks, costs: costs.collect::<Result<BTreeMap<_, _>>>()? };
         let mut agent = Agent::start(wanted)?;
         let (states, notice) = agent.shared()?;
@@ -126,6 +130,11 @@ fn say(change: Change) {
         Change::NoRoom(disk) => eprintln!(
             "plimsoll: {disk}: can't be watched: 64 disks are watched at most, and its places are taken; name those that matter by --disk"
         ),
+        Change::Uncounted(disk) => eprintln!(
+            "plimsoll: {disk}: the kernel doesn't count its requests, so errors of the agent's count stay; write 1 to /sys/block/{}/queue/iostats",
+            disk.replace('/', "!")
+        ),
+        Change::Counted(disk) => println!("{disk}: the kernel counts its requests again"),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::table::{micros, table};
 use anyhow::{Context, Result};
 use clap::Args;
 use plimsoll_host::disk;
-use plimsoll_host::link::{Link, SOCKET};
+use plimsoll_host::link::{self, Link};
 use plimsoll_host::shared::now_ns;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 #[command(after_help = "Example:\n  plimsoll host status --json")]
 pub struct Status {
     /// The agent's socket.
-    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    #[arg(long, value_name = "PATH", default_value_os_t = link::socket())]
     socket: PathBuf,
     /// Print JSON.
     #[arg(long)]

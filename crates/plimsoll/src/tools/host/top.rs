@@ -133,14 +133,16 @@ fn text(p: &Picture, lines: usize) -> String {
             vec![
                 r.disk.clone(),
                 r.process.to_string(),
-                r.command.clone(),
-                r.cgroup.clone(),
+                shown(&r.command),
+                shown(&r.cgroup),
                 format!("{:.0}", r.requests as f64 / p.seconds),
                 bytes((r.bytes as f64 / p.seconds) as u64),
                 format!("{:.0} %", r.disk_percent),
                 micros(r.took_us),
                 micros(r.waited_us),
-                most.map_or_else(String::new, |w| format!("{} {}, {}", w.process, w.command, micros(w.waited_us))),
+                most.map_or_else(String::new, |w| {
+                    format!("{} {}, {}", w.process, shown(&w.command), micros(w.waited_us))
+                }),
             ]
         })
         .collect();
@@ -153,4 +155,24 @@ fn text(p: &Picture, lines: usize) -> String {
         text.push_str(&format!("{} requests came too fast to be counted\n", p.lost));
     }
     text
+}
+
+/// A name that a program gave itself: it may have a terminal's control characters.
+fn shown(name: &str) -> String {
+    name.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_control_no_terminal() {
+        let owner = |command: &str| Owner { process: 7, command: command.into() };
+        let had = Had { requests: 1, waited_ns: [(owner("\u{9b}2J"), 9_000_000)].into(), ..Had::default() };
+        let picture = picture([((0, owner("a\x1b[2J\r\nb")), had)].into(), Duration::from_secs(1), 0);
+        let text = text(&picture, 10);
+        assert!(text.contains("a\\u{1b}[2J\\r\\nb") && text.contains("\\u{9b}2J"), "{text}");
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+    }
 }
