@@ -238,7 +238,7 @@ pub unsafe extern "C" fn preadv64v2(
     preadv2_here(fd, iov, count, offset, flags)
 }
 
-/// What compilers make of `pread` where they know the buffer's size.
+/// The form of `pread` that compilers choose where they know the buffer's size.
 ///
 /// # Safety
 /// As the C library's function of this name.

@@ -1,4 +1,4 @@
-//! What a program under the library keeps: its locks, descriptors, signals, messages, threads and children. The agent is posed, so
+//! A program under the library keeps its locks, descriptors, signals, messages, threads and children. The agent is posed, so
 //! that each read that isn't resident would be late; no privilege is needed.
 
 #[path = "../../host/tests/common/posed.rs"]
@@ -332,6 +332,12 @@ fd = make("f", 8192)
 for _ in range(3):
     t = threading.Thread(target=lambda: rd(fd, 16, 0))
     t.start()
+    def waits():
+        try:
+            return "unix" in open(f"/proc/self/task/{t.native_id}/wchan").read()
+        except OSError:
+            return False
+    wait_for("it has read, or waits for the agent", lambda: not t.is_alive() or waits())
     pid = os.fork()
     if pid == 0:
         signal.alarm(20)

@@ -66,7 +66,7 @@ pub struct Agent {
     uncounted: Vec<String>,
     ticks: u64,
     dropped: u64,
-    /// What the first look found, for the first tick.
+    /// Changes that the first look found, for the first tick.
     first: Vec<Change>,
 }
 
