@@ -190,7 +190,7 @@ fn ok(command: &mut Command) -> String {
     String::from_utf8_lossy(&out.stdout).trim().to_owned()
 }
 
-/// What is undone when the test ends, however it ends.
+/// Commands that undo the rest when the test ends, however it ends.
 struct Undo(Vec<Command>);
 
 impl Drop for Undo {
