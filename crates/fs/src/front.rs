@@ -166,7 +166,7 @@ impl Shared {
         }
     }
 
-    /// Performs the periodic work; false if the next round would only repeat a failure, which everybody who syncs is told. A block that
+    /// Performs the periodic work; false if the next round would only repeat a failure, which each sync reports. A block that
     /// couldn't be read changes nothing: it is tried again.
     fn tend_on(&self) -> bool {
         self.tend().is_ok() || self.lock().failure().is_none()
