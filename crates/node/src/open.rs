@@ -201,7 +201,7 @@ pub(crate) fn open_pool(
         warn_of_settings(&config, &what);
         config = configured.clone();
     }
-    let devices = Devices::new(devices);
+    let devices = Devices::new(devices).with_caches(config.cache.is_some() || config.memory.is_some());
     let block_bytes = crate::predict::block_bytes(&config, block_bytes);
     Ok(Opened {
         cache_locks,

@@ -196,7 +196,7 @@ pub(crate) fn watch(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Res
     std::thread::Builder::new().name("rbd-lock".into()).spawn(watch).map(drop).map_err(|e| e.to_string())
 }
 
-/// Watches whether the lock is still confirmed. Without it the pool refuses all requests: another client may have written by now.
+/// Watches whether the lock is still confirmed. Without it a pool with a cache refuses all requests: another client may have written by now.
 fn watch_lease(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Result<(), String> {
     let (name, watched) = (image.name().to_string(), Arc::downgrade(image));
     let watch = move || {
@@ -210,14 +210,10 @@ fn watch_lease(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Result<(
                         pool,
                         image = name,
                         seconds = LEASE.as_secs(),
-                        "the cluster hasn't confirmed the RBD image's exclusive lock for this time: the pool's requests fail until it does, because another client may have the lock. Check the network to the monitors and OSDs"
+                        "the cluster hasn't confirmed the RBD image's exclusive lock for this time: another client may have it. Requests of a pool with a cache fail until it does, others wait for the cluster. Check the network to the monitors and OSDs, and the OSD of the image's header"
                     ),
                     LockState::Owned => {
-                        tracing::info!(
-                            pool,
-                            image = name,
-                            "the RBD image's exclusive lock is confirmed again: the pool is served"
-                        );
+                        tracing::info!(pool, image = name, "the RBD image's exclusive lock is confirmed again");
                     }
                     // The other thread reports it.
                     LockState::Lost => return,

@@ -165,24 +165,48 @@ fn a_pool_is_served_without_its_clusters_maps() {
     assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
 }
 
-/// A gateway that is cut off gets no answer to its question for the lock. It serves nothing once the lease has ended (20 s), since another
-/// client may have written, and goes on when the lock is confirmed.
+/// A gateway that is cut off gets no answer to its question for the lock. With a cache it serves nothing once the lease has ended (20 s), since
+/// another client may have written; it goes on when the lock is confirmed, as if nothing had been.
 #[test]
 fn a_gateway_that_is_cut_off_serves_nothing_after_its_lease() {
     let fake = Fake::new(64 * MIB);
-    let server = fake.start();
+    let cache = "[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"through\"\n[[tenant]]";
+    let server = Server::start(fake.dir.path(), &fake.text("").replace("[[tenant]]", cache));
     let mut client = Client::connect(&server.socket(), "vol").unwrap();
     client.write(0, &[7; 4096]).unwrap().unwrap();
     fake.control("lock-hangs\n");
-    let mut until = |is_served: bool| {
+    let until = |client: &mut Client, is_served: bool| {
         let deadline = Instant::now() + Duration::from_secs(60);
         while client.read(0, 4096).unwrap().is_ok() != is_served {
             assert!(Instant::now() < deadline, "reads are answered as before");
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    until(false);
+    until(&mut client, false);
     assert!(server.cli(&["status"]).contains("failed"));
+    assert!(Client::connect(&server.socket(), "vol").is_err(), "a client that comes now is refused");
+    client.flush().unwrap().unwrap_err();
     fake.control("");
-    until(true);
+    until(&mut client, true);
+    client.flush().unwrap().expect("nothing was lost");
+    let mut later = Client::connect(&server.socket(), "vol").unwrap();
+    assert_eq!(later.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+}
+
+/// Without a cache each answer is the cluster's own, which refuses an old owner: the lease isn't needed.
+#[test]
+fn a_pool_without_a_cache_needs_no_lease() {
+    let fake = Fake::new(64 * MIB);
+    let server = fake.start();
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    fake.control("lock-hangs\n");
+    // Beyond the lease.
+    let (begun, lease) = (Instant::now(), Duration::from_secs(20));
+    while begun.elapsed() < lease + Duration::from_secs(3) {
+        client.write(0, &[7; 4096]).unwrap().unwrap();
+        client.flush().unwrap().unwrap();
+        assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    fake.control("");
 }

@@ -20,7 +20,9 @@ mod standing;
 
 pub use map::{OsdMap, OsdPlace, OsdView, OsdsControl};
 
-use plimsoll_base::{Completion, Confidence, Data, Io, IoHead, IoId, Op, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{
+    Completion, Confidence, Data, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time, VolumeKey,
+};
 use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Port, Ports};
 use slab::Slab;
 use standing::{Standing, stall_limit};
@@ -326,7 +328,9 @@ impl Osds {
             self.standings[osd].ended(now, id, limit);
             self.learn_typical();
         } else {
-            self.standings[osd].failed(now, id);
+            // What the gateway refuses by itself says nothing of an OSD, and a failure at the primary is the client's to hear of.
+            let by_osd = c.outcome != Outcome::Failed(IoError::Unavailable) && osd != read.primary;
+            self.standings[osd].failed(now, id, by_osd);
         }
         let read = &mut self.reads[slot];
         let (primary, may_go_on) = (read.primary, read.tries == 0 && !read.is_at_primary && !c.outcome.is_done());

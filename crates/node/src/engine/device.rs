@@ -102,6 +102,7 @@ pub struct Devices {
     statuses: Statuses,
     /// The devices' files, for questions about block status; opened with the first one.
     status_files: Vec<Option<Arc<OwnedFd>>>,
+    has_caches: bool,
 }
 
 impl Devices {
@@ -110,7 +111,7 @@ impl Devices {
         let zeroes = BufMut::zeroed(ZERO_PIECE_BYTES).freeze();
         let status_files = devices.iter().map(|_| None).collect();
         let (in_flight, ready, statuses) = (Slab::new(), VecDeque::new(), Statuses::default());
-        Devices { devices, in_flight, ready, zeroes, statuses, status_files }
+        Devices { devices, in_flight, ready, zeroes, statuses, status_files, has_caches: false }
     }
 
     /// Announces answers of other threads through `wakeup`; [`Devices::next_status`] returns them.
@@ -157,16 +158,42 @@ impl Devices {
         let mut outcome = done.result.map_or_else(refused_by_rbd, |()| Outcome::Done);
         io.data = done.read.map_or(Data::Absent, Data::Bytes);
         // The cluster doesn't refuse the handles that only read: they may have read the bytes of a new owner.
-        if io.op == Op::Read && outcome.is_done() && self.is_lost() {
-            (outcome, io.data) = (Outcome::Failed(IoError::Device), Data::Absent);
+        if io.op == Op::Read && outcome.is_done() {
+            let refused = match (self.is_lost(), device) {
+                (true, _) => Some(IoError::Device),
+                (false, 0) => None,
+                (false, _) => self.is_unconfirmed().then_some(IoError::Unavailable),
+            };
+            if let Some(why) = refused {
+                (outcome, io.data) = (Outcome::Failed(why), Data::Absent);
+            }
         }
         Some(Completion { io, outcome, dispatched_at })
     }
 
-    /// True if a device has been lost to another owner, or may have been: its lock isn't confirmed. Then nothing is read or written there.
+    /// Layers of the pool answer reads by themselves, from a cache.
+    pub fn with_caches(mut self, has_caches: bool) -> Devices {
+        self.has_caches = has_caches;
+        self
+    }
+
+    /// True if a device has been lost to another owner. Then nothing is read or written there.
     pub fn is_lost(&self) -> bool {
-        let lost = |d: &Device| matches!(d, Device::Rbd(d) if d.queue.image().known_lock_state() != LockState::Owned);
-        self.devices.iter().any(lost)
+        self.has_lock(LockState::Lost)
+    }
+
+    /// True if answers from the pool's caches may be older than another owner's writes: the lock isn't confirmed. The cluster itself
+    /// answers an old owner with an error, so a pool without a cache needs no such care.
+    pub fn may_be_stale(&self) -> bool {
+        self.has_caches && self.is_unconfirmed()
+    }
+
+    fn is_unconfirmed(&self) -> bool {
+        self.has_lock(LockState::Unconfirmed)
+    }
+
+    fn has_lock(&self, state: LockState) -> bool {
+        self.devices.iter().any(|d| matches!(d, Device::Rbd(d) if d.queue.image().known_lock_state() == state))
     }
 
     /// A completion that needs no waiting.

@@ -435,9 +435,9 @@ impl Pool {
         }
     }
 
-    /// State of the pool. One whose device is lost to another owner has failed, whatever its layers are.
+    /// State of the pool. One whose device is lost to another owner, or may be while caches answer, has failed, whatever its layers are.
     fn state(&self) -> LayerState {
-        if self.devices.is_lost() { LayerState::Failed } else { self.stack.state() }
+        if self.devices.is_lost() || self.devices.may_be_stale() { LayerState::Failed } else { self.stack.state() }
     }
 
     /// Lets stalled connections go on, and every touched one send and receive.

@@ -142,10 +142,10 @@ impl Standing {
         self.avoid(now);
     }
 
-    /// A read has failed there: nothing is learned of its time.
-    pub fn failed(&mut self, now: Time, id: IoId) {
+    /// A read has failed there: nothing is learned of its time. The OSD is avoided if it failed `by_osd`.
+    pub fn failed(&mut self, now: Time, id: IoId, by_osd: bool) {
         self.predictor.withdrawn(id);
-        if self.outstanding.remove(&id).is_some() {
+        if self.outstanding.remove(&id).is_some() && by_osd {
             self.avoid(now);
         }
     }

@@ -152,6 +152,9 @@ impl Pool {
         let at = self.inside.next_place();
         head.tag = at as u64;
         head.account = account_of(export);
+        if self.devices.may_be_stale() {
+            return self.fail_outside(conn, &head, &request, data, IoError::Unavailable);
+        }
         let injected = if self.injections.is_empty() { None } else { self.injections.hit(self.now, &head) };
         let injected = match injected {
             Some(Hit::Fails) => return self.fail_injected(conn, &head, &request, data),
@@ -178,12 +181,17 @@ impl Pool {
         }
     }
 
-    /// Fails a request that never enters the stack: an injected error.
-    pub(super) fn fail_injected(&mut self, conn: usize, head: &IoHead, request: &Request, data: Data) {
-        recycle(data, &mut self.buffers);
-        let outcome = Outcome::Failed(IoError::Device);
+    /// Fails a request by an injected error.
+    fn fail_injected(&mut self, conn: usize, head: &IoHead, request: &Request, data: Data) {
         let export = self.export(conn);
         self.exports.injected(export, head.op);
+        self.fail_outside(conn, head, request, data, IoError::Device);
+    }
+
+    /// Fails a request that never enters the stack.
+    fn fail_outside(&mut self, conn: usize, head: &IoHead, request: &Request, data: Data, why: IoError) {
+        recycle(data, &mut self.buffers);
+        let outcome = Outcome::Failed(why);
         if changes_or_flushes(head.op) {
             self.clients[conn].has_changed(request, outcome);
         }
