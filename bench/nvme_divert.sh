@@ -2,6 +2,8 @@
 # The reads that one refused read diverts: an emulated Linux guest (no KVM needed) reads over two paths with the policy numa, so that one
 # path has all reads. That path refuses one of a thousand with the status of a late read (`plimsoll inject` on a copy). After each refusal the
 # kernel sends the namespace's reads to the other path until it has read the ANA log page. Prints reads of each path, with refusals and without.
+# Since a failed read makes its path non-optimized for two minutes, an injected error diverts all reads of that time: the result is no longer
+# that of a late read, until refusals are made otherwise.
 # Usage: bench/nvme_divert.sh path/to/plimsoll [seconds]. Takes about 6 x (seconds + 8).
 set -euo pipefail
 . "$(dirname "$0")/../tests/guest.sh"
@@ -87,22 +89,29 @@ for n in 1 2; do
     node_serves "$work/$n/log"
 done
 port() { "$plimsoll" status --json --control "$work/$1/control.sock" | grep -o '"nvme_tcp": *"[^"]*"' | grep -o '[0-9]*"$' | tr -d '"'; }
-busybox httpd -f -p 127.0.0.1:18473 -h "$work/said" &
+said=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+busybox httpd -f -p 127.0.0.1:"$said" -h "$work/said" &
 pids+=($!)
-guest_start "$cache" "$work/serial" 768 "a=$(port 1) b=$(port 2) s=18473 seconds=$seconds" -netdev user,id=n -device virtio-net-pci,netdev=n
+# Ends if a node, the server or the guest has ended: nobody would answer.
+all_run() {
+    for p in "${pids[@]}"; do
+        kill -0 "$p" 2>/dev/null || { echo "process $p has ended"; tail -n 5 "$work"/*/log; tail -n 20 "$work/serial"; exit 1; }
+    done
+}
+guest_start "$cache" "$work/serial" 768 "a=$(port 1) b=$(port 2) s=$said seconds=$seconds" -netdev user,id=n -device virtio-net-pci,netdev=n
 qemu=$!
 pids+=($qemu)
 inject() { "$plimsoll" inject "$@" --control "$work/1/control.sock"; }
 for depth in 1 4 16; do
     for mode in none some; do
         while ! grep -aq "GUEST-ASKS $mode $depth" "$work/serial" 2>/dev/null; do
-            kill -0 $qemu || { tail -n 20 "$work/serial"; exit 1; }
+            all_run
             sleep 0.1
         done
         if [ $mode = some ]; then inject data --errors --only reads --share 0.1% --for 1h --seed $depth >/dev/null; fi
         echo -n set >"$work/said/$mode-$depth"
         while ! grep -aq "GUEST-RESULT $mode $depth" "$work/serial"; do
-            kill -0 $qemu || { tail -n 20 "$work/serial"; exit 1; }
+            all_run
             sleep 0.1
         done
         if [ $mode = some ]; then

@@ -73,7 +73,7 @@ grep -q serves /data/log || echo "GUEST-FAILED $(tail -n 3 /data/log | xargs)"
 busy() { awk "/^cpu[0-9]/{sum+=\$8} END{printf \"%.0f\", sum/1000}" /proc/schedstat; }
 measure() { # name, protocol, address, export, operation, depth, seconds
     a=$(busy)
-    out=$(fronts load $2 $3 $4 $5 $6 $7 2>&1)
+    out=$(fronts load $2 $3 $4 $5 $6 $7 2>&1) || echo "GUEST-FAILED load $*: $(echo $out | tail -c 200)"
     b=$(busy)
     echo "GUEST-$8 $1 $5 $6 $(echo $out | tail -c 300) run_us $((b - a))"
 }
@@ -106,6 +106,7 @@ grep -a GUEST-RESULT "$work/serial" | tr -d '\r' | gawk '
 {
     name = $2; load = $3 " " $4; delete x
     for (i = 5; i < NF; i += 2) x[$i] = $(i + 1)
+    if (!(x["requests"] > 0 && x["iops"] > 0)) { print "no requests were counted: " $0; failed = 1; exit 1 }
     cost = (x["run_us"] - x["cpu_us"]) / x["requests"]
     n = ++count[load, name]
     iops[load, name, n] = x["iops"]; us[load, name, n] = cost; p99[load, name, n] = x["p99_us"]
@@ -121,6 +122,7 @@ function ratio(v, load, name,   a, i, n) {
     return median(a, n)
 }
 END {
+    if (failed) exit 1
     PROCINFO["sorted_in"] = "@ind_str_asc"
     for (load in loads) for (name in names)
         printf "%-10s %-14s IOPS %-24s ratio %.2f  us of processor a request %-20s ratio %.2f  p99 us %s\n", load, name,

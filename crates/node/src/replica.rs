@@ -25,6 +25,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use tokio::sync::watch;
 
 /// Use of a replica by a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,6 +112,8 @@ pub struct Replica {
     writers: AtomicU32,
     /// Clients whose export with `replica=write` was granted, and that aren't attached yet.
     granted: AtomicU32,
+    /// It failed reads lately: hosts with another copy should read from that.
+    is_failing: watch::Sender<bool>,
     range_bytes: u64,
     /// The generation at which each range was last changed.
     ranges: Box<[AtomicU64]>,
@@ -137,6 +140,7 @@ impl Replica {
             open: AtomicBool::new(record.open),
             writers: AtomicU32::new(0),
             granted: AtomicU32::new(0),
+            is_failing: watch::Sender::new(false),
             range_bytes,
             ranges: (0..size_bytes.div_ceil(range_bytes).max(1)).map(|_| AtomicU64::new(record.changes)).collect(),
         })
@@ -150,6 +154,21 @@ impl Replica {
     /// Returns the reason why it may lack some.
     pub fn behind(&self) -> Behind {
         Behind::of(self.behind.load(Ordering::Acquire) as u8)
+    }
+
+    /// True if it failed reads lately.
+    pub fn is_failing(&self) -> bool {
+        *self.is_failing.borrow()
+    }
+
+    /// It failed a read, or hasn't for some time.
+    pub fn set_failing(&self, is_failing: bool) {
+        self.is_failing.send_if_modified(|was| std::mem::replace(was, is_failing) != is_failing);
+    }
+
+    /// Changes of [`Replica::is_failing`].
+    pub fn failing(&self) -> watch::Receiver<bool> {
+        self.is_failing.subscribe()
     }
 
     /// A change is about to be acknowledged.

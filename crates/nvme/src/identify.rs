@@ -51,7 +51,7 @@ fn io_controller(b: &mut [u8; BYTES]) {
     set(b, 266, &343u16.to_le_bytes()); // temperatures that warn, in kelvin
     set(b, 268, &353u16.to_le_bytes());
     b[342] = 10; // seconds of an ANA change at most
-    b[343] = 0b100_0101; // optimized and inaccessible; a namespace stays in its group
+    b[343] = 0b100_0111; // optimized, non-optimized and inaccessible; a namespace stays in its group
     set(b, 344, &ANA_GROUP.to_le_bytes());
     set(b, 348, &1u32.to_le_bytes());
     b[512] = 0x66; // entries of 2^6 bytes

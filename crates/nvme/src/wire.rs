@@ -130,6 +130,8 @@ pub(crate) mod fabrics {
 pub enum AnaState {
     /// It is served.
     Optimized = 1,
+    /// It is served, and better through another path.
+    NonOptimized = 2,
     /// It can't be served here now.
     Inaccessible = 3,
 }

@@ -10,6 +10,7 @@ mod conn;
 mod deletions;
 mod device;
 mod exports;
+mod failures;
 mod inbox;
 mod inject;
 mod lag;
@@ -43,7 +44,7 @@ pub use command::{
 pub use conn::{DeadlineFrom, ExportParams, Wire};
 pub use device::{Device, Devices, FileDevice, RbdDevice};
 pub use inject::{Fault, InjectTerms, InjectView, Only};
-pub use nvme::QueueParams;
+pub use nvme::{HostId, QueueParams};
 pub use permits::PermitLimits;
 pub use pool::{Pool, PoolOptions, Report};
 pub use ring::check_io_uring;

@@ -21,6 +21,7 @@ use super::conn::Parsed;
 use super::deletions::Deletions;
 use super::device::Devices;
 use super::exports::Exports;
+use super::failures::Failures;
 use super::inject::Injections;
 use super::promise::PromiseTracker;
 use super::refusals::Refusals;
@@ -111,7 +112,7 @@ pub struct Pool {
     injections: Injections,
     refusals: Refusals,
     /// Reads that failed on a copy: see [`Pool::outcome_for`].
-    failures: Refusals,
+    failures: Failures,
     receiver: PoolReceiver,
     health: Health,
     deletions: Deletions,
@@ -150,7 +151,7 @@ impl Pool {
             exports: Exports::default(),
             injections: Injections::default(),
             refusals: Refusals::default(),
-            failures: Refusals::of_failures(),
+            failures: Failures::default(),
             health: Health::NOT_STARTED,
             receiver,
             deletions: Deletions::default(),
@@ -220,6 +221,7 @@ impl Pool {
         }
         self.withdraw_some()?;
         self.end_injected();
+        self.failures.end_old(self.now);
         self.pump()?;
         self.tell_health();
         if self.health.state == LayerState::Recovering {
@@ -272,7 +274,7 @@ impl Pool {
 
     /// Returns how long the thread may sleep until it has something to do.
     fn timeout(&mut self) -> Option<Duration> {
-        let wake = self.stack.next_wake().min(self.injections.next_due());
+        let wake = self.stack.next_wake().min(self.injections.next_due()).min(self.failures.next_due());
         // Look around now and then, for clients that don't read while the pool ends, or don't send what they announced.
         let look = match (self.stopping, self.clients.is_empty()) {
             (true, _) => Some(Duration::from_millis(20)),

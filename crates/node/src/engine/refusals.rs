@@ -4,8 +4,6 @@
 //! merged with others or split. So a read is served, however late, if it overlaps one that was refused to the same host on the same
 //! volume within [`MEMORY`]. All reads of a host on a volume are served once the host has [`REFUSED_MAX`] refusals on it in that
 //! time.
-//!
-//! Reads that failed are remembered in the same way, for longer: see [`Refusals::of_failures`].
 
 use super::nvme::HostId;
 use plimsoll_base::{Span, Time, VolumeKey};
@@ -15,11 +13,6 @@ use std::collections::{BTreeMap, VecDeque};
 const MEMORY: Span = Span::from_millis(100);
 /// Refusals within [`MEMORY`] from which on a host's reads of a volume are served. Those inside by then may be refused on top.
 const REFUSED_MAX: usize = 256;
-/// Time for which a failed read is remembered. A device that fails a read may have tried for half a minute, and the other path's, too,
-/// before the read comes here again.
-const FAILURE_MEMORY: Span = Span::from_secs(120);
-/// Hosts, each on one volume, whose failed reads are remembered: a peer may claim many names.
-const FAILED_HOSTS_MAX: usize = 1024;
 
 struct Refused {
     at: Time,
@@ -28,54 +21,34 @@ struct Refused {
 }
 
 /// See the module's documentation.
+#[derive(Default)]
 pub struct Refusals {
     /// By host and volume, in the order of time.
     all: BTreeMap<(HostId, VolumeKey), VecDeque<Refused>>,
     forgot_at: Time,
-    memory: Span,
-    hosts_max: usize,
-}
-
-impl Default for Refusals {
-    fn default() -> Refusals {
-        Refusals::new(MEMORY, usize::MAX)
-    }
 }
 
 impl Refusals {
-    fn new(memory: Span, hosts_max: usize) -> Refusals {
-        Refusals { all: BTreeMap::new(), forgot_at: Time::ZERO, memory, hosts_max }
-    }
-
-    /// Reads of a copy that failed, and whose hosts were sent to another path. If the read comes back, no path has the data.
-    pub fn of_failures() -> Refusals {
-        Refusals::new(FAILURE_MEMORY, FAILED_HOSTS_MAX)
-    }
-
-    /// True if a read must be served, however late; or if it failed before, that it has failed.
+    /// True if a read must be served, however late.
     pub fn must_serve(&self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64)) -> bool {
         let Some(refused) = self.all.get(&who) else { return false };
-        let old = refused.partition_point(|r| r.at + self.memory <= now);
+        let old = refused.partition_point(|r| r.at + MEMORY <= now);
         let fresh = refused.len() - old;
         fresh >= REFUSED_MAX || refused.range(old..).any(|r| r.start < start + len && start < r.end)
     }
 
-    /// A read was refused, or failed. False if that can't be remembered: it must be taken for the last answer.
-    pub fn note(&mut self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64)) -> bool {
-        if self.forgot_at + self.memory <= now {
+    /// A read was refused.
+    pub fn note(&mut self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64)) {
+        if self.forgot_at + MEMORY <= now {
             // Of hosts that ask for nothing more, too.
             self.forgot_at = now;
             self.all.retain(|_, refused| {
-                let old = refused.partition_point(|r| r.at + self.memory <= now);
+                let old = refused.partition_point(|r| r.at + MEMORY <= now);
                 refused.drain(..old);
                 !refused.is_empty()
             });
         }
-        if self.all.len() >= self.hosts_max && !self.all.contains_key(&who) {
-            return false;
-        }
         self.all.entry(who).or_default().push_back(Refused { at: now, start, end: start + len });
-        true
     }
 }
 
@@ -83,7 +56,7 @@ impl Refusals {
 mod tests {
     use super::*;
 
-    const HOST: (HostId, VolumeKey) = ([1; 16], VolumeKey { id: 1, generation: 0 });
+    const HOST: (HostId, VolumeKey) = (HostId([1; 16]), VolumeKey { id: 1, generation: 0 });
 
     fn at(ms: u64) -> Time {
         Time::ZERO + Span::from_millis(ms)
@@ -93,12 +66,12 @@ mod tests {
     fn a_read_that_overlaps_a_refused_one_is_served_for_a_while() {
         let mut all = Refusals::default();
         assert!(!all.must_serve(at(0), HOST, (0, 4096)));
-        assert!(all.note(at(10), HOST, (4096, 4096)));
+        all.note(at(10), HOST, (4096, 4096));
         for (range, served) in [((0, 4096), false), ((0, 4097), true), ((8191, 1), true), ((8192, 512), false)] {
             assert_eq!(all.must_serve(at(109), HOST, range), served, "{range:?}");
         }
         assert!(!all.must_serve(at(110), HOST, (4096, 4096)), "forgotten");
-        let others = [([2; 16], HOST.1), (HOST.0, VolumeKey { id: 2, generation: 0 })];
+        let others = [(HostId([2; 16]), HOST.1), (HOST.0, VolumeKey { id: 2, generation: 0 })];
         assert!(!others.iter().any(|who| all.must_serve(at(11), *who, (4096, 4096))));
     }
 
@@ -107,23 +80,11 @@ mod tests {
         let mut all = Refusals::default();
         for n in 0..REFUSED_MAX as u64 {
             assert!(!all.must_serve(at(50), HOST, (1 << 40, 512)), "{n} refusals");
-            assert!(all.note(at(50), HOST, (n * 512, 512)));
+            all.note(at(50), HOST, (n * 512, 512));
         }
         assert!(all.must_serve(at(50), HOST, (1 << 40, 512)), "full");
         assert!(!all.must_serve(at(150), HOST, (1 << 40, 512)));
-        assert!(all.note(at(150), ([2; 16], HOST.1), (0, 512)));
+        all.note(at(150), (HostId([2; 16]), HOST.1), (0, 512));
         assert_eq!(all.all.len(), 1);
-    }
-
-    #[test]
-    fn failures_are_remembered_for_longer_and_of_few_hosts() {
-        let mut all = Refusals::of_failures();
-        assert!(all.note(at(10), HOST, (4096, 4096)));
-        assert!(all.must_serve(at(120_009), HOST, (8191, 1)) && !all.must_serve(at(120_010), HOST, (8191, 1)));
-        let host =
-            |n: u16| ([n.to_le_bytes()[0], n.to_le_bytes()[1], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], HOST.1);
-        let noted = |all: &mut Refusals, ms| (0..2000).filter(|n| all.note(at(ms), host(*n), (0, 512))).count();
-        assert_eq!(noted(&mut all, 20), FAILED_HOSTS_MAX - 1);
-        assert_eq!(noted(&mut all, 120_020), FAILED_HOSTS_MAX, "those before are forgotten");
     }
 }

@@ -7,7 +7,7 @@ use super::{Guest, Service, keep_alive};
 use crate::config::PATHS_MAX;
 use crate::crowd::{PeerKey, Standing};
 use crate::directory::{Identity, NvmeName};
-use crate::engine::{Health, QueueParams, Wire};
+use crate::engine::{Health, HostId, QueueParams, Wire};
 use crate::events::{Kind, Severity};
 use crate::replica::{Behind, Replica, ReplicaUse};
 use crate::seats::Seat;
@@ -46,7 +46,7 @@ const DISCOVERY_IDS: Range<u16> = PATHS_MAX * CONTROLLERS_MAX + 1..0xfff0;
 const DISCOVERIES_MAX: usize = 256;
 /// Time after which a host that doesn't take an answer on its admin queue is disconnected.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// Interval between two looks whether a replica lacks writes.
+/// Interval between two looks whether a replica lacks writes or was changed.
 const REPLICA_LOOK: Duration = Duration::from_secs(1);
 const RECEIVE_BYTES: usize = 16 << 10;
 
@@ -217,25 +217,55 @@ impl Watched {
     }
 }
 
+/// A volume as one of several replicas.
+struct WatchedCopy {
+    replica: Arc<Replica>,
+    is_failing: watch::Receiver<bool>,
+    /// Its number of changes, where its namespace's identifier depends on it.
+    changes: Option<u64>,
+}
+
+impl WatchedCopy {
+    fn new(replica: Arc<Replica>, changes: Option<u64>) -> WatchedCopy {
+        WatchedCopy { is_failing: replica.failing(), replica, changes }
+    }
+
+    fn ana(&self) -> AnaState {
+        // Its host may have joined it with other paths' copies by an identifier that it has no longer.
+        let has_changed = self.changes.is_some_and(|changes| changes != self.replica.generation());
+        match () {
+            () if has_changed || self.replica.behind() != Behind::No => AnaState::Inaccessible,
+            () if self.replica.is_failing() => AnaState::NonOptimized,
+            () => AnaState::Optimized,
+        }
+    }
+}
+
 /// State of a subsystem's volume.
 struct WatchedVolume {
     health: watch::Receiver<Health>,
     /// The volume as one of several replicas, if its export says so.
-    replica: Option<Arc<Replica>>,
+    copy: Option<WatchedCopy>,
 }
 
 impl WatchedVolume {
     fn ana(&self) -> AnaState {
-        let is_served = !matches!(self.health.borrow().state, LayerState::Recovering | LayerState::Failed);
-        let is_current = self.replica.as_ref().is_none_or(|r| r.behind() == Behind::No);
-        if is_served && is_current { AnaState::Optimized } else { AnaState::Inaccessible }
+        match (self.health.borrow().state, &self.copy) {
+            (LayerState::Recovering | LayerState::Failed, _) => AnaState::Inaccessible,
+            (_, Some(copy)) => copy.ana(),
+            (_, None) => AnaState::Optimized,
+        }
     }
 
     /// Waits until the state may have changed. False once the pool has ended: its controllers end, too, and keep nothing of it.
     async fn changes(&mut self) -> bool {
         let looks = async {
-            match self.replica {
-                Some(_) => tokio::time::sleep(REPLICA_LOOK).await,
+            match &mut self.copy {
+                // The pool's end is noticed by its health.
+                Some(copy) => tokio::select! {
+                    _ = copy.is_failing.changed() => (),
+                    () = tokio::time::sleep(REPLICA_LOOK) => (),
+                },
                 None => pending().await,
             }
         };
@@ -398,7 +428,12 @@ impl Service {
                 if !self.nvme.join(&connect, &socket) {
                     return Ok(());
                 }
-                let wire = Wire::Nvme(QueueParams { host: connect.host_id, terms, namespace, replies });
+                let wire = Wire::Nvme(QueueParams {
+                    host: HostId::new(connect.host_id, &connect.host),
+                    terms,
+                    namespace,
+                    replies,
+                });
                 let early = door.received.buffer[door.received.have].to_vec();
                 self.attach(socket, (&name.export, wire), guest, early).map(drop)
             }
@@ -513,14 +548,16 @@ impl Service {
             let directory = self.directory.read().expect("no panic while held");
             let (_, tenant) = directory.tenant(&guest.who, &name.export).map_err(no)?;
             let (volume, used_as) = directory.volume(&guest.who, &name.export).map_err(no)?;
-            let replica = (used_as == Some(ReplicaUse::Read)).then(|| volume.replica.clone());
-            (tenant, volume.replica.generation(), WatchedVolume { health: volume.health.clone(), replica })
+            let changes = name.path.map(|_| volume.replica.generation());
+            let is_copy = used_as == Some(ReplicaUse::Read);
+            let copy = is_copy.then(|| WatchedCopy::new(volume.replica.clone(), changes));
+            (tenant, changes, WatchedVolume { health: volume.health.clone(), copy })
         };
         guest.seat.belongs_to(tenant).map_err(|_| (Status::CONNECT_BUSY, None))?;
         let nqn = connect.subsystem.clone();
         let of_name = Uuid::new_v5(&Uuid::NAMESPACE_OID, nqn.as_bytes());
         let serial = of_name.simple().to_string()[..20].to_string();
-        let uuid = identifier(of_name, name.path.map(|_| changes));
+        let uuid = identifier(of_name, changes);
         let queues_max = name.queues_max;
         Ok((Subsystem { nqn, serial, uuid: uuid.into_bytes(), namespace, queues_max }, watched))
     }

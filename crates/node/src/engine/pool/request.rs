@@ -113,8 +113,8 @@ impl Pool {
 
     /// A request's outcome as its client gets it. An NVMe host takes a failed device for the end of the data, unless the status is one of
     /// the path. It is one where the pool has failed (nothing is served here, and the ANA state says so), and at the first failure of a
-    /// read of a copy: other nodes may have the data. A read that comes back within minutes has no other path.
-    fn outcome_for(&mut self, conn: usize, request: &Request, outcome: Outcome) -> Outcome {
+    /// read of a copy, whose path isn't preferred then: other nodes may have the data ([`Failures`](super::failures::Failures)).
+    fn outcome_for(&mut self, conn: usize, request: &Request, arrived_at: Time, outcome: Outcome) -> Outcome {
         let c = &self.clients[conn];
         let (Some(who), Outcome::Failed(IoError::Device)) = (c.sends_again(), outcome) else { return outcome };
         let of_path = match request.command {
@@ -123,7 +123,7 @@ impl Pool {
             _ if self.state() == LayerState::Failed => true,
             NbdCommand::Read if c.params.used_as == Some(ReplicaUse::Read) => {
                 let range = (request.offset, request.length.into());
-                !self.failures.must_serve(self.now, who, range) && self.failures.note(self.now, who, range)
+                !self.failures.failed(self.now, who, range, arrived_at, &c.params.replica)
             }
             _ => false,
         };
@@ -196,7 +196,7 @@ impl Pool {
             self.clients[conn].has_changed(request, outcome);
         }
         self.clients.turned_away(conn, request);
-        let outcome = self.outcome_for(conn, request, outcome);
+        let outcome = self.outcome_for(conn, request, head.arrived_at, outcome);
         self.clients.refuse(conn, request, outcome, &[]);
     }
 
@@ -301,7 +301,10 @@ impl Pool {
             _ => promise_notes,
         };
         let is_done = c.outcome.is_done();
-        let outcome = if is_done { c.outcome } else { self.outcome_for(inside.conn, &inside.request, c.outcome) };
+        let outcome = match is_done {
+            true => c.outcome,
+            false => self.outcome_for(inside.conn, &inside.request, c.io.arrived_at, c.outcome),
+        };
         let data = self.inside.give_back(c.io);
         let data = if is_done { data } else { Data::Absent };
         self.clients.answer(inside.conn, &inside.request, (outcome, data), &notes, &mut self.buffers);

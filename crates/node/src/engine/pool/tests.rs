@@ -145,6 +145,17 @@ impl Scene {
         pool.clients.woke(pool.now);
     }
 
+    /// From now on time passes by [`Scene::shift`] only.
+    fn freeze(&mut self) {
+        self.pool.tick();
+        self.pool.started = std::time::Instant::now() + Duration::from_secs(3600);
+    }
+
+    /// Moves a frozen clock.
+    fn shift(&mut self, time: Duration) {
+        self.pool.now += Span::from(time);
+    }
+
     fn done(&mut self) -> u64 {
         let (mut at, mut done) = (0, 0);
         while let Some((place, view)) = self.pool.exports.view(at, self.pool.now) {
