@@ -1,6 +1,6 @@
 //! Connections that come and go, and whether their replicas may be read.
 
-use super::{Driver, News, generation_max};
+use super::{Driver, News};
 use crate::live::link::{For, Link, LinkState, Open, Pending};
 use crate::live::stream::Stream;
 use plimsoll_base::{Span, Time};
