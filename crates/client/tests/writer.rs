@@ -124,22 +124,31 @@ async fn a_writer_needs_all_replicas_and_one_size() {
     assert!(matches!(Writer::open(&[], &Options::default()).await, Err(OpenError::Replicas(0))));
 }
 
-/// A writer that is closed meanwhile either has sent nothing of a write, or ends it: `Closed` says that nothing was sent.
+/// A writer that is closed meanwhile ends the write that is under way, and sends nothing of those that wait: `Closed` says so.
 #[tokio::test]
-async fn a_long_write_isnt_closed_half_way() {
+async fn a_long_write_isnt_closed_half_way_and_those_that_wait_arent_begun() {
     let (_dir, fakes) = two();
     let writer = open(&fakes).await.unwrap();
-    fakes.iter().for_each(|f| f.set(|s| s.does = Does::Slow(Duration::from_millis(100))));
-    let close = async {
-        while fakes[0].get(|s| s.changes.is_empty()) {
+    fakes.iter().for_each(|f| f.set(|s| s.does = Does::HoldChanges));
+    let begun = async {
+        while !fakes.iter().all(|f| f.get(|s| s.changes.len() == 1)) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        writer.close().await;
+        fakes.iter().for_each(|f| f.set(|s| s.does = Does::Serve));
     };
-    let (written, ()) = tokio::join!(writer.write(0, &[7; 3 * 65_536]), close);
+    // Polled in this order: each waits for the one before it.
+    let (written, waits, (), ()) = tokio::join!(
+        biased;
+        writer.write(0, &[7; 3 * 65_536]),
+        writer.write(0, &[7; 512]),
+        writer.close(),
+        begun
+    );
     written.expect("it had begun");
+    assert!(matches!(waits, Err(WriteError::Closed(_))), "{waits:?}");
     assert_eq!(fakes.each_ref().map(|f| f.get(|s| s.changes.len())), [3, 3]);
     assert!(matches!(writer.write(0, &[7; 512]).await, Err(WriteError::Closed(_))));
+    until_farewells(&fakes, [1, 1]).await;
 }
 
 /// The longest payload of one is shorter than the other's unit.

@@ -8,11 +8,14 @@ use super::session::Session;
 use std::fmt;
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use tokio::sync::Mutex;
 
 /// Longest range of one TRIM, in bytes.
 const TRIM_BYTES_MAX: u64 = 1 << 30;
+
+const CLOSED: &str = "the writer is closed";
 
 /// Reason for a change's failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,6 +59,8 @@ struct Sessions {
 pub struct Writer {
     home: Home,
     sessions: Mutex<Sessions>,
+    /// Changes that wait for their turn fail.
+    closing: AtomicBool,
     size_bytes: u64,
     /// Longest payload of a WRITE, and the unit of offsets and lengths, in bytes.
     payload_bytes_max: u32,
@@ -90,7 +95,14 @@ impl Writer {
         let Lengths { size_bytes, payload_bytes_max, unit_bytes } = lengths;
         let sessions = Mutex::new(Sessions { all, broken: None, adrift: false });
         let home = Home::here();
-        Ok(Writer { home, sessions, size_bytes, payload_bytes_max, block_bytes: unit_bytes })
+        Ok(Writer {
+            home,
+            sessions,
+            closing: AtomicBool::new(false),
+            size_bytes,
+            payload_bytes_max,
+            block_bytes: unit_bytes,
+        })
     }
 
     /// Writes. Longer data than a node takes at once are sent in pieces, with no other change between them: a failure may leave some of them
@@ -125,14 +137,19 @@ impl Writer {
         self.change(std::iter::once(Change::Flush)).await
     }
 
-    /// Ends the sessions in order, after a change that is under way: replicas that have acknowledged everything lack nothing. After a
-    /// failure it only disconnects, and the replicas that failed stay marked.
+    /// Ends the sessions in order, after a change that is under way: replicas that have acknowledged everything lack nothing. Changes
+    /// that wait for their turn fail with [`WriteError::Closed`]. After a failure it only disconnects, and the replicas that failed stay
+    /// marked.
+    ///
+    /// A change under way, even a long one of many pieces, goes on to its end: half of it would be neither written nor not. Each piece
+    /// takes [`Options::limit`] at most, and so does the farewell to each replica.
     pub async fn close(&self) {
         if self.home.is_left() {
             return;
         }
+        self.closing.store(true, Relaxed); // the lock orders it
         let mut sessions = self.sessions.lock().await;
-        sessions.broken.get_or_insert_with(|| "the writer is closed".into());
+        sessions.broken.get_or_insert_with(|| CLOSED.into());
         if sessions.adrift {
             sessions.all.clear();
         }
@@ -164,6 +181,9 @@ impl Writer {
         let mut sessions = self.sessions.lock().await;
         if let Some(why) = &sessions.broken {
             return Err(WriteError::Closed(why.clone()));
+        }
+        if self.closing.load(Relaxed) {
+            return Err(WriteError::Closed(CLOSED.into()));
         }
         for part in parts {
             Writer::send(&mut sessions, part).await?;

@@ -23,6 +23,8 @@ pub enum Does {
     Serve,
     /// The same, after a while; changes, too.
     Slow(Duration),
+    /// Answers changes as soon as it does anything else.
+    HoldChanges,
     /// Holds reads until they are withdrawn, and fails them then, as a node does.
     Hold,
     /// Refuses those with a deadline, with this predicted wait in microseconds; serves others.
@@ -237,6 +239,9 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
                 shared.lock().unwrap().changes.push((request.command, request.offset, request.length));
                 if let Does::Slow(time) = state.does {
                     std::thread::sleep(time);
+                }
+                while shared.lock().unwrap().does == Does::HoldChanges {
+                    std::thread::sleep(Duration::from_millis(1));
                 }
                 match state.does {
                     Does::Fail => replies.failed(&mut out, cookie, ErrorCode::Io, "the disk is broken"),
