@@ -382,7 +382,7 @@ def test_a_child_cant_use_its_parents_volume(nodes):
         volume.write(0, bytes([1]) * 512)
         started = lambda: volume._start_flush(_plimsoll.Completions(), 0)  # noqa: E731
         read, write = lambda: volume.read(0, 512, limit=1), lambda: volume.write(0, bytes(512))
-        for _ in range(2):
+        for n in range(2):
             child = os.fork()
             if child == 0:
                 signal.alarm(60)  # ends a child that waits
@@ -392,6 +392,8 @@ def test_a_child_cant_use_its_parents_volume(nodes):
                         with pytest.raises(ValueError, match="forked"):
                             call()
                     volume.close()
+                    with plimsoll.Volume(addresses_of(nodes)) as own:  # as the words say
+                        assert own.read(0, 512) == bytes([1 + n]) * 512
                     code = 0
                 finally:
                     os._exit(code)
