@@ -95,15 +95,18 @@ impl Drop for Group {
     }
 }
 
-/// Withdraws a read whose caller has gone.
+/// Withdraws a read whose caller has gone. A child that was forked leaves its parent's reads alone.
 struct Asked<'a> {
+    home: Home,
     driver: &'a Mutex<Driver>,
     get: (usize, u64),
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        lock(self.driver).left(self.get);
+        if !self.home.is_left() {
+            lock(self.driver).left(self.get);
+        }
     }
 }
 
@@ -230,7 +233,7 @@ impl Volume {
             check_shape(&range, start, block, most)?;
             let terms = Terms { deadline, limit, refusable: ask.refusable };
             let get = driver.begin(start, range.end - range.start, terms, send);
-            Asked { driver: &group.driver, get }
+            Asked { home: self.inner.home, driver: &group.driver, get }
         };
         let outcome = answer.await;
         drop(asked);
@@ -421,5 +424,26 @@ async fn serve(driver: &Mutex<Driver>, link: usize, stream: &Stream, early: Vec<
                 tend_at = Instant::now() + if young { TEND_YOUNG } else { TEND_EVERY };
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_of_fork_doesnt_withdraw_its_parents_read() {
+        let policy = crate::PolicyKind::Base.build(&crate::PolicySettings::default()).unwrap();
+        let driver = Arc::new(Mutex::new(Driver::new(vec!["one".into()], policy, Options::default())));
+        // Another thread of the parent may have held the lock at the fork.
+        let held = lock(&driver);
+        let (send, dropped) = std::sync::mpsc::channel();
+        let childs = driver.clone();
+        std::thread::spawn(move || {
+            drop(Asked { home: Home::elsewhere(), driver: &childs, get: (0, 1) });
+            send.send(())
+        });
+        dropped.recv_timeout(Duration::from_secs(20)).expect("it takes no lock");
+        drop(held);
     }
 }

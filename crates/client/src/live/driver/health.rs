@@ -213,7 +213,7 @@ mod tests {
     fn a_count_that_was_too_large_is_never_taken_later() {
         const WRONG: u64 = 1 << 32;
         let mut d = driver(2);
-        [0, 1].map(|link| says(&mut d, at(0), link, Some(5), 0));
+        (0..2).for_each(|link| says(&mut d, at(0), link, Some(5), 0));
         for s in 1..2000 {
             says(&mut d, at(s), 0, Some(WRONG), 0);
             says(&mut d, at(s), 1, Some(5 + s), 0);
@@ -233,7 +233,7 @@ mod tests {
     fn a_large_count_is_taken_after_a_long_time_and_with_others() {
         const MANY: u64 = 1 << 32;
         let mut d = driver(2);
-        [0, 1].map(|link| says(&mut d, at(0), link, Some(5), 0));
+        (0..2).for_each(|link| says(&mut d, at(0), link, Some(5), 0));
         says(&mut d, at(1), 0, Some(MANY), 0);
         assert_eq!(up(&d), [false, true]);
         // The client was away.
