@@ -5,6 +5,7 @@ use super::connect::connect;
 use super::home::{FORKED, Home};
 use super::link::merge;
 use super::stream::Stream;
+use super::tls::Reading;
 use plimsoll_nbd::client::Opened;
 use plimsoll_nbd::promise::{Deadline, NUMBERS, Note, Promise};
 use plimsoll_nbd::request::Request;
@@ -98,7 +99,8 @@ impl Session {
     /// The error of the socket or the server.
     pub async fn open(address: &Address, name: String, patience: Duration) -> io::Result<Session> {
         let contexts = [MetaContext::Promise, MetaContext::Written].map(|c| c.name().to_string());
-        let (stream, opened, early) = within(patience, connect(&address.place, name, contexts.to_vec())).await?;
+        let (stream, opened, early) =
+            within(patience, connect(&address.place, name, contexts.to_vec(), &Reading::default())).await?;
         let id = |context: MetaContext| opened.meta_contexts.iter().find(|c| c.1 == context.name()).map(|c| c.0);
         let (Some(promise), Some(written_id)) = (id(MetaContext::Promise), id(MetaContext::Written)) else {
             return Err(io::Error::other("the server doesn't tell of its replicas: is it a Plimsoll node?"));
@@ -113,7 +115,7 @@ impl Session {
     /// The error of the socket or the server.
     pub async fn open_foreign(address: &Address, patience: Duration) -> io::Result<Session> {
         let (stream, opened, early) =
-            within(patience, connect(&address.place, address.export.clone(), Vec::new())).await?;
+            within(patience, connect(&address.place, address.export.clone(), Vec::new(), &Reading::default())).await?;
         let transactions = Transactions::new(opened.structured_replies, Vec::new());
         Ok(Session::new(stream, transactions, early, opened, patience, 0))
     }

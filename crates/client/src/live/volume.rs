@@ -8,6 +8,7 @@ use super::link::LinkState;
 use super::options::Options;
 use super::stream::Stream;
 use super::timers;
+use super::tls::Reading;
 use plimsoll_base::Span;
 use plimsoll_nbd::client::Opened;
 use plimsoll_nbd::wire::MetaContext;
@@ -353,10 +354,10 @@ async fn settled(driver: &Mutex<Driver>, at_most: Duration) -> Result<u64, OpenE
 
 /// Keeps a link connected, for ever.
 async fn keep(driver: Arc<Mutex<Driver>>, link: usize, address: Address, options: Options) {
-    let mut pause = RETRY_FIRST;
+    let (mut pause, reading) = (RETRY_FIRST, Reading::default());
     loop {
         let began = Instant::now();
-        let why = match tokio::time::timeout(options.connect, connect(&address, options.foreign)).await {
+        let why = match tokio::time::timeout(options.connect, connect(&address, options.foreign, &reading)).await {
             Err(_) => format!("doesn't answer within {:?}", options.connect),
             Ok(Err(e)) => e.to_string(),
             Ok(Ok((stream, opened, early))) => {
@@ -377,10 +378,10 @@ async fn keep(driver: Arc<Mutex<Driver>>, link: usize, address: Address, options
     }
 }
 
-async fn connect(address: &Address, foreign: bool) -> io::Result<(Stream, Box<Opened>, Vec<u8>)> {
+async fn connect(address: &Address, foreign: bool, reading: &Reading) -> io::Result<(Stream, Box<Opened>, Vec<u8>)> {
     let export = if foreign { address.export.clone() } else { address.export_with("replica=read") };
     let contexts = if foreign { Vec::new() } else { vec![MetaContext::Promise.name().to_string()] };
-    super::connect::connect(&address.place, export, contexts).await
+    super::connect::connect(&address.place, export, contexts, reading).await
 }
 
 /// Carries a link's bytes until its connection ends; why it did.
