@@ -371,13 +371,18 @@ impl Volume {
         Ok(list)
     }
 
-    /// Closes it, and waits until its writer has ended in order. Calls of other threads that have begun go on to their end, and the connections
-    /// close after the last of them. Calls of event loops end: reads with ValueError, a change that is under way with its outcome. In a child that
-    /// was forked it does nothing.
-    fn close(&self) {
+    /// Closes it, and waits until its writer has ended in order, whoever else still uses it. Reads of other threads that have begun go on to their
+    /// end, and the connections close after the last of them. A change that is under way ends, too; those that wait for it fail. Calls of
+    /// event loops end: reads with ValueError, changes with their outcome. In a child that was forked it does nothing.
+    fn close(&self, py: Python<'_>) {
         if !self.is_forked() {
             let open = self.open.write().expect("no panic while held").take();
-            drop(open);
+            if let Some(open) = open {
+                let Open { writer, client } = &*open;
+                if let Some(writer) = writer {
+                    py.detach(|| client.wait(writer.close()));
+                }
+            }
         }
     }
 }

@@ -74,6 +74,9 @@ class Node:
         while any(") T " not in (task / "stat").read_text() for task in tasks.iterdir()):
             time.sleep(0.001)
 
+    def go_on(self):
+        self.process.send_signal(signal.SIGCONT)
+
     def kill(self):
         self.process.kill()
         self.process.wait()
@@ -186,7 +189,8 @@ def test_a_refusal_says_how_long_and_how_surely(disk):
 
 
 def test_a_refused_read_goes_to_the_next_replica(tmp_path):
-    busy, free = Node(tmp_path / "busy", DISK), Node(tmp_path / "free", PLAIN)
+    # Any device is refused for such a deadline, once its time is learned: only what memory has can be read within it.
+    busy, free = Node(tmp_path / "busy", DISK), Node(tmp_path / "free", PLAIN + '\nmemory = "16MiB"')
     try:
         with plimsoll.Volume([busy.address, free.address], policy="mitt") as volume:
             for i in range(20):
@@ -309,55 +313,68 @@ def test_a_writer_that_dies_marks_its_replicas(nodes):
 
 
 def test_a_volume_that_is_dropped_holds_up_no_thread(nodes):
-    volume = plimsoll.Volume(addresses_of(nodes)[:1], writable=True, limit=2)
+    volume = plimsoll.Volume(addresses_of(nodes)[:1], writable=True, limit=20)
     nodes[0].stop()
     completions = _plimsoll.Completions()
     volume._start_write(completions, 0, 0, bytes(512))
     with pytest.raises(plimsoll.ReadTimeout):  # raised by the thread that has begun the write before
         volume.read(0, 512, limit=0.05)
-    ticks, ended = [], threading.Event()
+    dropping = threading.Event()
 
-    def tick():
-        while not ended.wait(0.001):
-            ticks.append(time.monotonic())
+    def go_on():
+        dropping.wait()
+        for _ in range(10):
+            time.sleep(0)
+        nodes[0].go_on()
 
-    ticking = threading.Thread(target=tick)
-    ticking.start()
-    began = time.monotonic()
-    del volume  # waits until the write has been given up
-    took = time.monotonic() - began
-    ended.set(), ticking.join()
-    assert took > 0.5 and sum(began < t < began + took for t in ticks) > 10, (took, len(ticks))
+    other = threading.Thread(target=go_on)
+    other.start()
+    dropping.set()
+    del volume  # waits for the write, which waits for the other thread
     [(number, _, error)] = completions.take()
-    assert number == 0 and isinstance(error, (plimsoll.WriteError, ValueError))
+    assert number == 0 and error is None, "the other thread went on before the limit"
+    other.join()
 
 
 def test_an_event_loop_goes_on_while_a_volume_is_closed(nodes):
-    ticks = []
-
-    async def tick():
-        while True:
-            ticks.append(time.monotonic())
-            await asyncio.sleep(0.001)
+    async def go_on():
+        for _ in range(10):
+            await asyncio.sleep(0)
+        nodes[0].go_on()
 
     async def closes():
-        async with await asyncio.to_thread(plimsoll.Volume, addresses_of(nodes)[:1], writable=True, limit=2) as volume:
+        async with await asyncio.to_thread(plimsoll.Volume, addresses_of(nodes)[:1], writable=True, limit=20) as volume:
             await volume.write_async(0, bytes(512))
             nodes[0].stop()
             late = asyncio.create_task(volume.write_async(0, bytes(512)))
             with pytest.raises(plimsoll.ReadTimeout):  # raised by the thread that has begun the write before
                 await volume.read_async(0, 512, limit=0.05)
-            ticking = asyncio.create_task(tick())
-            began = time.monotonic()
-        took = time.monotonic() - began
-        ticking.cancel()
-        assert took > 0.5 and len(ticks) > 10, (took, len(ticks))
-        with pytest.raises((plimsoll.WriteError, ValueError)):
-            await late
+            other = asyncio.create_task(go_on())
+        assert other.done(), "closing waits for the write, which waits for the other task"
+        await late
         with pytest.raises(ValueError, match="closed"):
             await volume.read_async(0, 512)
 
     asyncio.run(closes())
+
+
+def test_close_ends_the_writer_while_another_thread_reads(nodes):
+    nodes[0].cli("inject", "vol", "--stall", "--only", "reads", "--for", "5m")
+    program = """
+import os, plimsoll, sys, threading, time
+volume = plimsoll.Volume(sys.argv[1:], policy="base", writable=True)
+volume.write(0, bytes(512))
+threading.Thread(target=volume.read, args=(0, 512), daemon=True).start()
+while volume.counts()["tries"] < 1:
+    time.sleep(0.001)
+volume.close()
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", program, nodes[0].address], check=True)
+    nodes[0].cli("inject", "vol", "--stop")
+    while nodes[0].shown()["connections"] > 0:
+        pass  # each look is a program of its own
+    assert nodes[0].shown()["behind"] == "no", "its end was an orderly one"
 
 
 def test_a_child_cant_use_its_parents_volume(nodes):
@@ -365,7 +382,7 @@ def test_a_child_cant_use_its_parents_volume(nodes):
         volume.write(0, bytes([1]) * 512)
         started = lambda: volume._start_flush(_plimsoll.Completions(), 0)  # noqa: E731
         read, write = lambda: volume.read(0, 512, limit=1), lambda: volume.write(0, bytes(512))
-        for _ in range(2):
+        for n in range(2):
             child = os.fork()
             if child == 0:
                 signal.alarm(60)  # ends a child that waits
@@ -375,6 +392,8 @@ def test_a_child_cant_use_its_parents_volume(nodes):
                         with pytest.raises(ValueError, match="forked"):
                             call()
                     volume.close()
+                    with plimsoll.Volume(addresses_of(nodes)) as own:  # as the words say
+                        assert own.read(0, 512) == bytes([1 + n]) * 512
                     code = 0
                 finally:
                     os._exit(code)

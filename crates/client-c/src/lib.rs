@@ -205,6 +205,16 @@ unsafe fn opened<'a>(volume: *const Blocking) -> Result<&'a Blocking, Failure> {
     unsafe { volume.as_ref() }.ok_or_else(|| bad("the volume is NULL"))
 }
 
+/// The volume behind a pointer, to be read. In a child of fork() it fails before any lock, which another thread may have held at the fork.
+///
+/// # Safety
+/// As [`opened`].
+unsafe fn readable<'a>(volume: *const Blocking) -> Result<&'a Blocking, Failure> {
+    // SAFETY: as `opened` asks; the caller keeps it.
+    let open = unsafe { opened(volume) }?;
+    if open.is_forked() { Err(failure(ReadError::Forked)) } else { Ok(open) }
+}
+
 /// `plimsoll_size`
 ///
 /// # Safety
@@ -269,8 +279,8 @@ pub unsafe extern "C" fn plimsoll_read(
         if buffer.is_null() {
             return Err(bad("the buffer is NULL"));
         }
-        // SAFETY: as `opened` asks: an open volume or NULL; the caller keeps it open until the read has returned.
-        let open = unsafe { opened(volume) }?;
+        // SAFETY: as `readable` asks: an open volume or NULL; the caller keeps it open until the read has returned.
+        let open = unsafe { readable(volume) }?;
         let data = open.wait(ask(open.volume(), offset, length, terms(deadline_us, limit_us))).map_err(failure)?;
         Buffer(buffer.cast(), length).fill(&data);
         Ok(())
@@ -295,8 +305,8 @@ pub unsafe extern "C" fn plimsoll_read_or_busy(
         if buffer.is_null() {
             return Err(bad("the buffer is NULL"));
         }
-        // SAFETY: as `opened` asks: an open volume or NULL; the caller keeps it open until the read has returned.
-        let open = unsafe { opened(volume) }?;
+        // SAFETY: as `readable` asks: an open volume or NULL; the caller keeps it open until the read has returned.
+        let open = unsafe { readable(volume) }?;
         let refusable = Ask { refusable: true, ..terms(deadline_us, limit_us) };
         let data = open.wait(ask(open.volume(), offset, length, refusable)).map_err(|e| {
             // SAFETY: NULL (checked by `as_mut`) or the caller's, written by nobody else during the call.
@@ -352,11 +362,8 @@ pub unsafe extern "C" fn plimsoll_read_async(
             return Err(bad("the buffer is NULL"));
         }
         let done = done.ok_or_else(|| bad("`done` is NULL"))?;
-        // SAFETY: as `opened` asks: an open volume or NULL; the caller keeps it open during this call.
-        let open = unsafe { opened(volume) }?;
-        if open.is_forked() {
-            return Err(failure(ReadError::Forked));
-        }
+        // SAFETY: as `readable` asks: an open volume or NULL; the caller keeps it open during this call.
+        let open = unsafe { readable(volume) }?;
         let (volume, into) = (open.volume().clone(), Buffer(buffer.cast(), length));
         let mut ending = Ending { done, user, outcome: None };
         open.spawn(async move {

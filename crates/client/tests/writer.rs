@@ -25,6 +25,12 @@ async fn open(fakes: &[Fake]) -> Result<Writer, OpenError> {
     Writer::open(&addresses, &Options { limit: Duration::from_secs(20), ..Options::default() }).await
 }
 
+/// Nobody who is refused has connected as a writer.
+fn none_has_written(fakes: &[Fake]) {
+    let exports = fakes.iter().flat_map(|f| f.get(|s| s.exports.clone()));
+    assert!(exports.inspect(|name| assert!(name.contains("replica="))).all(|name| name.ends_with("replica=read")));
+}
+
 /// A server hears of a farewell after the client has sent it.
 async fn until_farewells(fakes: &[Fake], wanted: [u32; 2]) {
     let began = Instant::now();
@@ -111,30 +117,38 @@ async fn a_writer_needs_all_replicas_and_one_size() {
     let nowhere: Address = format!("nbd+unix:///vol?socket={}/none", dir.path().display()).parse().unwrap();
     let e = Writer::open(&[fakes[0].address(), nowhere], &Options::default()).await.err().unwrap();
     assert!(matches!(&e, OpenError::NotAll(all) if all.len() == 1), "{e}");
-    until_farewells(&fakes, [1, 0]).await;
     fakes[1].set(|s| s.size_bytes = SIZE / 2);
     let e = open(&fakes).await.err().unwrap();
     assert!(matches!(e, OpenError::Sizes(_)), "{e}");
-    until_farewells(&fakes, [2, 1]).await;
+    none_has_written(&fakes);
     assert!(matches!(Writer::open(&[], &Options::default()).await, Err(OpenError::Replicas(0))));
 }
 
-/// A writer that is closed meanwhile either has sent nothing of a write, or ends it: `Closed` says that nothing was sent.
+/// A writer that is closed meanwhile ends the write that is under way, and sends nothing of those that wait: `Closed` says so.
 #[tokio::test]
-async fn a_long_write_isnt_closed_half_way() {
+async fn a_long_write_isnt_closed_half_way_and_those_that_wait_arent_begun() {
     let (_dir, fakes) = two();
     let writer = open(&fakes).await.unwrap();
-    fakes.iter().for_each(|f| f.set(|s| s.does = Does::Slow(Duration::from_millis(100))));
-    let close = async {
-        while fakes[0].get(|s| s.changes.is_empty()) {
+    fakes.iter().for_each(|f| f.set(|s| s.does = Does::HoldChanges));
+    let begun = async {
+        while !fakes.iter().all(|f| f.get(|s| s.changes.len() == 1)) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        writer.close().await;
+        fakes.iter().for_each(|f| f.set(|s| s.does = Does::Serve));
     };
-    let (written, ()) = tokio::join!(writer.write(0, &[7; 3 * 65_536]), close);
+    // Polled in this order: each waits for the one before it.
+    let (written, waits, (), ()) = tokio::join!(
+        biased;
+        writer.write(0, &[7; 3 * 65_536]),
+        writer.write(0, &[7; 512]),
+        writer.close(),
+        begun
+    );
     written.expect("it had begun");
+    assert!(matches!(waits, Err(WriteError::Closed(_))), "{waits:?}");
     assert_eq!(fakes.each_ref().map(|f| f.get(|s| s.changes.len())), [3, 3]);
     assert!(matches!(writer.write(0, &[7; 512]).await, Err(WriteError::Closed(_))));
+    until_farewells(&fakes, [1, 1]).await;
 }
 
 /// The longest payload of one is shorter than the other's unit.
@@ -145,7 +159,7 @@ async fn replicas_without_a_common_length_of_writes_are_refused() {
     fakes[1].set(|s| (s.block_sizes.minimum, s.block_sizes.preferred) = (8192, 8192));
     let e = open(&fakes).await.err().unwrap();
     assert!(e.to_string().contains("8192") && e.to_string().contains("4096"), "{e}");
-    until_farewells(&fakes, [1, 1]).await;
+    none_has_written(&fakes);
 }
 
 /// One missed changes of another writer without noticing: a change would then be on top of different data.
@@ -158,10 +172,29 @@ async fn replicas_that_have_seen_different_changes_are_refused() {
     for part in ["8201", "8200", "a.sock", "b.sock", "resync"] {
         assert!(e.contains(part), "{e}");
     }
-    until_farewells(&fakes, [1, 1]).await;
+    none_has_written(&fakes);
     // One that is known to lack changes isn't read before its resync: it may be written meanwhile.
     fakes[1].set(|s| s.does = Does::Behind);
     open(&fakes).await.expect("the other one is complete").close().await;
     fakes[1].set(|s| (s.does, s.generation) = (Does::Serve, 8201));
     open(&fakes).await.expect("they are equal").close().await;
+}
+
+/// One was stopped in order, and the other got a change alone before it lost its writer: it is marked, and has that change.
+#[tokio::test]
+async fn a_marked_replica_that_may_be_the_newer_one_is_refused() {
+    let (_dir, fakes) = two();
+    fakes[0].set(|s| (s.does, s.generation) = (Does::Behind, 11));
+    fakes[1].set(|s| s.generation = 10);
+    let e = open(&fakes).await.err().unwrap();
+    assert!(matches!(&e, OpenError::Newer { .. }), "{e}");
+    for part in ["a.sock: 11 changes, marked", "b.sock: 10 changes, complete", "resync"] {
+        assert!(e.to_string().contains(part), "{e}");
+    }
+    none_has_written(&fakes);
+    // Without a complete one there is nothing that readers would take for it.
+    fakes[1].set(|s| s.does = Does::Behind);
+    open(&fakes).await.expect("both are marked").close().await;
+    fakes[1].set(|s| (s.does, s.generation) = (Does::Serve, 11));
+    open(&fakes).await.expect("the marked one has no more").close().await;
 }

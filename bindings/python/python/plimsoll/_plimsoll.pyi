@@ -129,6 +129,7 @@ class Volume:
     def close(self) -> None:
         """Closes it, and waits until its writer has ended in order.
 
-        Calls of other threads that have begun go on to their end, and the connections close after the last of them. Calls of event
-        loops end: reads with ValueError, a change that is under way with its outcome. In a child that was forked it does nothing.
+        Reads of other threads that have begun go on to their end, and the connections close after the last of them. A change that is
+        under way ends, too; those that wait for it fail. Calls of event loops end: reads with ValueError, changes with their outcome. In
+        a child that was forked it does nothing.
         """

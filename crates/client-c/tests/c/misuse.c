@@ -34,12 +34,18 @@ static void done(void *user, int how) {
     pthread_mutex_unlock(&lock);
 }
 
-static void in_child(plimsoll_volume *volume) {
+static void in_child(plimsoll_volume *volume, const char **serves) {
     unsigned char buffer[512];
     plimsoll_counts counts;
+    plimsoll_busy busy;
+    plimsoll_volume *own = NULL;
     alarm(60); /* a call that waits ends the child */
     MUST(plimsoll_read(volume, buffer, 512, 0, 0, 100000) == -EINVAL && strstr(plimsoll_error(), "forked"));
+    MUST(plimsoll_read_or_busy(volume, buffer, 512, 0, 0, 100000, &busy) == -EINVAL && strstr(plimsoll_error(), "forked"));
     MUST(plimsoll_read_async(volume, buffer, 512, 0, 0, 100000, done, NULL) == -EINVAL && strstr(plimsoll_error(), "forked"));
+    MUST(plimsoll_open(serves, 1, NULL, &own) == 0); /* as the words say */
+    MUST(plimsoll_read(own, buffer, 512, 0, 0, 20000000) == 0 && buffer[0] == 1);
+    plimsoll_close(own);
     plimsoll_count(volume, &counts);
     MUST(counts.gets == 0 && plimsoll_size(volume) == 1 << 20);
     plimsoll_close(volume);
@@ -74,7 +80,7 @@ int main(int argc, char **argv) {
         fflush(NULL);
         child = fork();
         if (child == 0)
-            in_child(volume);
+            in_child(volume, serves);
         MUST(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
         MUST(plimsoll_read(volume, buffer, 512, 0, 0, 20000000) == 0 && buffer[0] == 1);
     }

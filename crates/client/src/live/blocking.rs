@@ -78,8 +78,8 @@ impl Blocking {
         self.volume.as_ref().expect("set when opened")
     }
 
-    /// Waits on the calling thread. In a child that was forked, only for what ends without a socket or a timer: calls of the volume and its
-    /// writer do.
+    /// Waits on the calling thread. A child that was forked must not call it ([`Blocking::is_forked`]): another thread may have held a lock of the
+    /// runtime at the fork.
     ///
     /// # Panics
     /// Inside of a runtime, which would stand still.

@@ -2,14 +2,15 @@
 
 use super::address::Place;
 use super::stream::Stream;
-use super::tls::Keys;
+use super::tls::{Keys, Reading};
 use plimsoll_nbd::client::{ClientEvent, ClientHandshake, Opened, Wishes};
 use std::io;
 
 /// Longest name of an export, in bytes.
 const NAME_BYTES_MAX: usize = 4096;
 
-/// Connects and negotiates `export`. Also returns the bytes that arrived after the handshake. Has no time limit of its own.
+/// Connects and negotiates `export`. Also returns the bytes that arrived after the handshake. Has no time limit of its own. Tries of one
+/// place share `reading`.
 ///
 /// # Errors
 /// The error of the socket or the server.
@@ -17,12 +18,13 @@ pub async fn connect(
     place: &Place,
     export: String,
     contexts: Vec<String>,
+    reading: &Reading,
 ) -> io::Result<(Stream, Box<Opened>, Vec<u8>)> {
     if export.len() > NAME_BYTES_MAX {
         return Err(io::Error::other("an export's name has at most 4096 bytes"));
     }
     let keys = match place {
-        Place::Tls { host, certificates } => Some(Keys::read(host, certificates.clone()).await?),
+        Place::Tls { host, certificates } => Some(Keys::read(host, certificates.clone(), reading).await?),
         Place::Unix(_) | Place::Tcp(_) => None,
     };
     let wishes = Wishes { meta_contexts: contexts, tls: keys.is_some(), ..Wishes::open(export) };

@@ -441,7 +441,7 @@ impl Driver {
 
     fn complete(&mut self, now: Time, link: usize, p: Pending) {
         match p.what {
-            For::Health { required, claimed } => self.health(link, &p, required, claimed),
+            For::Health { required, claimed } => self.health(now, link, &p, required, claimed),
             For::Probe { get } => {
                 let us = |kind| Span::from_micros(u64::from(p.note(kind).unwrap_or(0)));
                 let in_flight = p.note(NoteKind::InFlight).unwrap_or(0);

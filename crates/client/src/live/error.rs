@@ -27,6 +27,14 @@ pub enum OpenError {
     /// Replicas that aren't equal, though none is known to lack changes: which, and how many changes each has seen. A writer would add
     /// its changes to different data.
     Generations(Vec<(String, u64)>),
+    /// Replicas that are marked as behind have seen more changes than the complete ones, which may lack those: which, and how many changes
+    /// each has seen.
+    Newer {
+        /// The marked ones, by address.
+        marked: Vec<(String, u64)>,
+        /// The complete ones, by address.
+        complete: Vec<(String, u64)>,
+    },
     /// No write fits all replicas: the unit of one is longer than the longest write of another, both in bytes.
     Lengths {
         /// The largest unit of offsets and lengths.
@@ -61,6 +69,14 @@ impl fmt::Display for OpenError {
                     "the replicas have seen different numbers of changes: `plimsoll volume resync` brings one up",
                 )?;
                 all.iter().try_for_each(|(address, changes)| write!(f, "; {address}: {changes} changes"))
+            }
+            OpenError::Newer { marked, complete } => {
+                f.write_str(
+                    "a replica that is marked as behind has seen more changes than the others, which may lack those: choose one to \
+                     trust, and bring the others up with `plimsoll volume resync`",
+                )?;
+                let mut all = marked.iter().map(|m| (m, "marked")).chain(complete.iter().map(|c| (c, "complete")));
+                all.try_for_each(|((address, changes), is)| write!(f, "; {address}: {changes} changes, {is}"))
             }
             OpenError::Lengths { unit_bytes, payload_bytes_max } => write!(
                 f,

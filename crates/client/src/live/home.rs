@@ -20,4 +20,10 @@ impl Home {
     pub fn is_left(self) -> bool {
         std::process::id() != self.process
     }
+
+    /// Another process.
+    #[cfg(test)]
+    pub fn elsewhere() -> Home {
+        Home { process: 0 }
+    }
 }

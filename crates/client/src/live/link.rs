@@ -198,6 +198,8 @@ pub struct Link {
     pub confirmed: u64,
     /// Time of that answer; `None` before the first.
     pub confirmed_at: Option<Time>,
+    /// The smallest count that was too large to be its own; `None` since a possible one.
+    pub refused: Option<u64>,
     /// Generation that others are measured by: the one last reported while it was readable; 0 if it is connected but not
     /// readable.
     pub counts: u64,
@@ -219,6 +221,7 @@ impl Link {
             generation: 0,
             confirmed: 0,
             confirmed_at: None,
+            refused: None,
             counts: 0,
             marked: false,
             known_then: 0,

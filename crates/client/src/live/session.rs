@@ -2,8 +2,10 @@
 
 use super::address::Address;
 use super::connect::connect;
+use super::home::{FORKED, Home};
 use super::link::merge;
 use super::stream::Stream;
+use super::tls::Reading;
 use plimsoll_nbd::client::Opened;
 use plimsoll_nbd::promise::{Deadline, NUMBERS, Note, Promise};
 use plimsoll_nbd::request::Request;
@@ -52,9 +54,11 @@ pub enum Promised {
 
 /// See the module's documentation. After a request that failed half way, for example by its time, or whose future was dropped, a session
 /// takes no more: its server may still answer, and that answer must not be taken for another's. An error that the server reports
-/// doesn't end it.
+/// doesn't end it. In a child that was forked, its requests fail, and closing or dropping it does nothing.
 pub struct Session {
-    stream: Stream,
+    home: Home,
+    /// `None` once it is closed.
+    stream: Option<Stream>,
     transactions: Transactions,
     received: Vec<u8>,
     opened: Box<Opened>,
@@ -64,6 +68,15 @@ pub struct Session {
     patience: Duration,
     /// Reason why nothing more is asked.
     broken: Option<String>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.home.is_left() {
+            // Closing the copy of the socket here would end it in the parent's event loop.
+            std::mem::forget(self.stream.take());
+        }
+    }
 }
 
 #[derive(Default)]
@@ -86,13 +99,14 @@ impl Session {
     /// The error of the socket or the server.
     pub async fn open(address: &Address, name: String, patience: Duration) -> io::Result<Session> {
         let contexts = [MetaContext::Promise, MetaContext::Written].map(|c| c.name().to_string());
-        let (stream, opened, early) = within(patience, connect(&address.place, name, contexts.to_vec())).await?;
+        let (stream, opened, early) =
+            within(patience, connect(&address.place, name, contexts.to_vec(), &Reading::default())).await?;
         let id = |context: MetaContext| opened.meta_contexts.iter().find(|c| c.1 == context.name()).map(|c| c.0);
         let (Some(promise), Some(written_id)) = (id(MetaContext::Promise), id(MetaContext::Written)) else {
             return Err(io::Error::other("the server doesn't tell of its replicas: is it a Plimsoll node?"));
         };
         let transactions = Transactions::new(true, vec![promise, written_id]).with_promises(promise);
-        Ok(Session { stream, transactions, received: early, opened, written_id, number: 0, patience, broken: None })
+        Ok(Session::new(stream, transactions, early, opened, patience, written_id))
     }
 
     /// Opens an export of any NBD server: no deadlines, and neither [`Session::health`] nor [`Session::written`].
@@ -101,9 +115,21 @@ impl Session {
     /// The error of the socket or the server.
     pub async fn open_foreign(address: &Address, patience: Duration) -> io::Result<Session> {
         let (stream, opened, early) =
-            within(patience, connect(&address.place, address.export.clone(), Vec::new())).await?;
+            within(patience, connect(&address.place, address.export.clone(), Vec::new(), &Reading::default())).await?;
         let transactions = Transactions::new(opened.structured_replies, Vec::new());
-        Ok(Session { stream, transactions, received: early, opened, written_id: 0, number: 0, patience, broken: None })
+        Ok(Session::new(stream, transactions, early, opened, patience, 0))
+    }
+
+    fn new(
+        stream: Stream,
+        transactions: Transactions,
+        received: Vec<u8>,
+        opened: Box<Opened>,
+        patience: Duration,
+        written_id: u32,
+    ) -> Session {
+        let (home, stream) = (Home::here(), Some(stream));
+        Session { home, stream, transactions, received, opened, written_id, number: 0, patience, broken: None }
     }
 
     /// Size of the export in bytes.
@@ -176,9 +202,10 @@ impl Session {
             Request { command: Command::Disconnect, flags: CommandFlags::EMPTY, cookie: 0, offset: 0, length: 0 };
         let mut out = Vec::new();
         self.transactions.submit(&mut out, request).map_err(|e| io::Error::other(e.to_string()))?;
+        let Some(stream) = self.stream.take() else { return Ok(()) };
         within(self.patience, async {
-            send(&self.stream, &out).await?;
-            self.stream.close().await;
+            send(&stream, &out).await?;
+            stream.close().await;
             Ok(())
         })
         .await
@@ -264,17 +291,25 @@ impl Session {
         mut out: Vec<u8>,
         payload: &[u8],
     ) -> io::Result<(Answer, Option<String>)> {
+        let stream = self.stream()?;
         if payload.len() <= COPIED_BYTES_MAX {
             out.extend_from_slice(payload);
-            send(&self.stream, &out).await?;
+            send(stream, &out).await?;
         } else {
-            send(&self.stream, &out).await?;
-            send(&self.stream, payload).await?;
+            send(stream, &out).await?;
+            send(stream, payload).await?;
         }
         self.answer(request).await
     }
 
+    fn stream(&self) -> io::Result<&Stream> {
+        self.stream.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
     fn usable(&self) -> io::Result<()> {
+        if self.home.is_left() {
+            return Err(io::Error::other(FORKED));
+        }
         let closed =
             |why| io::Error::other(format!("this session takes no more requests: {why}; open another session"));
         self.broken.as_ref().map_or(Ok(()), |why| Err(closed(why)))
@@ -316,10 +351,11 @@ impl Session {
                 return Ok((answer, error));
             }
             let mut some = vec![0; 256 << 10];
-            match self.stream.read_now(&mut some)? {
+            let stream = self.stream()?;
+            match stream.read_now(&mut some)? {
                 Some(0) => return Err(io::Error::other("the server closed the connection")),
                 Some(n) => self.received.extend_from_slice(&some[..n]),
-                None => self.stream.readable().await?,
+                None => stream.readable().await?,
             }
         }
     }
@@ -351,5 +387,20 @@ mod tests {
         let mut answer = Answer::default();
         (0..10_000).for_each(|us| answer.heard(vec![(NoteKind::WaitUs, us), (NoteKind::InFlight, 7)]));
         assert_eq!(answer.notes, [(NoteKind::WaitUs, 9_999), (NoteKind::InFlight, 7)]);
+    }
+
+    #[tokio::test]
+    async fn a_child_of_fork_sends_and_closes_nothing() {
+        let (near, far) = tokio::net::UnixStream::pair().unwrap();
+        let transactions = Transactions::new(true, Vec::new());
+        let opened = Box::new(Opened { size_bytes: 1 << 20, ..Opened::default() });
+        let patience = Duration::from_secs(20);
+        let mut session = Session::new(Stream::Unix(near), transactions, Vec::new(), opened, patience, 0);
+        session.home = Home::elsewhere();
+        let e = session.write(0, &[7; 512]).await.unwrap_err();
+        assert!(e.to_string().contains("forked"), "{e}");
+        assert!(session.close().await.unwrap_err().to_string().contains("forked"));
+        let end = far.try_read(&mut [0; 512]).map_err(|e| e.kind());
+        assert_eq!(end, Err(io::ErrorKind::WouldBlock), "nothing was sent, and nothing ended");
     }
 }

@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncRead, AsyncWriteExt, BufReader, copy_buf, split};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -25,15 +26,26 @@ pub struct Keys {
     name: ServerName<'static>,
 }
 
+/// The read of a folder of certificates that is under way, if any. Those who wait for it need no thread. A folder on a server that is gone is
+/// read for ever: each try to connect would keep a thread of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Reading(Arc<Mutex<()>>);
+
 impl Keys {
-    /// Reads the files of `folder`, anew for each connection: certificates are replaced while clients run. `host` has a port.
+    /// Reads the files of `folder`, anew for each connection: certificates are replaced while clients run. `host` has a port. Waits until
+    /// no other is `reading`.
     ///
     /// # Errors
     /// The file that can't be used, or a host that no certificate can be for.
-    pub async fn read(host: &str, folder: PathBuf) -> io::Result<Keys> {
+    pub async fn read(host: &str, folder: PathBuf, reading: &Reading) -> io::Result<Keys> {
         let bare = host.rsplit_once(':').map_or(host, |(bare, _)| bare).trim_matches(['[', ']']);
         let name = ServerName::try_from(bare.to_string()).map_err(|e| io::Error::other(format!("{bare}: {e}")))?;
-        let config = tokio::task::spawn_blocking(move || config(&folder)).await.map_err(io::Error::other)??;
+        let held = reading.0.clone().lock_owned().await;
+        let read = move || {
+            let _held = held; // also if nobody waits any more
+            config(&folder)
+        };
+        let config = tokio::task::spawn_blocking(read).await.map_err(io::Error::other)??;
         Ok(Keys { connector: TlsConnector::from(Arc::new(config)), name })
     }
 
@@ -132,5 +144,31 @@ impl Drop for Carrier {
     /// Ends the connection even if the node takes nothing more: what it was sent may wait for ever.
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn certificates_that_cant_be_read_keep_one_thread() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = std::process::Command::new("mkfifo").arg(dir.path().join(AUTHORITY)).status().unwrap();
+        assert!(made.success());
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build().unwrap();
+        let free = runtime.block_on(async {
+            let reading = Reading::default();
+            for _ in 0..3 {
+                let read = Keys::read("localhost:1", dir.path().to_owned(), &reading);
+                assert!(tokio::time::timeout(Duration::from_millis(5), read).await.is_err(), "it hangs");
+            }
+            let other = tokio::task::spawn_blocking(|| ());
+            tokio::time::timeout(Duration::from_secs(20), other).await.is_ok()
+        });
+        runtime.shutdown_background(); // a drop would wait for the folder
+        assert!(free, "a thread is left");
     }
 }

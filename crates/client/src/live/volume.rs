@@ -8,6 +8,7 @@ use super::link::LinkState;
 use super::options::Options;
 use super::stream::Stream;
 use super::timers;
+use super::tls::Reading;
 use plimsoll_base::Span;
 use plimsoll_nbd::client::Opened;
 use plimsoll_nbd::wire::MetaContext;
@@ -95,15 +96,18 @@ impl Drop for Group {
     }
 }
 
-/// Withdraws a read whose caller has gone.
+/// Withdraws a read whose caller has gone. A child that was forked leaves its parent's reads alone.
 struct Asked<'a> {
+    home: Home,
     driver: &'a Mutex<Driver>,
     get: (usize, u64),
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        lock(self.driver).left(self.get);
+        if !self.home.is_left() {
+            lock(self.driver).left(self.get);
+        }
     }
 }
 
@@ -230,7 +234,7 @@ impl Volume {
             check_shape(&range, start, block, most)?;
             let terms = Terms { deadline, limit, refusable: ask.refusable };
             let get = driver.begin(start, range.end - range.start, terms, send);
-            Asked { driver: &group.driver, get }
+            Asked { home: self.inner.home, driver: &group.driver, get }
         };
         let outcome = answer.await;
         drop(asked);
@@ -350,10 +354,10 @@ async fn settled(driver: &Mutex<Driver>, at_most: Duration) -> Result<u64, OpenE
 
 /// Keeps a link connected, for ever.
 async fn keep(driver: Arc<Mutex<Driver>>, link: usize, address: Address, options: Options) {
-    let mut pause = RETRY_FIRST;
+    let (mut pause, reading) = (RETRY_FIRST, Reading::default());
     loop {
         let began = Instant::now();
-        let why = match tokio::time::timeout(options.connect, connect(&address, options.foreign)).await {
+        let why = match tokio::time::timeout(options.connect, connect(&address, options.foreign, &reading)).await {
             Err(_) => format!("doesn't answer within {:?}", options.connect),
             Ok(Err(e)) => e.to_string(),
             Ok(Ok((stream, opened, early))) => {
@@ -374,10 +378,10 @@ async fn keep(driver: Arc<Mutex<Driver>>, link: usize, address: Address, options
     }
 }
 
-async fn connect(address: &Address, foreign: bool) -> io::Result<(Stream, Box<Opened>, Vec<u8>)> {
+async fn connect(address: &Address, foreign: bool, reading: &Reading) -> io::Result<(Stream, Box<Opened>, Vec<u8>)> {
     let export = if foreign { address.export.clone() } else { address.export_with("replica=read") };
     let contexts = if foreign { Vec::new() } else { vec![MetaContext::Promise.name().to_string()] };
-    super::connect::connect(&address.place, export, contexts).await
+    super::connect::connect(&address.place, export, contexts, reading).await
 }
 
 /// Carries a link's bytes until its connection ends; why it did.
@@ -421,5 +425,26 @@ async fn serve(driver: &Mutex<Driver>, link: usize, stream: &Stream, early: Vec<
                 tend_at = Instant::now() + if young { TEND_YOUNG } else { TEND_EVERY };
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_of_fork_doesnt_withdraw_its_parents_read() {
+        let policy = crate::PolicyKind::Base.build(&crate::PolicySettings::default()).unwrap();
+        let driver = Arc::new(Mutex::new(Driver::new(vec!["one".into()], policy, Options::default())));
+        // Another thread of the parent may have held the lock at the fork.
+        let held = lock(&driver);
+        let (send, dropped) = std::sync::mpsc::channel();
+        let childs = driver.clone();
+        std::thread::spawn(move || {
+            drop(Asked { home: Home::elsewhere(), driver: &childs, get: (0, 1) });
+            send.send(())
+        });
+        dropped.recv_timeout(Duration::from_secs(20)).expect("it takes no lock");
+        drop(held);
     }
 }

@@ -8,11 +8,14 @@ use super::session::Session;
 use std::fmt;
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use tokio::sync::Mutex;
 
 /// Longest range of one TRIM, in bytes.
 const TRIM_BYTES_MAX: u64 = 1 << 30;
+
+const CLOSED: &str = "the writer is closed";
 
 /// Reason for a change's failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,6 +59,8 @@ struct Sessions {
 pub struct Writer {
     home: Home,
     sessions: Mutex<Sessions>,
+    /// Changes that wait for their turn fail.
+    closing: AtomicBool,
     size_bytes: u64,
     /// Longest payload of a WRITE, and the unit of offsets and lengths, in bytes.
     payload_bytes_max: u32,
@@ -76,51 +81,28 @@ impl Writer {
     ///
     /// # Errors
     /// If a replica can't be connected to, they aren't of one size, or no write fits all; and if they have seen different numbers of
-    /// changes: one of them lacks some that another has. Replicas that are marked as such may: nobody reads them before a resync.
+    /// changes: one of them lacks some that another has. Replicas that are marked as such may have seen fewer: nobody reads them before a resync.
+    /// One that is marked and has seen more may have acknowledged changes that the others lack. None of these has been written to.
     pub async fn open(replicas: &[Address], options: &Options) -> Result<Writer, OpenError> {
         if replicas.is_empty() {
             return Err(OpenError::Replicas(0));
         }
-        let (mut all, mut failed) = (Vec::new(), Vec::new());
-        for address in replicas {
-            let name = address.export_with("replica=write");
-            match Session::open(address, name, options.limit).await {
-                Ok(session) => all.push((address.to_string(), session)),
-                Err(e) => failed.push((address.to_string(), e.to_string())),
-            }
+        // As a reader first: whoever is refused must not have been the volume's second writer.
+        for (_, session) in sessions(replicas, "replica=read", options).await?.0 {
+            let _ = session.close().await; // a reader's end tells a node nothing
         }
-        let mut complete = Vec::new();
-        for (address, session) in &mut all {
-            match session.health().await {
-                Ok(health) if health.behind == 0 => complete.push((address.clone(), health.generation)),
-                Ok(_) => {}
-                Err(e) => failed.push((address.clone(), e.to_string())),
-            }
-        }
-        let sizes: Vec<(String, u64)> = all.iter().map(|(a, s)| (a.clone(), s.size_bytes())).collect();
-        let differ = |of: &[(String, u64)]| of.windows(2).any(|w| w[0].1 != w[1].1);
-        let limits = all.iter().map(|(_, s)| s.payload_bytes_max());
-        let (payload_bytes_max, unit_bytes) = limits.fold((u32::MAX, 1), |a, b| (a.0.min(b.0), a.1.max(b.1)));
-        let wrong = if !failed.is_empty() {
-            Some(OpenError::NotAll(failed))
-        } else if differ(&sizes) {
-            Some(OpenError::Sizes(sizes.clone()))
-        } else if differ(&complete) {
-            Some(OpenError::Generations(complete))
-        } else if payload_bytes_max < unit_bytes {
-            Some(OpenError::Lengths { unit_bytes, payload_bytes_max })
-        } else {
-            None
-        };
-        if let Some(wrong) = wrong {
-            for (_, session) in all {
-                let _ = session.close().await; // the first failure is told
-            }
-            return Err(wrong);
-        }
+        let (all, lengths) = sessions(replicas, "replica=write", options).await?;
+        let Lengths { size_bytes, payload_bytes_max, unit_bytes } = lengths;
         let sessions = Mutex::new(Sessions { all, broken: None, adrift: false });
-        let (home, size_bytes) = (Home::here(), sizes[0].1);
-        Ok(Writer { home, sessions, size_bytes, payload_bytes_max, block_bytes: unit_bytes })
+        let home = Home::here();
+        Ok(Writer {
+            home,
+            sessions,
+            closing: AtomicBool::new(false),
+            size_bytes,
+            payload_bytes_max,
+            block_bytes: unit_bytes,
+        })
     }
 
     /// Writes. Longer data than a node takes at once are sent in pieces, with no other change between them: a failure may leave some of them
@@ -155,14 +137,19 @@ impl Writer {
         self.change(std::iter::once(Change::Flush)).await
     }
 
-    /// Ends the sessions in order, after a change that is under way: replicas that have acknowledged everything lack nothing. After a
-    /// failure it only disconnects, and the replicas that failed stay marked.
+    /// Ends the sessions in order, after a change that is under way: replicas that have acknowledged everything lack nothing. Changes
+    /// that wait for their turn fail with [`WriteError::Closed`]. After a failure it only disconnects, and the replicas that failed stay
+    /// marked.
+    ///
+    /// A change under way, even a long one of many pieces, goes on to its end: half of it would be neither written nor not. Each piece
+    /// takes [`Options::limit`] at most, and so does the farewell to each replica.
     pub async fn close(&self) {
         if self.home.is_left() {
             return;
         }
+        self.closing.store(true, Relaxed); // the lock orders it
         let mut sessions = self.sessions.lock().await;
-        sessions.broken.get_or_insert_with(|| "the writer is closed".into());
+        sessions.broken.get_or_insert_with(|| CLOSED.into());
         if sessions.adrift {
             sessions.all.clear();
         }
@@ -195,6 +182,9 @@ impl Writer {
         if let Some(why) = &sessions.broken {
             return Err(WriteError::Closed(why.clone()));
         }
+        if self.closing.load(Relaxed) {
+            return Err(WriteError::Closed(CLOSED.into()));
+        }
         for part in parts {
             Writer::send(&mut sessions, part).await?;
         }
@@ -217,6 +207,55 @@ impl Writer {
         sessions.broken = heard.first().cloned();
         if heard.is_empty() { Ok(()) } else { Err(WriteError::Failed(heard)) }
     }
+}
+
+struct Lengths {
+    size_bytes: u64,
+    payload_bytes_max: u32,
+    unit_bytes: u32,
+}
+
+type Open = Vec<(String, Session)>;
+
+/// Connects to all replicas, if a writer may add its changes to what they have.
+async fn sessions(replicas: &[Address], role: &str, options: &Options) -> Result<(Open, Lengths), OpenError> {
+    let (mut all, mut failed) = (Vec::new(), Vec::new());
+    for address in replicas {
+        match Session::open(address, address.export_with(role), options.limit).await {
+            Ok(session) => all.push((address.to_string(), session)),
+            Err(e) => failed.push((address.to_string(), e.to_string())),
+        }
+    }
+    let (mut complete, mut marked) = (Vec::new(), Vec::new());
+    for (address, session) in &mut all {
+        match session.health().await {
+            Ok(health) if health.behind == 0 => complete.push((address.clone(), health.generation)),
+            Ok(health) => marked.push((address.clone(), health.generation)),
+            Err(e) => failed.push((address.clone(), e.to_string())),
+        }
+    }
+    let sizes: Vec<(String, u64)> = all.iter().map(|(a, s)| (a.clone(), s.size_bytes())).collect();
+    let differ = |of: &[(String, u64)]| of.windows(2).any(|w| w[0].1 != w[1].1);
+    let limits = all.iter().map(|(_, s)| s.payload_bytes_max());
+    let (payload_bytes_max, unit_bytes) = limits.fold((u32::MAX, 1), |a, b| (a.0.min(b.0), a.1.max(b.1)));
+    let newer = |complete: &[(String, u64)]| complete.first().is_some_and(|c| marked.iter().any(|m| m.1 > c.1));
+    let wrong = if !failed.is_empty() {
+        OpenError::NotAll(failed)
+    } else if differ(&sizes) {
+        OpenError::Sizes(sizes)
+    } else if differ(&complete) {
+        OpenError::Generations(complete)
+    } else if newer(&complete) {
+        OpenError::Newer { marked, complete }
+    } else if payload_bytes_max < unit_bytes {
+        OpenError::Lengths { unit_bytes, payload_bytes_max }
+    } else {
+        return Ok((all, Lengths { size_bytes: sizes[0].1, payload_bytes_max, unit_bytes }));
+    };
+    for (_, session) in all {
+        let _ = session.close().await; // the first failure is told
+    }
+    Err(wrong)
 }
 
 #[derive(Clone, Copy)]

@@ -23,6 +23,8 @@ pub enum Does {
     Serve,
     /// The same, after a while; changes, too.
     Slow(Duration),
+    /// Answers changes as soon as it does anything else.
+    HoldChanges,
     /// Holds reads until they are withdrawn, and fails them then, as a node does.
     Hold,
     /// Refuses those with a deadline, with this predicted wait in microseconds; serves others.
@@ -66,7 +68,7 @@ pub struct State {
     pub cancels: u32,
     /// Changes and flushes, in order: what, where, how long.
     pub changes: Vec<(Command, u64, u32)>,
-    /// Sessions that were ended as NBD wants it.
+    /// Sessions that were ended as NBD wants it, without those of readers.
     pub farewells: u32,
     pub probes: u32,
     pub exports: Vec<String>,
@@ -125,7 +127,11 @@ impl Fake {
     }
 }
 
-fn handshake(stream: &mut UnixStream, shared: &Mutex<State>) -> io::Result<Option<(Box<Negotiated>, Vec<u8>)>> {
+/// What was agreed on, the bytes that came after it, and whether the client only reads.
+type Begun = (Box<Negotiated>, Vec<u8>, bool);
+
+fn handshake(stream: &mut UnixStream, shared: &Mutex<State>) -> io::Result<Option<Begun>> {
+    let mut reads = false;
     let mut machine = ServerHandshake::new(TlsMode::Off);
     let mut have = Vec::new();
     loop {
@@ -146,12 +152,13 @@ fn handshake(stream: &mut UnixStream, shared: &Mutex<State>) -> io::Result<Optio
                         meta_contexts: if state.promises { contexts } else { MetaContexts::EMPTY },
                     };
                     drop(state);
+                    reads = name.ends_with("replica=read");
                     shared.lock().unwrap().exports.push(name);
                     machine.answer_export(Ok(info));
                 }
                 Event::Transmission(agreed) => {
                     stream.write_all(machine.output())?;
-                    return Ok(Some((agreed, have)));
+                    return Ok(Some((agreed, have, reads)));
                 }
                 _ => return Ok(None),
             }
@@ -185,7 +192,7 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
     if shared.lock().unwrap().does == Does::Gone {
         return;
     }
-    let Ok(Some((agreed, mut have))) = handshake(&mut stream, shared) else { return };
+    let Ok(Some((agreed, mut have, reads))) = handshake(&mut stream, shared) else { return };
     let (rules, replies) = (agreed.rules(), Replies { structured: agreed.structured_replies });
     loop {
         if shared.lock().unwrap().does == Does::HangUnread {
@@ -204,7 +211,7 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
         let request = match rules.judge(&header) {
             Ok(Incoming::Serve(request)) => request,
             Ok(Incoming::Disconnect) => {
-                shared.lock().unwrap().farewells += 1;
+                shared.lock().unwrap().farewells += u32::from(!reads);
                 return;
             }
             _ => return,
@@ -232,6 +239,9 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
                 shared.lock().unwrap().changes.push((request.command, request.offset, request.length));
                 if let Does::Slow(time) = state.does {
                     std::thread::sleep(time);
+                }
+                while shared.lock().unwrap().does == Does::HoldChanges {
+                    std::thread::sleep(Duration::from_millis(1));
                 }
                 match state.does {
                     Does::Fail => replies.failed(&mut out, cookie, ErrorCode::Io, "the disk is broken"),

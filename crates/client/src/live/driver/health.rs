@@ -1,13 +1,17 @@
 //! Connections that come and go, and whether their replicas may be read.
 
-use super::{Driver, News, generation_max};
+use super::{Driver, News};
 use crate::live::link::{For, Link, LinkState, Open, Pending};
 use crate::live::stream::Stream;
+use plimsoll_base::{Span, Time};
 use plimsoll_nbd::client::Opened;
 use plimsoll_nbd::promise::Promise;
 use plimsoll_nbd::wire::{Command, NoteKind};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A count is a recent one for this long: replicas are asked every second.
+const LATELY: Span = Span::from_secs(3);
 
 impl Driver {
     /// A link is connected. Fails where its export can't be a replica of the others'.
@@ -70,32 +74,31 @@ impl Driver {
         }
     }
 
-    pub(super) fn health(&mut self, link: usize, p: &Pending, required: u64, claimed: u64) {
-        let now = self.now();
+    pub(super) fn health(&mut self, now: Time, link: usize, p: &Pending, required: u64, claimed: u64) {
+        let said = p.note(NoteKind::Behind).map(|n| n > 0);
         let generation = p.generation().unwrap_or(0);
-        // After a resync it has the count of a replica that was asked, too.
-        let possible = |l: &Link| l.confirmed_at.map(|at| generation_max(l.confirmed, now.since(at)));
-        let most = self.links.iter().filter_map(possible).max().unwrap_or(u64::MAX);
-        let l = &mut self.links[link];
-        if l.confirmed_at.is_some() && generation > most {
-            let (known, more) = (l.confirmed, "no volume is changed so often");
-            l.state =
-                LinkState::Behind(format!("says {generation} changes, but had {known} when it was last asked: {more}"));
-            l.counts = 0;
-            self.changed.notify_waiters();
+        // The count of a replica that is or was marked may be another's since: its resync or its operator has given it.
+        let anyones = said == Some(true) || self.links[link].marked;
+        if !anyones && generation > self.generation_max(now, link, generation) {
+            self.refuse(link, generation);
             return;
         }
-        (l.confirmed, l.confirmed_at) = (generation, Some(now));
+        let l = &mut self.links[link];
+        if p.generation().is_some() {
+            (l.confirmed, l.confirmed_at, l.refused) = (generation, Some(now), None);
+        }
         // An earlier answer claimed more changes than there are: nobody else can have seen these, and nobody need.
         let retracts = p.error.is_none() && generation < claimed;
-        let mark = match (p.note(NoteKind::Behind), &p.error) {
+        let mark = match (said, &p.error) {
             (_, Some(error)) => Some(error.clone()),
-            (Some(1..), None) => Some("may lack acknowledged writes: `plimsoll volume resync` brings it up".into()),
+            (Some(true), None) => Some("may lack acknowledged writes: `plimsoll volume resync` brings it up".into()),
             _ => None,
         };
         // An operator has said that what it has is right, whatever others had.
         let anew = mark.is_none() && l.marked;
-        (l.marked, l.generation, l.counts) = (mark.is_some(), generation, 0);
+        // An error alone doesn't tell.
+        l.marked = said.unwrap_or(l.marked && p.error.is_some());
+        (l.generation, l.counts) = (generation, 0);
         if anew {
             self.forget_the_absent();
         }
@@ -115,6 +118,31 @@ impl Driver {
         if anew || retracts {
             self.floor = self.floor.min(known);
         }
+    }
+
+    /// The most changes that a link's replica can have seen, if it says that it has seen `generation`. Any number, before its first count.
+    fn generation_max(&self, now: Time, link: usize, generation: u64) -> u64 {
+        let possible = |l: &Link| Some(super::generation_max(l.confirmed, now.since(l.confirmed_at?)));
+        let Some(own) = possible(&self.links[link]) else { return u64::MAX };
+        // After a resync it has the count of a replica that was asked, too.
+        let others = self.links.iter().enumerate().filter(|(i, _)| *i != link).map(|(_, l)| l);
+        if self.links[link].refused.is_none_or(|refused| generation < refused) {
+            return others.filter_map(possible).fold(own, u64::max);
+        }
+        // A count that was too large doesn't become right by waiting: somebody else must have reached it.
+        let lately = |l: &&Link| l.state == LinkState::Up && l.confirmed_at.is_some_and(|at| now.since(at) < LATELY);
+        others.filter(lately).map(|l| super::generation_max(l.confirmed, LATELY)).max().unwrap_or(0)
+    }
+
+    /// A replica named more changes than it can have seen: it isn't read.
+    fn refuse(&mut self, link: usize, generation: u64) {
+        let l = &mut self.links[link];
+        let (known, more) = (l.confirmed, "no volume is changed so often");
+        l.state =
+            LinkState::Behind(format!("says {generation} changes, but had {known} when it was last asked: {more}"));
+        l.refused = Some(l.refused.map_or(generation, |before| before.min(generation)));
+        l.counts = 0;
+        self.changed.notify_waiters();
     }
 
     /// The most changes that a replica has seen which is read, or was when its connection ended.
@@ -145,4 +173,86 @@ fn behind(generation: u64, required: u64) -> LinkState {
     LinkState::Behind(format!(
         "has seen {generation} changes, another replica {required}: `plimsoll volume resync` brings it up"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::options::Options;
+
+    fn driver(replicas: usize) -> Driver {
+        let policy = crate::PolicyKind::Base.build(&crate::PolicySettings::default()).unwrap();
+        Driver::new(vec!["one".into(); replicas], policy, Options::default())
+    }
+
+    fn at(seconds: u64) -> Time {
+        Time::ZERO + Span::from_secs(seconds)
+    }
+
+    /// A replica answers a probe: its count (`None`: an error) and its mark.
+    fn says(driver: &mut Driver, now: Time, link: usize, generation: Option<u64>, behind: u32) {
+        let (required, claimed) = (driver.links[link].known_then, driver.links[link].generation);
+        let what = For::Health { required, claimed };
+        let mut p = Pending { what, data: Vec::new(), offset: 0, length: 512, notes: Vec::new(), error: None };
+        match generation {
+            Some(g) => p.heard(vec![
+                (NoteKind::GenerationLow, g as u32),
+                (NoteKind::GenerationHigh, (g >> 32) as u32),
+                (NoteKind::Behind, behind),
+            ]),
+            None => p.error = Some("broken".into()),
+        }
+        driver.health(now, link, &p, required, claimed);
+    }
+
+    fn up(driver: &Driver) -> Vec<bool> {
+        driver.links.iter().map(|l| l.state == LinkState::Up).collect()
+    }
+
+    #[test]
+    fn a_count_that_was_too_large_is_never_taken_later() {
+        const WRONG: u64 = 1 << 32;
+        let mut d = driver(2);
+        (0..2).for_each(|link| says(&mut d, at(0), link, Some(5), 0));
+        for s in 1..2000 {
+            says(&mut d, at(s), 0, Some(WRONG), 0);
+            says(&mut d, at(s), 1, Some(5 + s), 0);
+            assert_eq!(up(&d), [false, true], "after {s} s");
+        }
+        // Nor where nobody else is connected: the others come back.
+        d.links[1].state = LinkState::Down("gone".into());
+        says(&mut d, at(3000), 0, Some(WRONG + 7), 0);
+        says(&mut d, at(3000), 1, Some(5000), 0);
+        assert_eq!(up(&d), [false, true]);
+        // A possible one ends it.
+        says(&mut d, at(3001), 0, Some(5000), 0);
+        assert_eq!(up(&d), [true, true]);
+    }
+
+    #[test]
+    fn a_large_count_is_taken_after_a_long_time_and_with_others() {
+        const MANY: u64 = 1 << 32;
+        let mut d = driver(2);
+        (0..2).for_each(|link| says(&mut d, at(0), link, Some(5), 0));
+        says(&mut d, at(1), 0, Some(MANY), 0);
+        assert_eq!(up(&d), [false, true]);
+        // The client was away.
+        says(&mut d, at(3600), 1, Some(MANY), 0);
+        says(&mut d, at(3600), 0, Some(MANY + 1), 0);
+        assert_eq!(up(&d), [true, true]);
+    }
+
+    #[test]
+    fn a_resync_and_an_error_leave_a_replicas_count_free() {
+        const MANY: u64 = 1 << 32;
+        let mut d = driver(1);
+        says(&mut d, at(0), 0, Some(5), 0);
+        says(&mut d, at(1), 0, Some(5), 1);
+        says(&mut d, at(2), 0, Some(MANY), 0); // from a peer that the client doesn't know
+        assert_eq!(up(&d), [true]);
+        says(&mut d, at(3), 0, None, 0);
+        assert_eq!(up(&d), [false]);
+        says(&mut d, at(4), 0, Some(MANY), 0);
+        assert_eq!(up(&d), [true], "an error has no count");
+    }
 }
