@@ -11,7 +11,6 @@
 //! once. [`ROUND_TRIP`] is longer where the failure took long: the other paths may take as long.
 
 use super::nvme::HostId;
-use crate::config::PATHS_MAX;
 use crate::replica::Replica;
 use plimsoll_base::{Span, Time, VolumeKey};
 use std::collections::{BTreeMap, VecDeque};
@@ -21,6 +20,8 @@ use std::sync::Arc;
 const HEARD: Span = Span::from_millis(500);
 /// Time within which a read comes back, beside the time that it takes on other paths.
 const ROUND_TRIP: Span = Span::from_secs(2);
+/// Paths of a host to the same data, at most: `path` of a subsystem has no larger number.
+const PATHS_MAX: u16 = 16;
 /// Time for which a host is to prefer other paths, at least. It is never shorter than the time for which a read may come back.
 const PREFERS_OTHERS: Span = Span::from_secs(120);
 /// Failures of one host on one volume that are remembered. The oldest makes room.

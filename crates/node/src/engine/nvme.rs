@@ -7,19 +7,11 @@ use plimsoll_nvme::command::Status;
 use plimsoll_nvme::opening::Terms;
 use plimsoll_nvme::pdu::Fault;
 use plimsoll_nvme::queue::{IoCommand, IoOp, Namespace, Queue, Replies};
-use plimsoll_store::Uuid;
 use std::collections::VecDeque;
 
 /// A host: its identifier and its NQN, as one number. A host that claims only one of the two of another host isn't that host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct HostId(pub [u8; 16]);
-
-impl HostId {
-    /// Of a host that claims this identifier and NQN.
-    pub fn new(identifier: [u8; 16], nqn: &str) -> HostId {
-        HostId(Uuid::new_v5(&Uuid::from_bytes(identifier), nqn.as_bytes()).into_bytes())
-    }
-}
 
 /// An I/O queue that was connected.
 #[derive(Clone, Debug)]
@@ -161,6 +153,6 @@ pub mod fixture {
         opening.take(&mut &bytes[..]).unwrap().expect("a Connect");
         let (terms, replies) = opening.accept(1);
         let namespace = Namespace { blocks: 1 << 20, read_only: false };
-        (QueueParams { host: HostId::new([1; 16], "nqn.h"), terms, namespace, replies }, opening.output().clone())
+        (QueueParams { host: HostId([1; 16]), terms, namespace, replies }, opening.output().clone())
     }
 }

@@ -428,12 +428,7 @@ impl Service {
                 if !self.nvme.join(&connect, &socket) {
                     return Ok(());
                 }
-                let wire = Wire::Nvme(QueueParams {
-                    host: HostId::new(connect.host_id, &connect.host),
-                    terms,
-                    namespace,
-                    replies,
-                });
+                let wire = Wire::Nvme(QueueParams { host: host_of(&connect), terms, namespace, replies });
                 let early = door.received.buffer[door.received.have].to_vec();
                 self.attach(socket, (&name.export, wire), guest, early).map(drop)
             }
@@ -597,6 +592,11 @@ fn identifier(of_name: Uuid, changes_of_copy: Option<u64>) -> Uuid {
     changes_of_copy.map_or(of_name, |changes| Uuid::new_v5(&of_name, &changes.to_le_bytes()))
 }
 
+/// The host of a connection, by its identifier and its NQN.
+fn host_of(connect: &Connect) -> HostId {
+    HostId(Uuid::new_v5(&Uuid::from_bytes(connect.host_id), connect.host.as_bytes()).into_bytes())
+}
+
 fn namespace_of(export: &ExportInfo) -> Namespace {
     let read_only = export.flags.contains(TransmissionFlags::READ_ONLY);
     Namespace { blocks: export.size_bytes / BLOCK_BYTES, read_only }
@@ -706,6 +706,15 @@ mod tests {
         let ours = Connect { host: "nqn.ours".into(), ..theirs.clone() };
         assert_eq!(all.check(&ours), Err((Status::CONNECT_PARAMETER, Some(Parameter::Host))));
         assert!(!all.join(&ours, &socket()) && all.join(&theirs, &socket()));
+    }
+
+    /// Refused and failed reads of a host are remembered for no other host that claims its identifier or its NQN.
+    #[test]
+    fn a_host_is_its_identifier_and_its_nqn() {
+        let one = connect_of("nqn.h", "nqn.a");
+        assert_eq!(host_of(&one), host_of(&connect_of("nqn.h", "nqn.b")));
+        assert_ne!(host_of(&one), host_of(&connect_of("nqn.other", "nqn.a")));
+        assert_ne!(host_of(&one), host_of(&Connect { host_id: [8; 16], ..one.clone() }));
     }
 
     #[test]
