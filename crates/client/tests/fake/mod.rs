@@ -127,7 +127,7 @@ impl Fake {
     }
 }
 
-/// What was agreed on, the bytes that came after it, and whether the client only reads.
+/// Agreed terms, the bytes that came after them, and whether the client only reads.
 type Begun = (Box<Negotiated>, Vec<u8>, bool);
 
 fn handshake(stream: &mut UnixStream, shared: &Mutex<State>) -> io::Result<Option<Begun>> {
