@@ -15,6 +15,7 @@ use crate::forecast::Forecast;
 use crate::layout::number;
 use crate::link::{self, DiskView, Link, Search};
 use crate::mapped::{Mapping, Mappings};
+use crate::ordered::Ordered;
 use crate::resident::{PAGE, cachestat, is_mapped_resident, read_resident};
 use crate::seen::{Of, Seen};
 use crate::shared::now_ns;
@@ -121,8 +122,7 @@ pub struct Reader {
     search: Arc<Searched>,
     /// Time of the first refusal since a read was at the disk or let through, by disk; 0: none.
     refusing: [AtomicU64; DISKS],
-    /// Time of the first order of pages, by their file and first page; 0: none.
-    ordered: Box<[AtomicU64]>,
+    ordered: Ordered,
     asked: AtomicU64,
     busy: AtomicU64,
     plain: AtomicU64,
@@ -146,11 +146,8 @@ const REST: u64 = 16;
 const DISKS_NS: u64 = 5_000_000_000;
 /// A refused read is let through after this time, if nothing else can show that it would be in time.
 const AGAIN_NS: u64 = 1_000_000_000;
-/// An order of pages that is older has nothing to do with a refusal now.
-const OLD_NS: u64 = 10_000_000_000;
-/// Entries by disk; by ordered pages.
+/// Entries by disk.
 const DISKS: usize = 64;
-const ORDERED: usize = 1024;
 /// The kernel reads no more than this number of bytes at once.
 const MOST: usize = 0x7fff_f000;
 
@@ -160,6 +157,13 @@ struct Late {
     disk: u32,
     /// No read is at the disk.
     is_idle: bool,
+}
+
+impl Late {
+    /// Ordered pages are here after this time, if they ever come.
+    fn due_ns(&self) -> u64 {
+        AGAIN_NS.saturating_add(u64::try_from(self.busy.wait.as_nanos()).unwrap_or(u64::MAX))
+    }
 }
 
 impl Reader {
@@ -192,7 +196,7 @@ impl Reader {
             said: AtomicU32::new(0),
             search,
             refusing: [const { AtomicU64::new(0) }; DISKS],
-            ordered: (0..ORDERED).map(|_| AtomicU64::new(0)).collect(),
+            ordered: Ordered::default(),
             asked: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             plain: AtomicU64::new(0),
@@ -243,6 +247,7 @@ impl Reader {
             Some(read) => read,
             None => plain(fd, buf, offset)?,
         };
+        self.ordered.clear(of, pages.start);
         self.seen.mark(of, pages);
         Ok(answer)
     }
@@ -399,10 +404,7 @@ impl Reader {
             return Ok(None);
         };
         let of = Of::file(file.0, file.1);
-        let ordered = &self.ordered[of.hash(pages.start) as usize % ORDERED];
-        let age = now.saturating_sub(ordered.load(Relaxed));
-        // What was ordered is here by then, if it ever comes.
-        let due = AGAIN_NS.saturating_add(u64::try_from(late.busy.wait.as_nanos()).unwrap_or(u64::MAX));
+        let due = late.due_ns();
         let missing = (pages.end - pages.start).saturating_sub(cached.pages);
         if missing == 0 {
             match read_resident(fd, buf, offset) {
@@ -419,17 +421,14 @@ impl Reader {
                 Err(e) => return Err(e),
             }
             // Pages that nobody ordered may be locked for another reason, and may have failed.
-            return if age < due { busy() } else { Ok(None) };
+            let age = self.ordered.age_ns(of, pages.start, now);
+            return if age.is_some_and(|age| age < due) { busy() } else { Ok(None) };
         }
         if !(self.options.refuse_first || cached.evicted >= missing || self.seen.has(of, pages.clone())) {
             return Ok(None);
         }
-        if age >= due.saturating_add(OLD_NS) {
-            ordered.store(now, Relaxed);
-        } else if age >= due {
-            // They can't be brought in, or are evicted each time.
-            ordered.store(0, Relaxed);
-            return Ok(None);
+        if self.ordered.is_overdue(of, pages.start, now, due) {
+            return Ok(None); // they can't be brought in, or are evicted each time
         }
         self.fetcher.order(Order::File(Pages { fd: fd.as_raw_fd(), file, start, len }));
         busy()
@@ -505,6 +504,11 @@ mod tests {
             assert_eq!(reader.read(file.as_fd(), &mut buf, 0, Duration::ZERO).unwrap(), Answer::Read(8));
         }
         assert_eq!((&buf[..8], SAID.load(Relaxed), reader.counts().plain), (&b"contents"[..], 1, 10));
+        let stat = fstat(&file).unwrap();
+        let of = Of::file(stat.st_dev, stat.st_ino);
+        assert!(!reader.ordered.is_overdue(of, 0, now_ns(), u64::MAX));
+        reader.read(file.as_fd(), &mut buf, 0, Duration::ZERO).unwrap();
+        assert_eq!(reader.ordered.age_ns(of, 0, now_ns()), None, "an order of pages that were read since");
         let (a, _b) = std::io::pipe().unwrap();
         assert!(reader.read(a.as_fd(), &mut buf, 0, Duration::ZERO).is_err(), "as pread of a pipe");
     }
