@@ -12,7 +12,7 @@
 use crate::disk;
 use crate::fetch::{Fetcher, Order, Pages};
 use crate::forecast::Forecast;
-use crate::layout::number;
+use crate::layout::{SLOTS, number};
 use crate::link::{self, DiskView, Link, Search};
 use crate::mapped::{Mapping, Mappings};
 use crate::ordered::Ordered;
@@ -120,8 +120,8 @@ pub struct Reader {
     mappings: Mappings,
     said: AtomicU32,
     search: Arc<Searched>,
-    /// Time of the first refusal since a read was at the disk or let through, by disk; 0: none.
-    refusing: [AtomicU64; DISKS],
+    /// Time of the first refusal since a read was at the disk or let through, by the disk's slot; 0: none.
+    refusing: [AtomicU64; SLOTS],
     ordered: Ordered,
     asked: AtomicU64,
     busy: AtomicU64,
@@ -146,15 +146,13 @@ const REST: u64 = 16;
 const DISKS_NS: u64 = 5_000_000_000;
 /// A refused read is let through after this time, if nothing else can show that it would be in time.
 const AGAIN_NS: u64 = 1_000_000_000;
-/// Entries by disk.
-const DISKS: usize = 64;
 /// The kernel reads no more than this number of bytes at once.
 const MOST: usize = 0x7fff_f000;
 
-/// A refusal that is due, and the disk that it's for.
+/// A refusal that is due, and the slot of the disk that it's for.
 struct Late {
     busy: Busy,
-    disk: u32,
+    slot: usize,
     /// No read is at the disk.
     is_idle: bool,
 }
@@ -195,7 +193,7 @@ impl Reader {
             mappings: Mappings::default(),
             said: AtomicU32::new(0),
             search,
-            refusing: [const { AtomicU64::new(0) }; DISKS],
+            refusing: [const { AtomicU64::new(0) }; SLOTS],
             ordered: Ordered::default(),
             asked: AtomicU64::new(0),
             busy: AtomicU64::new(0),
@@ -287,7 +285,7 @@ impl Reader {
 
     /// Forecasts a read of `len` bytes from the disks under a device, if costs are known.
     pub fn forecast(&self, dev: u64, len: u64) -> Option<Forecast> {
-        self.with_forecast(dev, len, |f, _, _| f).ok()
+        self.with_forecast(dev, len, |f, _| f).ok()
     }
 
     /// The same for the disks that a file lies on.
@@ -297,13 +295,8 @@ impl Reader {
         Ok(self.forecast(if is_device { stat.st_rdev } else { stat.st_dev }, len))
     }
 
-    /// The forecast of the disk that would take longest, and that disk.
-    fn with_forecast<T>(
-        &self,
-        dev: u64,
-        len: u64,
-        then: impl FnOnce(Forecast, DiskView, u32) -> T,
-    ) -> Result<T, Plain> {
+    /// The forecast of the disk that would take longest.
+    fn with_forecast<T>(&self, dev: u64, len: u64, then: impl FnOnce(Forecast, DiskView) -> T) -> Result<T, Plain> {
         let now = now_ns();
         // It's just being replaced.
         let Ok(link) = self.link.try_read().map(|l| l.clone()) else { return Err(Plain::Learning) };
@@ -312,16 +305,16 @@ impl Reader {
             return Err(self.look(now, Plain::Stale));
         }
         self.with_disks(dev, now, |disks| {
-            let mut slowest: Option<(Forecast, DiskView, u32)> = None;
+            let mut slowest: Option<(Forecast, DiskView)> = None;
             for dev in disks {
                 let view = link.disk(*dev).ok_or(Plain::Unwatched)?;
                 let forecast = view.forecast(now, len).ok_or(Plain::Learning)?;
-                if slowest.is_none_or(|(s, _, _)| s.total_ns < forecast.total_ns) {
-                    slowest = Some((forecast, view, *dev));
+                if slowest.is_none_or(|(s, _)| s.total_ns < forecast.total_ns) {
+                    slowest = Some((forecast, view));
                 }
             }
-            let (forecast, view, disk) = slowest.ok_or(Plain::NoDisk)?;
-            Ok(then(forecast, view, disk))
+            let (forecast, view) = slowest.ok_or(Plain::NoDisk)?;
+            Ok(then(forecast, view))
         })
     }
 
@@ -347,19 +340,20 @@ impl Reader {
     /// The refusal, if a read that goes to the disk would be late.
     fn late(&self, dev: u64, len: u64, deadline: Duration) -> Result<Option<Late>, Plain> {
         let deadline_ns = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
-        self.with_forecast(dev, len, |forecast, view, disk| {
+        self.with_forecast(dev, len, |forecast, view| {
             let permille = view.late_permille(&forecast, deadline_ns);
             let is_late = permille >= self.options.busy_at_permille;
             let is_idle = number(view.now().0.reads) == 0;
-            if !(is_late && is_idle) {
-                let refusing = &self.refusing[disk as usize % DISKS];
+            // Not by a forecast in time: its read may find its pages in memory.
+            if !is_idle {
+                let refusing = &self.refusing[view.slot()];
                 if refusing.load(Relaxed) != 0 {
                     refusing.store(0, Relaxed);
                 }
             }
             is_late.then(|| Late {
                 busy: Busy { wait: Duration::from_nanos(forecast.total_ns), confidence: f64::from(permille) / 1000.0 },
-                disk,
+                slot: view.slot(),
                 is_idle,
             })
         })
@@ -371,7 +365,7 @@ impl Reader {
         if !late.is_idle {
             return false;
         }
-        let since = &self.refusing[late.disk as usize % DISKS];
+        let since = &self.refusing[late.slot];
         let begun = since.load(Relaxed);
         if begun == 0 {
             let _ = since.compare_exchange(0, now, Relaxed, Relaxed);
