@@ -255,7 +255,10 @@ impl Reader {
     pub fn addrcheck(&self, addr: usize, len: usize, deadline: Duration) -> io::Result<Option<Busy>> {
         self.asked.fetch_add(1, Relaxed);
         let now = now_ns();
+        // An order is the address's: no system call is needed to know it.
+        let at = (Of::addresses(0), addr as u64 / PAGE);
         if is_mapped_resident(addr, len)? {
+            self.ordered.clear(at.0, at.1);
             // Pages are remembered as the file's: a later mapping at this address may be another file's.
             let (of, pages) = (Of::addresses(now), pages_of(addr as u64, addr.saturating_add(len) as u64));
             if !self.seen.has(of, pages.clone()) {
@@ -270,7 +273,10 @@ impl Reader {
         let (dev, of, pages) = mapping.map_or((0, Of::file(0, 0), 0..0), |m| (m.dev, m.owner(), m.pages(addr, len)));
         match self.late(dev, len as u64, deadline) {
             Ok(Some(late)) if self.options.refuse_first || self.seen.has(of, pages.clone()) => {
-                if !self.is_let_through(&late, now) {
+                // Pages that can't be brought in, or are evicted each time, are the program's to touch in the end.
+                if self.ordered.is_overdue(at.0, at.1, now, late.due_ns()) {
+                    self.ordered.clear(at.0, at.1);
+                } else if !self.is_let_through(&late, now) {
                     self.fetcher.order(Order::Memory(addr, len));
                     self.busy.fetch_add(1, Relaxed);
                     return Ok(Some(late.busy));
