@@ -191,6 +191,26 @@ fd = make("f", 4096)
 os.pread(fd, 16, 0)
 "#;
     machine.holds(full);
+    // A program in the background, whose terminal stops those that write.
+    let background = r#"
+import pty, termios
+pid, terminal = pty.fork()
+if pid == 0:
+    mode = termios.tcgetattr(2)
+    mode[3] |= termios.TOSTOP
+    termios.tcsetattr(2, termios.TCSANOW, mode)
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        rd(make("f", 4096), 16, 0)
+        os._exit(0)
+    status = os.waitpid(child, os.WUNTRACED)[1]
+    os.kill(child, signal.SIGKILL) if os.WIFSTOPPED(status) else None
+    os._exit(0 if status == 0 else 9)
+assert b"plimsoll: no host agent" in os.read(terminal, 4096)
+assert os.waitpid(pid, 0)[1] == 0
+"#;
+    machine.holds(background);
     assert!(machine.run("os.pread(make('f', 4096), 16, 0)").contains("no host agent can be reached"));
 }
 
