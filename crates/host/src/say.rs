@@ -4,7 +4,7 @@
 //! message is written only to the session's own terminal, a pipe, or the socket that systemd gave as standard error, if it's open for
 //! writing and has room. Otherwise it is left out.
 //!
-//! Limits: a pipe that the program opened as descriptor 2 for its data can't be told from its standard error. If another writer fills a
+//! Limits: a pipe that the program opened as descriptor 2 for its data can't be distinguished from its standard error. If another writer fills a
 //! pipe between the question and the write, the write waits for the pipe's reader; so with a terminal that is stopped in that moment.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
