@@ -38,6 +38,15 @@ def late(fd, n=4096, at=0):
 def threads():
     return len(os.listdir("/proc/self/task"))
 c = ctypes.CDLL(None, use_errno=True)
+c.syscall.restype = ctypes.c_long
+def cached(fd, n):
+    """Pages of the first n bytes in memory, by cachestat(2): no read brings them in."""
+    found = (ctypes.c_uint64 * 5)()
+    u = ctypes.c_uint64
+    assert c.syscall(451, ctypes.c_long(fd), (u * 2)(0, n), found, ctypes.c_long(0)) == 0, ctypes.get_errno()
+    return found[0]
+def comes_in(fd, n):
+    wait_for("the refused pages come in", lambda: cached(fd, n) == -(-n // 4096))
 "#;
 
 struct Machine {
@@ -64,7 +73,8 @@ impl Machine {
         let mut python = Command::new("timeout");
         python.args(["60", "python3", "-c"]).arg(format!("{COMMON}{program}")).current_dir(self.dir.path());
         python.env("LD_PRELOAD", &self.library).env("PLIMSOLL_HOST_SOCKET", self.socket());
-        python.env("PLIMSOLL_DEADLINES", format!("{}=20ms", self.dir.path().display()));
+        let folder = self.dir.path().display();
+        python.env("PLIMSOLL_DEADLINES", format!("{folder}=20ms;{folder}/calm=100s"));
         python.env("PLIMSOLL_DEADLINE_PROCESSES", "python3").stdin(Stdio::null());
         python
     }
@@ -92,22 +102,29 @@ fn locks_and_descriptors_stay_the_programs() {
         r#"
 fd = make("db", 1 << 20)
 fcntl.lockf(fd, fcntl.LOCK_EX)
-other = os.open("flocked", os.O_RDWR | os.O_CREAT)
+other = make("flocked", 8192)
 reader, writer = os.pipe()
 late(fd)
-# The refused page comes in: the order has been carried out.
-wait_for("it comes in", lambda: rd(fd, 4096, 0) == 4096)
-probe = """import fcntl, os
-fd = os.open("db", os.O_RDWR)
+# The order has been carried out.
+comes_in(fd, 4096)
+env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+def probe(name, lock):
+    program = f"""import fcntl, os
 try:
-    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.{lock}(os.open("{name}", os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
     print("taken")
 except OSError:
     print("locked")
 """
-env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
-said = subprocess.run([sys.executable, "-c", probe], env=env, capture_output=True).stdout
-assert said == b"locked\n", said
+    return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True).stdout
+assert probe("db", "lockf") == b"locked\n"
+# An flock ends with the program's descriptor: the thread has no copy of it.
+fcntl.flock(other, fcntl.LOCK_EX)
+late(other)
+comes_in(other, 4096)
+assert probe("flocked", "flock") == b"locked\n"
+os.close(other)
+assert probe("flocked", "flock") == b"taken\n"
 # The background thread has none of the program's descriptors: a pipe ends when the program closes it.
 os.close(writer)
 signal.alarm(20)
@@ -136,7 +153,7 @@ if os.getuid() == 0:
     late(fd)
     os.setresuid(65534, 65534, 0)
 late(fd)
-wait_for("it comes in", lambda: rd(fd, 4096, 0) == 4096)
+comes_in(fd, 4096)
 "#,
     );
 }
@@ -174,6 +191,26 @@ fd = make("f", 4096)
 os.pread(fd, 16, 0)
 "#;
     machine.holds(full);
+    // A program in the background, whose terminal stops those that write.
+    let background = r#"
+import pty, termios
+pid, terminal = pty.fork()
+if pid == 0:
+    mode = termios.tcgetattr(2)
+    mode[3] |= termios.TOSTOP
+    termios.tcsetattr(2, termios.TCSANOW, mode)
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        rd(make("f", 4096), 16, 0)
+        os._exit(0)
+    status = os.waitpid(child, os.WUNTRACED)[1]
+    os.kill(child, signal.SIGKILL) if os.WIFSTOPPED(status) else None
+    os._exit(0 if status == 0 else 9)
+assert b"plimsoll: no host agent" in os.read(terminal, 4096)
+assert os.waitpid(pid, 0)[1] == 0
+"#;
+    machine.holds(background);
     assert!(machine.run("os.pread(make('f', 4096), 16, 0)").contains("no host agent can be reached"));
 }
 
@@ -268,10 +305,12 @@ fn a_large_refused_read_comes_in() {
 n = 16 << 20
 fd = make("big", n)
 late(fd, n)
-wait_for("all of it comes in", lambda: rd(fd, n, 0) == n)
+comes_in(fd, n)
+wait_for("it's read", lambda: rd(fd, n, 0) == n)
 evict(fd)
 for at in range(0, 1 << 20, 8192): c.readahead(fd, ctypes.c_int64(at), 4096)
-wait_for("the rest comes in", lambda: rd(fd, n, 0) == n)
+assert rd(fd, n, 0) == "EBUSY"
+comes_in(fd, n)
 "#,
     );
 }
@@ -402,12 +441,25 @@ def read():
         return os.preadv(fd, [memory], 0)
     except OSError as e:
         return errno.errorcode[e.errno]
-wait_for("a read is refused", lambda: read() == "EBUSY")
-begun = time.monotonic()
-wait_for("one is let through", lambda: read() == 4096)
-took = time.monotonic() - begun
-assert took > .5, took
-assert read() == "EBUSY", "only one"
+# Reads that are in time, and find their pages in memory: they learn nothing of the disk.
+os.mkdir("calm")
+calm = make("calm/f", 4096)
+refused, through = 0, []
+def is_second():
+    global refused
+    assert rd(calm, 16, 0) == 16
+    begun = time.monotonic()
+    if read() == "EBUSY":
+        refused += 1
+        first.append(begun)
+    elif refused:
+        through.append((begun, time.monotonic()))
+    return len(through) == 2
+first = []
+wait_for("two are let through", is_second)
+# A second passes before each, by the library's clock between these.
+assert through[0][1] - first[0] >= 1, "too early after the first refusal"
+assert through[1][1] - through[0][0] >= 1, "one a second"
 "#,
     );
 }

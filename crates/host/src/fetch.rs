@@ -7,11 +7,12 @@
 //! POSIX locks of that file, and a copy there would keep its flock. It has no signals: a handler of the program never runs on it.
 
 use crate::link::Search;
-use crate::resident::{PAGE, cachestat, will_need};
+use crate::resident::{PAGE, cachestat, is_mapped_resident, will_need};
 use rustix::fs::{Advice, FileType, Mode, OFlags, fadvise, fstat, open};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::io;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -122,7 +123,7 @@ fn serve(orders: &Receiver<Order>, link: &Look) {
         match order {
             Order::File(pages) if is_own => drop(bring_in(&pages)),
             Order::File(_) => {}
-            Order::Memory(addr, len) => will_need(addr, len),
+            Order::Memory(addr, len) => drop(bring_memory_in(addr, len)),
             Order::Link => link(&mut search),
         }
     }
@@ -130,16 +131,32 @@ fn serve(orders: &Receiver<Order>, link: &Look) {
 
 fn bring_in(pages: &Pages) -> io::Result<()> {
     let file = take(pages)?;
-    let end = pages.start + pages.len;
     let advise = |from: u64, to: u64| fadvise(&file, from, NonZeroU64::new(to - from), Advice::WillNeed);
-    let mut at = pages.start;
+    let is_in = |at, to| cachestat(file.as_fd(), at, to - at).map_or(true, |c| c.pages >= (to - at) / PAGE);
+    in_parts(pages.start..pages.start + pages.len, advise, is_in)
+}
+
+fn bring_memory_in(addr: usize, len: usize) -> io::Result<()> {
+    let advise = |at: u64, to: u64| will_need(at as usize, (to - at) as usize);
+    // Pages that are being read aren't resident yet: advice to these does nothing.
+    let is_in = |at: u64, to: u64| is_mapped_resident(at as usize, (to - at) as usize).unwrap_or(true);
+    let start = addr as u64 / PAGE * PAGE;
+    in_parts(start..(addr as u64).saturating_add(len as u64), advise, is_in)
+}
+
+fn in_parts<E: Into<io::Error>>(
+    range: Range<u64>,
+    advise: impl Fn(u64, u64) -> Result<(), E>,
+    is_in: impl Fn(u64, u64) -> bool,
+) -> io::Result<()> {
+    let (mut at, end) = (range.start, range.end);
     while at < end {
         let to = end.min(at + PART);
-        advise(at, to)?;
-        if cachestat(file.as_fd(), at, to - at).is_ok_and(|c| c.pages < (to - at) / PAGE) {
+        advise(at, to).map_err(Into::into)?;
+        if !is_in(at, to) {
             while at < to {
                 let part = to.min(at + LEAST);
-                advise(at, part)?;
+                advise(at, part).map_err(Into::into)?;
                 at = part;
             }
         }

@@ -22,6 +22,7 @@ pub mod forecast;
 pub mod layout;
 pub mod link;
 mod mapped;
+mod ordered;
 mod reader;
 mod resident;
 pub mod say;

@@ -71,6 +71,7 @@ pub struct Link {
 pub struct DiskView<'a> {
     state: &'a State,
     known: &'a Known,
+    slot: usize,
 }
 
 impl Link {
@@ -128,11 +129,16 @@ impl Link {
     /// A disk that is watched, by its number.
     pub fn disk(&self, dev: u32) -> Option<DiskView<'_>> {
         let slot = slots(dev).find(|i| self.notice.of[*i].dev.load(Relaxed) == dev)?;
-        Some(DiskView { state: &self.states.of[slot], known: &self.notice.of[slot] })
+        Some(DiskView { state: &self.states.of[slot], known: &self.notice.of[slot], slot })
     }
 }
 
 impl DiskView<'_> {
+    /// The disk's slot in the agent's memory: no other disk has it.
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
     /// Its load, and the costs of its requests if they are known.
     pub fn now(&self) -> (Load, Option<Costs>) {
         // An order to begin anew is obeyed at the next request: until then there is none.

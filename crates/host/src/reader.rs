@@ -12,9 +12,10 @@
 use crate::disk;
 use crate::fetch::{Fetcher, Order, Pages};
 use crate::forecast::Forecast;
-use crate::layout::number;
+use crate::layout::{SLOTS, number};
 use crate::link::{self, DiskView, Link, Search};
 use crate::mapped::{Mapping, Mappings};
+use crate::ordered::Ordered;
 use crate::resident::{PAGE, cachestat, is_mapped_resident, read_resident};
 use crate::seen::{Of, Seen};
 use crate::shared::now_ns;
@@ -119,10 +120,9 @@ pub struct Reader {
     mappings: Mappings,
     said: AtomicU32,
     search: Arc<Searched>,
-    /// Time of the first refusal since a read was at the disk or let through, by disk; 0: none.
-    refusing: [AtomicU64; DISKS],
-    /// Time of the first order of pages, by their file and first page; 0: none.
-    ordered: Box<[AtomicU64]>,
+    /// Time of the first refusal since a read was at the disk or let through, by the disk's slot; 0: none.
+    refusing: [AtomicU64; SLOTS],
+    ordered: Ordered,
     asked: AtomicU64,
     busy: AtomicU64,
     plain: AtomicU64,
@@ -146,20 +146,22 @@ const REST: u64 = 16;
 const DISKS_NS: u64 = 5_000_000_000;
 /// A refused read is let through after this time, if nothing else can show that it would be in time.
 const AGAIN_NS: u64 = 1_000_000_000;
-/// An order of pages that is older has nothing to do with a refusal now.
-const OLD_NS: u64 = 10_000_000_000;
-/// Entries by disk; by ordered pages.
-const DISKS: usize = 64;
-const ORDERED: usize = 1024;
 /// The kernel reads no more than this number of bytes at once.
 const MOST: usize = 0x7fff_f000;
 
-/// A refusal that is due, and the disk that it's for.
+/// A refusal that is due, and the slot of the disk that it's for.
 struct Late {
     busy: Busy,
-    disk: u32,
+    slot: usize,
     /// No read is at the disk.
     is_idle: bool,
+}
+
+impl Late {
+    /// Ordered pages are here after this time, if they ever come.
+    fn due_ns(&self) -> u64 {
+        AGAIN_NS.saturating_add(u64::try_from(self.busy.wait.as_nanos()).unwrap_or(u64::MAX))
+    }
 }
 
 impl Reader {
@@ -191,8 +193,8 @@ impl Reader {
             mappings: Mappings::default(),
             said: AtomicU32::new(0),
             search,
-            refusing: [const { AtomicU64::new(0) }; DISKS],
-            ordered: (0..ORDERED).map(|_| AtomicU64::new(0)).collect(),
+            refusing: [const { AtomicU64::new(0) }; SLOTS],
+            ordered: Ordered::default(),
             asked: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             plain: AtomicU64::new(0),
@@ -243,6 +245,7 @@ impl Reader {
             Some(read) => read,
             None => plain(fd, buf, offset)?,
         };
+        self.ordered.clear(of, pages.start);
         self.seen.mark(of, pages);
         Ok(answer)
     }
@@ -252,7 +255,10 @@ impl Reader {
     pub fn addrcheck(&self, addr: usize, len: usize, deadline: Duration) -> io::Result<Option<Busy>> {
         self.asked.fetch_add(1, Relaxed);
         let now = now_ns();
+        // An order is the address's: no system call is needed to know it.
+        let at = (Of::addresses(0), addr as u64 / PAGE);
         if is_mapped_resident(addr, len)? {
+            self.ordered.clear(at.0, at.1);
             // Pages are remembered as the file's: a later mapping at this address may be another file's.
             let (of, pages) = (Of::addresses(now), pages_of(addr as u64, addr.saturating_add(len) as u64));
             if !self.seen.has(of, pages.clone()) {
@@ -267,7 +273,10 @@ impl Reader {
         let (dev, of, pages) = mapping.map_or((0, Of::file(0, 0), 0..0), |m| (m.dev, m.owner(), m.pages(addr, len)));
         match self.late(dev, len as u64, deadline) {
             Ok(Some(late)) if self.options.refuse_first || self.seen.has(of, pages.clone()) => {
-                if !self.is_let_through(&late, now) {
+                // Pages that can't be brought in, or are evicted each time, are the program's to touch in the end.
+                if self.ordered.is_overdue(at.0, at.1, now, late.due_ns()) {
+                    self.ordered.clear(at.0, at.1);
+                } else if !self.is_let_through(&late, now) {
                     self.fetcher.order(Order::Memory(addr, len));
                     self.busy.fetch_add(1, Relaxed);
                     return Ok(Some(late.busy));
@@ -282,7 +291,7 @@ impl Reader {
 
     /// Forecasts a read of `len` bytes from the disks under a device, if costs are known.
     pub fn forecast(&self, dev: u64, len: u64) -> Option<Forecast> {
-        self.with_forecast(dev, len, |f, _, _| f).ok()
+        self.with_forecast(dev, len, |f, _| f).ok()
     }
 
     /// The same for the disks that a file lies on.
@@ -292,13 +301,8 @@ impl Reader {
         Ok(self.forecast(if is_device { stat.st_rdev } else { stat.st_dev }, len))
     }
 
-    /// The forecast of the disk that would take longest, and that disk.
-    fn with_forecast<T>(
-        &self,
-        dev: u64,
-        len: u64,
-        then: impl FnOnce(Forecast, DiskView, u32) -> T,
-    ) -> Result<T, Plain> {
+    /// The forecast of the disk that would take longest.
+    fn with_forecast<T>(&self, dev: u64, len: u64, then: impl FnOnce(Forecast, DiskView) -> T) -> Result<T, Plain> {
         let now = now_ns();
         // It's just being replaced.
         let Ok(link) = self.link.try_read().map(|l| l.clone()) else { return Err(Plain::Learning) };
@@ -307,16 +311,16 @@ impl Reader {
             return Err(self.look(now, Plain::Stale));
         }
         self.with_disks(dev, now, |disks| {
-            let mut slowest: Option<(Forecast, DiskView, u32)> = None;
+            let mut slowest: Option<(Forecast, DiskView)> = None;
             for dev in disks {
                 let view = link.disk(*dev).ok_or(Plain::Unwatched)?;
                 let forecast = view.forecast(now, len).ok_or(Plain::Learning)?;
-                if slowest.is_none_or(|(s, _, _)| s.total_ns < forecast.total_ns) {
-                    slowest = Some((forecast, view, *dev));
+                if slowest.is_none_or(|(s, _)| s.total_ns < forecast.total_ns) {
+                    slowest = Some((forecast, view));
                 }
             }
-            let (forecast, view, disk) = slowest.ok_or(Plain::NoDisk)?;
-            Ok(then(forecast, view, disk))
+            let (forecast, view) = slowest.ok_or(Plain::NoDisk)?;
+            Ok(then(forecast, view))
         })
     }
 
@@ -342,19 +346,20 @@ impl Reader {
     /// The refusal, if a read that goes to the disk would be late.
     fn late(&self, dev: u64, len: u64, deadline: Duration) -> Result<Option<Late>, Plain> {
         let deadline_ns = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
-        self.with_forecast(dev, len, |forecast, view, disk| {
+        self.with_forecast(dev, len, |forecast, view| {
             let permille = view.late_permille(&forecast, deadline_ns);
             let is_late = permille >= self.options.busy_at_permille;
             let is_idle = number(view.now().0.reads) == 0;
-            if !(is_late && is_idle) {
-                let refusing = &self.refusing[disk as usize % DISKS];
+            // Not by a forecast in time: its read may find its pages in memory.
+            if !is_idle {
+                let refusing = &self.refusing[view.slot()];
                 if refusing.load(Relaxed) != 0 {
                     refusing.store(0, Relaxed);
                 }
             }
             is_late.then(|| Late {
                 busy: Busy { wait: Duration::from_nanos(forecast.total_ns), confidence: f64::from(permille) / 1000.0 },
-                disk,
+                slot: view.slot(),
                 is_idle,
             })
         })
@@ -366,7 +371,7 @@ impl Reader {
         if !late.is_idle {
             return false;
         }
-        let since = &self.refusing[late.disk as usize % DISKS];
+        let since = &self.refusing[late.slot];
         let begun = since.load(Relaxed);
         if begun == 0 {
             let _ = since.compare_exchange(0, now, Relaxed, Relaxed);
@@ -399,10 +404,7 @@ impl Reader {
             return Ok(None);
         };
         let of = Of::file(file.0, file.1);
-        let ordered = &self.ordered[of.hash(pages.start) as usize % ORDERED];
-        let age = now.saturating_sub(ordered.load(Relaxed));
-        // What was ordered is here by then, if it ever comes.
-        let due = AGAIN_NS.saturating_add(u64::try_from(late.busy.wait.as_nanos()).unwrap_or(u64::MAX));
+        let due = late.due_ns();
         let missing = (pages.end - pages.start).saturating_sub(cached.pages);
         if missing == 0 {
             match read_resident(fd, buf, offset) {
@@ -419,17 +421,14 @@ impl Reader {
                 Err(e) => return Err(e),
             }
             // Pages that nobody ordered may be locked for another reason, and may have failed.
-            return if age < due { busy() } else { Ok(None) };
+            let age = self.ordered.age_ns(of, pages.start, now);
+            return if age.is_some_and(|age| age < due) { busy() } else { Ok(None) };
         }
         if !(self.options.refuse_first || cached.evicted >= missing || self.seen.has(of, pages.clone())) {
             return Ok(None);
         }
-        if age >= due.saturating_add(OLD_NS) {
-            ordered.store(now, Relaxed);
-        } else if age >= due {
-            // They can't be brought in, or are evicted each time.
-            ordered.store(0, Relaxed);
-            return Ok(None);
+        if self.ordered.is_overdue(of, pages.start, now, due) {
+            return Ok(None); // they can't be brought in, or are evicted each time
         }
         self.fetcher.order(Order::File(Pages { fd: fd.as_raw_fd(), file, start, len }));
         busy()
@@ -505,6 +504,11 @@ mod tests {
             assert_eq!(reader.read(file.as_fd(), &mut buf, 0, Duration::ZERO).unwrap(), Answer::Read(8));
         }
         assert_eq!((&buf[..8], SAID.load(Relaxed), reader.counts().plain), (&b"contents"[..], 1, 10));
+        let stat = fstat(&file).unwrap();
+        let of = Of::file(stat.st_dev, stat.st_ino);
+        assert!(!reader.ordered.is_overdue(of, 0, now_ns(), u64::MAX));
+        reader.read(file.as_fd(), &mut buf, 0, Duration::ZERO).unwrap();
+        assert_eq!(reader.ordered.age_ns(of, 0, now_ns()), None, "an order of pages that were read since");
         let (a, _b) = std::io::pipe().unwrap();
         assert!(reader.read(a.as_fd(), &mut buf, 0, Duration::ZERO).is_err(), "as pread of a pipe");
     }

@@ -69,9 +69,10 @@ pub fn is_mapped_resident(addr: usize, len: usize) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Asks the kernel to read mapped memory in. Returns without waiting for the reads.
-pub fn will_need(addr: usize, len: usize) {
-    let start = addr & !(PAGE as usize - 1);
+/// Asks the kernel to read mapped memory in, from the beginning of a page on. Returns without waiting for the reads. The kernel reads no
+/// more than its read-ahead at once. Fails where nothing is mapped.
+pub fn will_need(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: advice changes no memory, wherever it points; where nothing is mapped any more the call fails.
-    unsafe { libc::madvise(start as *mut libc::c_void, addr - start + len, libc::MADV_WILLNEED) };
+    let result = unsafe { libc::madvise(addr as *mut libc::c_void, len, libc::MADV_WILLNEED) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

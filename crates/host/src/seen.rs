@@ -61,7 +61,7 @@ impl Of {
         Of((now_ns / 60_000_000_000).wrapping_mul(0x94d0_49bb_1331_11eb))
     }
 
-    /// A hash of a page.
+    /// A hash of a page: its low bits and its high bits are independent.
     pub fn hash(self, page: u64) -> u64 {
         let x = self.key(page).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         x ^ x >> 32

@@ -8,19 +8,16 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::Ordering::Relaxed;
 
-/// Says that each disk under a folder takes a second for a read.
+/// Says that each disk under a folder takes long for a read, until the process ends.
 pub struct Posed {
-    stop: Arc<AtomicBool>,
     _files: [File; 2],
     _handout: Handout,
 }
 
 impl Posed {
-    /// With reads in flight that end in a second, or idle and with costs that are as wrong.
+    /// With reads in flight that end in an hour: pages that a refused read ordered aren't overdue before. Or idle, and with costs of a second.
     pub fn start(folder: &Path, socket: &Path, is_idle: bool) -> Posed {
         let (states_file, notice_file) =
             (memory_file::<States>("states").unwrap(), memory_file::<Notice>("notice").unwrap());
@@ -28,7 +25,8 @@ impl Posed {
         let notice: Mapped<Notice> = Mapped::writable(notice_file.as_fd()).unwrap();
         seal(&states_file).unwrap();
         seal(&notice_file).unwrap();
-        let mut of = Vec::new();
+        // Fixed, as a thread that keeps them up may be late: an hour from now.
+        let later = now_ns() + 3_600_000_000_000;
         let disks = disk::under(disk::from_libc(folder.metadata().unwrap().dev()));
         assert!(!disks.is_empty(), "{}: the test needs a file system on a disk", folder.display());
         for dev in disks {
@@ -44,34 +42,13 @@ impl Posed {
             states.of[slot].dev.store(dev, Relaxed);
             if !is_idle {
                 states.of[slot].reads.store(1 << 40 | 4096, Relaxed);
+                states.of[slot].next_free_ns.store(later, Relaxed);
             }
-            of.push(slot);
         }
+        notice.heartbeat_ns.store(later, Relaxed);
         notice.version.store(VERSION, Relaxed);
         notice.magic.store(MAGIC, Relaxed);
         let handout = Handout::listen(socket, Access::Owner, states_file.as_fd(), notice_file.as_fd()).unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let ended = stop.clone();
-        let beat = move || {
-            let now = now_ns();
-            for slot in &of {
-                states.of[*slot].next_free_ns.store(if is_idle { 0 } else { now + 1_000_000_000 }, Relaxed);
-            }
-            notice.heartbeat_ns.store(now, Relaxed);
-        };
-        beat();
-        std::thread::spawn(move || {
-            while !ended.load(Relaxed) {
-                beat();
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        });
-        Posed { stop, _files: [states_file, notice_file], _handout: handout }
-    }
-}
-
-impl Drop for Posed {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
+        Posed { _files: [states_file, notice_file], _handout: handout }
     }
 }
