@@ -90,7 +90,7 @@ mod tests {
         assert!(order.lock().unwrap().is_empty(), "one at a time");
         drop(first);
         waiting.join_all().await;
-        let order = order.lock().unwrap();
+        let order = order.lock().unwrap().clone();
         assert_eq!(order.len(), MANY + 2);
         assert_eq!(&order[..3], [2, 3, 1], "the peer of many has one place among them");
         assert_eq!(turns.all.available_permits(), 1);
