@@ -8,7 +8,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
 /// Settings of every connection: no cache of librbd's, so that a write that is done is on the replicas; and no endless wait for monitors.
-const SETTINGS: [(&str, &str); 7] = [
+const SETTINGS: [(&str, &str); 6] = [
     // Reads go to the primary, unless a handle for a host says otherwise.
     ("rbd_read_from_replica_policy", "default"),
     ("rbd_cache", "false"),
@@ -17,8 +17,6 @@ const SETTINGS: [(&str, &str); 7] = [
     ("rados_mon_op_timeout", "10"),
     // A lock that was broken stays lost, whatever its former owner does.
     ("rbd_blocklist_on_break_lock", "true"),
-    // One year. Ceph's default is an hour: a former owner that hung for longer could write again.
-    ("rbd_blocklist_expire_seconds", "31536000"),
 ];
 
 /// A connected cluster handle.
