@@ -103,7 +103,11 @@ fn identify_tells_what_linux_asks_for() {
     assert_eq!(c.len(), 4096);
     assert_eq!((&c[4..24], c[76], c[77], c[111]), (&b"s1                  "[..], 0b1010, 8, 1));
     assert_eq!(u16::from_le_bytes([c[78], c[79]]), 17);
-    assert_eq!((c[343], u32_at(&c, 344), u32_at(&c, 348)), (0b100_0101, 1, 1));
+    assert_eq!(
+        (c[343], u32_at(&c, 344), u32_at(&c, 348)),
+        (0b100_0111, 1, 1),
+        "optimized, non-optimized, inaccessible"
+    );
     assert_eq!((u32_at(&c, 516), u32_at(&c, 1792)), (1, (64 + 32768) / 16));
     assert_eq!(&c[768..768 + NQN.len() + 1], format!("{NQN}\0").as_bytes());
     let n = s.data(Command::identify(2, 0, 1));

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <plimsoll-host.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -30,6 +31,9 @@ int main(int count, char **argument)
     CHECK(host);
     fd = open(argument[2], O_RDONLY);
     CHECK(fd >= 0);
+    /* The agent is looked for in the background. */
+    for (i = 0; i < 20000 && plimsoll_host_forecast(host, fd, sizeof buffer) <= 0; i++)
+        poll(NULL, 0, 1);
     CHECK(plimsoll_host_forecast(host, fd, sizeof buffer) > 0);
     CHECK(plimsoll_host_read(host, fd, buffer, sizeof buffer, 0, 0, &busy) == -EBUSY);
     CHECK(busy.wait_us > 0 && busy.confidence > 0.5);

@@ -3,6 +3,7 @@
 import importlib.util
 import mmap
 import sys
+import time
 
 bindings, socket, path = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("host", f"{bindings}/plimsoll/host.py")
@@ -11,7 +12,11 @@ spec.loader.exec_module(host)
 
 h = host.Host(socket, refuse_first=True)
 with open(path, "r+b") as f:
-    assert h.forecast(f, 4096) > 0
+    # The agent is looked for in the background.
+    until = time.monotonic() + 20
+    while not h.forecast(f, 4096):
+        assert time.monotonic() < until, "no agent was found"
+        time.sleep(0.001)
     try:
         h.read(f, 4096, 0, 0)
         raise SystemExit("it wasn't refused")
