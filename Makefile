@@ -151,6 +151,13 @@ fs-conformance: build-deps
 	$(SUDO) unshare --mount env "PATH=$$PATH" PLIMSOLL_FS_TOOLS=$(FS_TOOLS)/bin \
 		cargo test --locked -p plimsoll-fs --test conformance -- --ignored --nocapture --test-threads 1
 
+.PHONY: fs-ext4
+# ext4 on the modelled disk of the bandwidth test, for its figures beside ours. As root; minutes.
+fs-ext4: build-deps
+	$(call need,mkfs.ext4 losetup,e2fsprogs mount)
+	cargo test --locked -p plimsoll-fs --test ext4 --no-run
+	$(SUDO) env "PATH=$$PATH" cargo test --locked -p plimsoll-fs --test ext4 -- --ignored --nocapture --test-threads 1
+
 # Whole pools drawn from seeds, in the simulator and live (docs/contributing/chaos.md): a quarter of an hour. Prints each live seed and what repeats it.
 chaos: build-deps
 	PLIMSOLL_CHAOS_SEEDS=$${PLIMSOLL_CHAOS_SEEDS:-2000} cargo test --release -p plimsoll-chaos --test simulated -- --nocapture

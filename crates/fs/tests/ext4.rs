@@ -1,5 +1,5 @@
 //! Ext4 (data=ordered) on the modelled disk of `bandwidth.rs`: the same reader and writer, in real time that is stretched, so that the
-//! host's own work doesn't count. As root: `cargo test -p plimsoll-fs --test ext4 -- --ignored --nocapture`.
+//! host's own work doesn't count. `make fs-ext4` runs it.
 //!
 //! A FUSE file stands for the disk: each request is answered when the model has performed it. A loop device makes a disk of the file.
 
@@ -272,13 +272,13 @@ fn real(s: f64) -> Duration {
 }
 
 #[test]
-#[ignore = "minutes, as root"]
+#[ignore = "minutes, and figures to read: make fs-ext4"]
 fn writes_at_once() {
     measure(true);
 }
 
 #[test]
-#[ignore = "minutes, as root"]
+#[ignore = "minutes, and figures to read: make fs-ext4"]
 fn writes_one_at_a_time() {
     measure(false);
 }

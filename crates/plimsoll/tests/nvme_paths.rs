@@ -128,7 +128,7 @@ fn a_read_that_fails_on_a_copy_is_for_another_path_and_so_are_later_reads() {
     assert!(server.stop());
 }
 
-/// A node with a copy that has seen so many changes, as one of several.
+/// A node with a copy that has seen `changes` changes, as one of several.
 fn with_copy(dir: &Path, path: u16, changes: u64) -> (Server, String) {
     let server = Server::start(dir, &config(DEVICE, "16MiB"));
     let mut client = Client::connect(&server.socket(), "vol").unwrap();

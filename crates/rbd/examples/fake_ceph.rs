@@ -17,7 +17,7 @@
 //!                  size BYTES               the image was resized elsewhere
 //!                  setting SOURCE KEY VALUE a setting of librbd for the pool (1) or the image (2)
 //!                  settings-fail ERRNO      settings can't be listed
-//!                  parent BYTES             the image is a clone with so many bytes of its parent
+//!                  parent BYTES             the image is a clone, with this number of bytes of its parent
 //!                  lock-hangs               the question for the lock isn't answered as long as this word is there
 //!                  lock-fails ERRNO         it is answered with an error; taking the lock, too
 //!                  stripe-unit BYTES        of an image with one object a stripe
