@@ -167,7 +167,7 @@ fn a_read_that_fails_on_one_copy_is_tried_on_another_first() {
     // The application reads it again later, and for whatever reason comes here.
     s.shift(10_000 * MS);
     assert_eq!(host.ask(&mut s, HostCommand::read(5, 0, 64), &[]), Status::INACCESSIBLE);
-    // Nor when the table of failures is full.
+    // Others that failed since make no difference.
     for n in 0..300u64 {
         assert_eq!(host.ask(&mut s, HostCommand::read(6, 1000 + n, 1), &[]), Status::INACCESSIBLE, "{n} others");
     }
