@@ -9,24 +9,10 @@ plimsoll=$(realpath "$1")
 rounds=${2:-3}
 seconds=${3:-20}
 deadline=${4:-20ms}
-cache=$(realpath -m target/guest-nvme-bench)
-work=$(mktemp -d)
-pids=()
-finish() {
-    for p in "${pids[@]}"; do
-        kill -9 "$p" 2>/dev/null || true
-        wait "$p" 2>/dev/null || true
-    done
-    mountpoint -q "$work/mnt" && umount "$work/mnt"
-    rm -rf "$work"
-}
-trap finish EXIT
+guest_begin target/guest-nvme-bench
 
 guest_image "$cache" '
-ifconfig lo 127.0.0.1 up
-for i in $(seq 100); do ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up 2>/dev/null && break; usleep 100000; done
-route add default gw 10.0.2.2
-word() { tr " " "\n" </proc/cmdline | sed -n "s/^$1=//p"; }
+network
 subsystem() { grep -l "plimsoll:$1\$" /sys/class/nvme-subsystem/*/subsysnqn | xargs dirname; }
 connect() { # subsystem, port
     id=11111111-2222-3333-4444-555555555555

@@ -9,23 +9,12 @@ plimsoll=$(realpath "$1")
 fronts=$(realpath "$2")
 rounds=${3:-5}
 seconds=${4:-4}
-cache=$(realpath -m target/guest-nvmet)
-work=$(mktemp -d)
-pids=()
-finish() {
-    for p in "${pids[@]}"; do
-        kill -9 "$p" 2>/dev/null || true
-        wait "$p" 2>/dev/null || true
-    done
-    rm -rf "$work"
-}
-trap finish EXIT
+guest_begin target/guest-nvmet
 # Without debugging information: the guest unpacks them into its memory.
 strip -o "$work/plimsoll" "$plimsoll"
 strip -o "$work/fronts" "$fronts"
 
 guest_image "$cache" '
-word() { tr " " "\n" </proc/cmdline | sed -n "s/^$1=//p"; }
 ifconfig lo 127.0.0.1 up
 mkdir -p /data /tmp
 mount -t tmpfs -o size=300m tmpfs /data

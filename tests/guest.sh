@@ -1,8 +1,26 @@
 # Emulated Linux guests (no KVM needed) for tests, to be sourced. Needs qemu-system-x86_64, busybox-static, cpio, zstd, kmod; fetches
 # Debian's cloud kernel with apt-get download, once.
 
+# A test's folders: `$cache`, the absolute name of $1, which is kept; `$work`, which goes at the end with the processes whose ids are in `$pids`.
+guest_begin() {
+    mkdir -p "$1"
+    cache=$(realpath "$1")
+    work=$(mktemp -d)
+    pids=()
+    trap guest_end EXIT
+}
+guest_end() {
+    for p in "${pids[@]}"; do
+        kill -9 "$p" 2>/dev/null || true
+        wait "$p" 2>/dev/null || true
+    done
+    ! mountpoint -q "$work/mnt" || umount "$work/mnt"
+    rm -rf "$work"
+}
+
 # A kernel and an initrd in folder $1 whose guest runs the shell script $2, when /dev/vda is there if it has virtio_blk. $3: modules
-# beside virtio_pci, by default virtio_blk; $4: programs of this host.
+# beside virtio_pci, by default virtio_blk; $4: programs of this host. The script has `word NAME`, a word of the kernel's command line, and
+# `network`, which sets up loopback and QEMU's own network.
 guest_image() {
     local cache=$1 script=$2 modules=${3:-virtio_blk} programs=${4:-} kernel root version name
     mkdir -p "$cache"
@@ -38,6 +56,12 @@ export PATH=/bin
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 while read -r m; do insmod /$m; done </modules
 [ ! -d /sys/module/virtio_blk ] || for i in $(seq 500); do [ -b /dev/vda ] && break; usleep 10000; done
+word() { tr ' ' '\n' </proc/cmdline | sed -n "s/^$1=//p"; }
+network() {
+    ifconfig lo 127.0.0.1 up
+    for i in $(seq 100); do ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up 2>/dev/null && break; usleep 100000; done
+    route add default gw 10.0.2.2
+}
 echo GUEST-READY
 . /script
 poweroff -f

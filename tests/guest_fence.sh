@@ -5,17 +5,8 @@
 set -euo pipefail
 . "$(dirname "$0")/guest.sh"
 plimsoll=$(realpath "$1")
-cache=${2:-target/guest-fence}
 seconds=${SECONDS_MEASURED:-25}
-mkdir -p "$cache"
-cache=$(realpath "$cache")
-work=$(mktemp -d)
-pids=()
-finish() {
-    for p in "${pids[@]}"; do kill -9 "$p" 2>/dev/null || true; done
-    rm -rf "$work"
-}
-trap finish EXIT
+guest_begin "${2:-target/guest-fence}"
 
 guest_image "$cache" '
 me=$(sed "s/.*me=\([^ ]*\).*/\1/" /proc/cmdline)

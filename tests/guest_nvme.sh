@@ -4,25 +4,10 @@
 set -euo pipefail
 . "$(dirname "$0")/guest.sh"
 plimsoll=$(realpath "$1")
-cache=${2:-target/guest-nvme}
-mkdir -p "$cache"
-cache=$(realpath "$cache")
-work=$(mktemp -d)
-pids=()
-finish() {
-    for p in "${pids[@]}"; do
-        kill -9 "$p" 2>/dev/null || true
-        wait "$p" 2>/dev/null || true
-    done
-    rm -rf "$work"
-}
-trap finish EXIT
+guest_begin "${2:-target/guest-nvme}"
 
 guest_image "$cache" '
-ifconfig lo 127.0.0.1 up
-for i in $(seq 100); do ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up 2>/dev/null && break; usleep 100000; done
-route add default gw 10.0.2.2
-word() { tr " " "\n" </proc/cmdline | sed -n "s/^$1=//p"; }
+network
 bad=0
 fail() { echo "GUEST-FAILED $*"; bad=1; }
 connect() { # subsystem, port

@@ -4,18 +4,7 @@
 set -euo pipefail
 . "$(dirname "$0")/guest.sh"
 plimsoll=$(realpath "$1")
-cache=$(realpath -m target/guest-postgres)
-mkdir -p "$cache"
-work=$(mktemp -d)
-pids=()
-finish() {
-    for p in "${pids[@]}"; do
-        kill -9 "$p" 2>/dev/null || true
-        wait "$p" 2>/dev/null || true
-    done
-    rm -rf "$work"
-}
-trap finish EXIT
+guest_begin target/guest-postgres
 
 # The kernel and its modules are the other guests'; the rest is Debian with a server.
 guest_image "$cache" : "virtio_net nvme_tcp libcrc32c crc32c_generic crc32c-intel ext4"

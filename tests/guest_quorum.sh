@@ -4,16 +4,7 @@
 set -euo pipefail
 . "$(dirname "$0")/guest.sh"
 plimsoll=$(realpath "$1")
-cache=${2:-target/guest}
-mkdir -p "$cache"
-cache=$(realpath "$cache")
-work=$(mktemp -d)
-pids=()
-finish() {
-    for p in "${pids[@]}"; do kill -9 "$p" 2>/dev/null || true; done
-    rm -rf "$work"
-}
-trap finish EXIT
+guest_begin "${2:-target/guest}"
 
 guest_image "$cache" '
 bad=0
