@@ -2,30 +2,15 @@
 # The reads that one refused read diverts: an emulated Linux guest (no KVM needed) reads over two paths with the policy numa, so that one
 # path has all reads. That path refuses one of a thousand with the status of a late read (`plimsoll inject` on a copy). After each refusal the
 # kernel sends the namespace's reads to the other path until it has read the ANA log page. Prints reads of each path, with refusals and without.
-# Since a failed read makes its path non-optimized for two minutes, an injected error diverts all reads of that time: the result is no longer
-# that of a late read, until refusals are made otherwise.
 # Usage: bench/nvme_divert.sh path/to/plimsoll [seconds]. Takes about 6 x (seconds + 8).
 set -euo pipefail
 . "$(dirname "$0")/../tests/guest.sh"
 plimsoll=$(realpath "$1")
 seconds=${2:-15}
-cache=$(realpath -m target/guest-nvme-divert)
-work=$(mktemp -d)
-pids=()
-finish() {
-    for p in "${pids[@]}"; do
-        kill -9 "$p" 2>/dev/null || true
-        wait "$p" 2>/dev/null || true
-    done
-    rm -rf "$work"
-}
-trap finish EXIT
+guest_begin target/guest-nvme-divert
 
 guest_image "$cache" '
-ifconfig lo 127.0.0.1 up
-for i in $(seq 100); do ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up 2>/dev/null && break; usleep 100000; done
-route add default gw 10.0.2.2
-word() { tr " " "\n" </proc/cmdline | sed -n "s/^$1=//p"; }
+network
 id=11111111-2222-3333-4444-555555555555
 connect() { # port
     echo "transport=tcp,traddr=10.0.2.2,trsvcid=$1,nqn=nqn.2026-11.plimsoll:data,hostnqn=nqn.2014-08.org.nvmexpress:uuid:$id,hostid=$id,nr_io_queues=2" >/dev/nvme-fabrics || echo GUEST-FAILED connect
@@ -73,7 +58,7 @@ tenant = "t"
 read_only = true
 [[subsystem]]
 nqn = "nqn.2026-11.plimsoll:data"
-export = "data?replica=read"
+export = "data?replica=read&deadline=10s&busy=error"
 path = $1
 [[grant]]
 peer = "local"
@@ -108,7 +93,7 @@ for depth in 1 4 16; do
             all_run
             sleep 0.1
         done
-        if [ $mode = some ]; then inject data --errors --only reads --share 0.1% --for 1h --seed $depth >/dev/null; fi
+        if [ $mode = some ]; then inject data --busy 40ms --share 0.1% --for 1h --seed $depth >/dev/null; fi
         echo -n set >"$work/said/$mode-$depth"
         while ! grep -aq "GUEST-RESULT $mode $depth" "$work/serial"; do
             all_run

@@ -9,16 +9,16 @@ use hyper::Method;
 use plimsoll_base::Span;
 use plimsoll_node::http::api::{InjectFault, InjectOnly, InjectSpec, InjectStatus, Status};
 
-/// Inject latency, errors or a stall into a volume's requests, to test clients
+/// Inject latency, errors, refusals or a stall into a volume's requests, to test clients
 ///
-/// An injected error comes before anything of the request is done. With latency or a stall the request is carried out, and only its
+/// An injected error or refusal comes before anything of the request is done. With latency or a stall the request is carried out, and only its
 /// answer is held back; it keeps its tenant's permit meanwhile. Another injection into the same volume replaces the first. A restart of
 /// the node ends all of them. While one lasts, the node's health names it as a problem.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  plimsoll inject web --latency 50ms --share 10% --for 30s\n  plimsoll inject web --errors --only reads --share 1%\n  plimsoll inject web --stall --for 5s\n  plimsoll inject web --stop\n  plimsoll inject --list"
+    after_help = "Examples:\n  plimsoll inject web --latency 50ms --share 10% --for 30s\n  plimsoll inject web --errors --only reads --share 1%\n  plimsoll inject web --busy 40ms --share 5%\n  plimsoll inject web --stall --for 5s\n  plimsoll inject web --stop\n  plimsoll inject --list"
 )]
-#[command(group = clap::ArgGroup::new("what").required(true).args(["latency", "errors", "stall", "stop", "list"]))]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["latency", "errors", "busy", "stall", "stop", "list"]))]
 pub struct Inject {
     /// The volume.
     #[arg(required_unless_present = "list", conflicts_with = "list")]
@@ -29,6 +29,9 @@ pub struct Inject {
     /// Fail with an I/O error
     #[arg(long)]
     errors: bool,
+    /// Refuse reads that have a deadline and may be refused, with TIME as the predicted wait, a minute at most
+    #[arg(long, value_name = "TIME")]
+    busy: Option<Span>,
     /// Hold answers until the injection ends
     #[arg(long)]
     stall: bool,
@@ -80,14 +83,16 @@ impl Inject {
         if self.stop {
             return client.order(Method::DELETE, &path);
         }
-        let fault = match (self.errors, self.stall) {
-            (true, _) => InjectFault::Errors,
-            (_, true) => InjectFault::Stall,
+        let fault = match (self.errors, self.stall, self.busy) {
+            (true, ..) => InjectFault::Errors,
+            (_, true, _) => InjectFault::Stall,
+            (.., Some(_)) => InjectFault::Busy,
             _ => InjectFault::Latency,
         };
         let spec = InjectSpec {
             fault,
             latency_us: self.latency.map(Span::as_micros),
+            wait_us: self.busy.map(Span::as_micros),
             share_permille: self.share.unwrap_or(1000),
             only: self.only.map(|only| match only {
                 Operations::Reads => InjectOnly::Reads,
@@ -108,6 +113,7 @@ fn show(all: &[InjectStatus], control: &Control) -> Result<()> {
     let row = |i: &InjectStatus| {
         let fault = match i.fault {
             InjectFault::Errors => "errors".to_string(),
+            InjectFault::Busy => format!("busy {}", micros(i.wait_us.unwrap_or(0))),
             InjectFault::Latency => format!("latency {}", micros(i.latency_us.unwrap_or(0))),
             InjectFault::Stall => "stall".to_string(),
         };

@@ -8,7 +8,7 @@ use plimsoll_client::live::{Address, Options, Volume};
 use plimsoll_client::{PolicyKind, PolicySettings, Preference};
 use plimsoll_nbd::wire::{Command, CommandFlags};
 use plimsoll_testkit::until;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -101,6 +101,48 @@ fn latency_is_added_to_answers_of_what_was_done() {
     assert!(server.stop());
 }
 
+/// Refusals hit reads that may be refused and no others; who has a second replica reads there.
+#[test]
+fn refusals_hit_reads_with_a_deadline_only() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let nodes = [start(dirs[0].path()), start(dirs[1].path())];
+    let server = &nodes[0];
+    server.cli(&["inject", "vol", "--busy", "40ms", "--for", "10m"]);
+    let mut c = client(server);
+    c.write(0, &[1; 4096]).unwrap().unwrap();
+    assert_eq!(c.read(0, 4096).unwrap().unwrap(), [1; 4096], "it has no deadline");
+    let mut waits = Client::connect(&server.socket(), "vol?deadline=10s").unwrap();
+    assert_eq!(waits.read(0, 4096).unwrap().unwrap(), [1; 4096], "it waits");
+    assert_eq!(injection(server).unwrap()["seen"], 0);
+    let mut refused = Client::connect(&server.socket(), "vol?deadline=10s&busy=error").unwrap();
+    assert!(refused.read(0, 4096).unwrap().is_err());
+    refused.write(4096, &[2; 4096]).unwrap().unwrap();
+    let read = ["read", &server.uri("vol"), "--deadline", "10s", "--count", "20", "--rate", "1000", "--json"];
+    let answers: Vec<Value> = serde_json::from_str(&ok(env!("CARGO_BIN_EXE_plimsoll"), &read)).unwrap();
+    assert!(answers.len() == 20 && answers.iter().all(|a| a["predicted_wait_us"] == 40_000), "{answers:?}");
+    let seen = injection(server).unwrap();
+    assert_eq!(
+        [&seen["fault"], &seen["wait_us"], &seen["seen"], &seen["hit"]],
+        [&json!("busy"), &json!(40_000), &json!(21), &json!(21)]
+    );
+    let health = server.control("GET", "/healthz").body;
+    assert!(health.contains("100 % of its reads with a deadline are refused, on purpose"), "{health}");
+    let volume: Value = serde_json::from_str(&server.cli(&["volume", "show", "vol", "--json"])).unwrap();
+    assert_eq!((&volume["traffic"]["busy_refused"], &volume["traffic"]["failed"]), (&json!(21), &json!(0)), "{volume}");
+
+    let addresses: Vec<Address> = nodes.iter().map(|n| n.uri("vol").parse().unwrap()).collect();
+    let settings = PolicySettings { order: Preference::Placement, ..PolicySettings::default() };
+    let options = Options { policy: PolicyKind::MittWait, settings, ..Options::default() };
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let volume = Volume::open(&addresses, &options).await.unwrap();
+        for n in 0..10u64 {
+            let within = Some(Duration::from_secs(10));
+            assert_eq!(volume.read(65_536 + n * 4096..65_536 + (n + 1) * 4096, within).await.unwrap(), [0; 4096]);
+        }
+    });
+    assert_eq!(injection(server).unwrap()["hit"], 31, "each was refused once, and served by the other");
+}
+
 /// A stall holds answers until it ends, whatever ends it: a command, its client, its volume, the node.
 #[test]
 fn a_stall_ends_with_whatever_it_stalls() {
@@ -184,6 +226,8 @@ fn what_cannot_be_meant_is_refused_with_a_reason() {
     let server = start(dir.path());
     for (arguments, says) in [
         (&["inject", "vol", "--latency", "2m"][..], "not between 1 us and"),
+        (&["inject", "vol", "--busy", "2m"], "not between 1 us and"),
+        (&["inject", "vol", "--busy", "1ms", "--only", "writes"], "writes aren't refused"),
         (&["inject", "vol", "--errors", "--for", "2h"], "and an hour"),
         (&["inject", "vol", "--errors", "--for", "0s"], "and an hour"),
         (&["inject", "vol", "--errors", "--share", "0%"], "0.1% to 100%"),

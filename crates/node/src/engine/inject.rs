@@ -1,6 +1,6 @@
 //! Faults that an operator injects into a live volume's requests, to see how its clients take them.
 //!
-//! An error comes before the stack: a failed change has changed nothing. Latency and stalls hold the answer back: the request
+//! An error or a refusal comes before the stack: a failed change has changed nothing. Latency and stalls hold the answer back: the request
 //! itself was carried out. A held request keeps its permit, as one on a slow device does. Nothing is kept for a later start.
 
 use plimsoll_base::{Completion, IoHead, Op, Rng, Span, Time, VolumeKey};
@@ -14,6 +14,8 @@ pub const HELD_MAX: usize = 4096;
 pub enum Fault {
     /// It fails with an I/O error.
     Errors,
+    /// A read that may be refused is refused, with this as the wait before it.
+    Busy(Span),
     /// Its answer is held back for this long.
     Latency(Span),
     /// Its answer is held back until the injection ends.
@@ -66,6 +68,8 @@ pub struct InjectView {
 pub enum Hit {
     /// It fails.
     Fails,
+    /// It is refused, with this wait.
+    Refused(Span),
     /// Its answer is to be held back, for the injection of this number.
     Holds(u32),
 }
@@ -135,7 +139,8 @@ impl Injections {
             Some(Only::Reads) => head.op == Op::Read,
             Some(Only::Writes) => head.op.is_change() || head.op == Op::Flush,
         };
-        if now >= injection.until || !is_meant {
+        let can_be_hit = !matches!(injection.terms.fault, Fault::Busy(_)) || head.may_be_refused();
+        if now >= injection.until || !is_meant || !can_be_hit {
             return None;
         }
         injection.seen += 1;
@@ -145,6 +150,7 @@ impl Injections {
         injection.hit += 1;
         Some(match injection.terms.fault {
             Fault::Errors => Hit::Fails,
+            Fault::Busy(wait) => Hit::Refused(wait),
             Fault::Latency(_) | Fault::Stall => Hit::Holds(injection.number),
         })
     }
@@ -159,7 +165,7 @@ impl Injections {
         let Some(injection) = injection.filter(|_| self.held.len() < HELD_MAX) else { return Err(c) };
         let due = match injection.terms.fault {
             Fault::Latency(span) => now + span,
-            Fault::Errors | Fault::Stall => injection.until,
+            Fault::Errors | Fault::Busy(_) | Fault::Stall => injection.until,
         };
         self.held_so_far += 1;
         self.held.insert((due.min(injection.until), self.held_so_far), c);
@@ -200,7 +206,7 @@ impl Injections {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::{Data, Io, Outcome, TenantId};
+    use plimsoll_base::{Data, Io, IoFlags, Outcome, TenantId};
 
     const ONE: VolumeKey = VolumeKey { id: 1, generation: 1 };
     const OTHER: VolumeKey = VolumeKey { id: 2, generation: 1 };
@@ -252,6 +258,21 @@ mod tests {
         assert_eq!((all.next_due(), all.next_over(at(9_999)).is_some()), (at(10_000), false));
         assert_eq!(all.next_over(at(10_000)).map(|v| (v.key, v.seen, v.hit)), Some((ONE, 4, 4)));
         assert!(all.is_empty());
+    }
+
+    #[test]
+    fn only_reads_that_may_be_refused_are() {
+        let mut all = Injections::default();
+        let wait = Span::from_millis(40);
+        all.begin(at(0), ONE, terms(Fault::Busy(wait), 1000));
+        let read = IoHead { deadline: at(20), ..head(ONE, Op::Read) };
+        assert_eq!(all.hit(at(1), &read), Some(Hit::Refused(wait)));
+        let waits = IoHead { flags: read.flags.with(IoFlags::WAITS), ..read };
+        let write = IoHead { deadline: at(20), ..head(ONE, Op::Write) };
+        for other in [head(ONE, Op::Read), waits, write] {
+            assert_eq!(all.hit(at(1), &other), None, "{other:?}");
+        }
+        assert_eq!(all.views(at(1)).first().map(|v| (v.seen, v.hit)), Some((1, 1)));
     }
 
     #[test]

@@ -15,23 +15,30 @@ use plimsoll_base::Span;
 /// An injection lasts an hour at most: whoever forgets it isn't hurt for longer.
 const LASTS_MAX: Span = Span::from_secs(3600);
 /// Longer than any client's patience.
-const LATENCY_MAX: Span = Span::from_secs(60);
+const TIME_MAX: Span = Span::from_secs(60);
 
 /// The terms of an injection, if they make sense.
 fn terms(spec: &InjectSpec) -> Result<InjectTerms, String> {
-    let latency = spec.latency_us.map(span_of_us);
-    let fault = match (spec.fault, latency) {
-        (InjectFault::Latency, Some(latency)) if latency > Span::ZERO && latency <= LATENCY_MAX => {
-            Fault::Latency(latency)
-        }
-        (InjectFault::Latency, Some(latency)) => {
-            return Err(format!("a latency of {latency} is not between 1 us and {LATENCY_MAX}"));
-        }
-        (InjectFault::Latency, None) => return Err("a latency needs `latency_us`".into()),
-        (_, Some(_)) => return Err("`latency_us` is for the fault `latency`: take it out".into()),
-        (InjectFault::Errors, None) => Fault::Errors,
-        (InjectFault::Stall, None) => Fault::Stall,
+    let time = |name: &str, us: Option<u64>| match us.map(span_of_us) {
+        None => Err(format!("this fault needs `{name}`")),
+        Some(time) if time > Span::ZERO && time <= TIME_MAX => Ok(time),
+        Some(time) => Err(format!("`{name}` of {time} is not between 1 us and {TIME_MAX}")),
     };
+    let fault = match spec.fault {
+        InjectFault::Latency => Fault::Latency(time("latency_us", spec.latency_us)?),
+        InjectFault::Busy => Fault::Busy(time("wait_us", spec.wait_us)?),
+        InjectFault::Errors => Fault::Errors,
+        InjectFault::Stall => Fault::Stall,
+    };
+    if spec.latency_us.is_some() && !matches!(fault, Fault::Latency(_)) {
+        return Err("`latency_us` is for the fault `latency`: take it out".into());
+    }
+    if spec.wait_us.is_some() && !matches!(fault, Fault::Busy(_)) {
+        return Err("`wait_us` is for the fault `busy`: take it out".into());
+    }
+    if matches!(fault, Fault::Busy(_)) && spec.only == Some(InjectOnly::Writes) {
+        return Err("writes aren't refused: `busy` is for reads".into());
+    }
     if !(1..=1000).contains(&spec.share_permille) {
         return Err(format!("share_permille {} is not between 1 and 1000", spec.share_permille));
     }
@@ -56,10 +63,11 @@ pub fn injections(directory: &Directory, views: &[Option<PoolView>]) -> Vec<Inje
 }
 
 fn status(volume: String, i: &InjectView) -> InjectStatus {
-    let (fault, latency_us) = match i.terms.fault {
-        Fault::Errors => (InjectFault::Errors, None),
-        Fault::Latency(latency) => (InjectFault::Latency, Some(latency.as_micros())),
-        Fault::Stall => (InjectFault::Stall, None),
+    let (fault, latency, wait) = match i.terms.fault {
+        Fault::Errors => (InjectFault::Errors, None, None),
+        Fault::Busy(wait) => (InjectFault::Busy, None, Some(wait)),
+        Fault::Latency(latency) => (InjectFault::Latency, Some(latency), None),
+        Fault::Stall => (InjectFault::Stall, None, None),
     };
     let only = i.terms.only.map(|only| match only {
         Only::Reads => InjectOnly::Reads,
@@ -68,7 +76,8 @@ fn status(volume: String, i: &InjectView) -> InjectStatus {
     InjectStatus {
         volume,
         fault,
-        latency_us,
+        latency_us: latency.map(Span::as_micros),
+        wait_us: wait.map(Span::as_micros),
         share_permille: i.terms.share_permille,
         only,
         seed: i.terms.seed,
@@ -81,13 +90,15 @@ fn status(volume: String, i: &InjectView) -> InjectStatus {
 
 /// An injection as a problem of the node's health: whoever looks for the reason of a fault finds it there.
 pub fn problem(i: &InjectStatus) -> String {
-    let ops = match i.only {
-        None => "requests",
-        Some(InjectOnly::Reads) => "reads",
-        Some(InjectOnly::Writes) => "writes and flushes",
+    let ops = match (i.fault, i.only) {
+        (InjectFault::Busy, _) => "reads with a deadline",
+        (_, None) => "requests",
+        (_, Some(InjectOnly::Reads)) => "reads",
+        (_, Some(InjectOnly::Writes)) => "writes and flushes",
     };
     let what = match (i.fault, i.latency_us) {
         (InjectFault::Errors, _) => "fail".to_string(),
+        (InjectFault::Busy, _) => "are refused".to_string(),
         (InjectFault::Latency, us) => format!("are answered {} later", span_of_us(us.unwrap_or(0))),
         (InjectFault::Stall, _) => "aren't answered".to_string(),
     };

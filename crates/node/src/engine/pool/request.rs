@@ -158,6 +158,7 @@ impl Pool {
         let injected = if self.injections.is_empty() { None } else { self.injections.hit(self.now, &head) };
         let injected = match injected {
             Some(Hit::Fails) => return self.fail_injected(conn, &head, &request, data),
+            Some(Hit::Refused(wait)) => return self.refuse_injected(conn, &request, wait),
             Some(Hit::Holds(number)) => number,
             None => 0,
         };
@@ -186,6 +187,16 @@ impl Pool {
         let export = self.export(conn);
         self.exports.injected(export, head.op);
         self.fail_outside(conn, head, request, data, IoError::Device);
+    }
+
+    /// Refuses a read on purpose. It is counted as its client sees it; the deadline that sets itself learns nothing of it.
+    fn refuse_injected(&mut self, conn: usize, request: &Request, wait: Span) {
+        let export = self.export(conn);
+        self.exports.refused(export, self.now);
+        self.note_refusal(conn, request);
+        self.clients.turned_away(conn, request);
+        let outcome = Outcome::Busy { wait, confidence: Confidence::CERTAIN };
+        self.clients.refuse(conn, request, outcome, &[]);
     }
 
     /// Fails a request that never enters the stack.

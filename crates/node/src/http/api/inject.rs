@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub enum InjectFault {
     /// It fails with an I/O error before anything of it is done.
     Errors,
+    /// A read that may be refused is refused with Busy; other requests aren't looked at.
+    Busy,
     /// It is carried out, and answered later.
     Latency,
     /// It is carried out, and answered when the injection ends.
@@ -29,12 +31,15 @@ pub enum InjectOnly {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InjectSpec {
-    /// `errors`, `latency` or `stall`.
-    #[schemars(with = "String", extend("enum" = ["errors", "latency", "stall"]))]
+    /// `errors`, `busy`, `latency` or `stall`.
+    #[schemars(with = "String", extend("enum" = ["errors", "busy", "latency", "stall"]))]
     pub fault: InjectFault,
     /// For `latency`: how much later; a minute at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<u64>,
+    /// For `busy`: the wait that is predicted to the client; a minute at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_us: Option<u64>,
     /// Share of requests that are hit, in thousandths: 1 to 1000.
     #[schemars(range(min = 1, max = 1000))]
     pub share_permille: u16,
@@ -55,10 +60,12 @@ pub struct InjectStatus {
     /// The volume.
     pub volume: String,
     /// The fault.
-    #[schemars(with = "String", extend("enum" = ["errors", "latency", "stall"]))]
+    #[schemars(with = "String", extend("enum" = ["errors", "busy", "latency", "stall"]))]
     pub fault: InjectFault,
     /// Delay of answers.
     pub latency_us: Option<u64>,
+    /// Wait that refused reads are given.
+    pub wait_us: Option<u64>,
     /// Share of requests that are hit, in thousandths: 1 to 1000.
     #[schemars(range(min = 1, max = 1000))]
     pub share_permille: u16,
