@@ -45,11 +45,18 @@ pub struct Front {
     ranges: Ranges,
     waiting: usize,
     flush_failed: bool,
+    /// Failures of flushes so far: a request that is durable only if none happened while it was here keeps the number at its arrival.
+    flushes_failed: u32,
     stopping: bool,
     /// Moving averages of service time below, in nanoseconds. The first index separates reads from all other operations. The
     /// second separates requests that went down at once from those that had waited here: these follow a change at the same
     /// address and so have another cost.
     lately_ns: [[u64; 2]; 2],
+}
+
+/// True if a request's end says that something is durable.
+fn is_durable(head: &IoHead) -> bool {
+    head.op == Op::Flush || (head.op.is_change() && head.flags.has(IoFlags::FUA))
 }
 
 /// Shift of the moving averages: each new sample has the weight 1/2 to the power of this.
@@ -82,6 +89,8 @@ struct Entry {
     passed_at: Time,
     has_waited: bool,
     dispatched_at: Time,
+    /// [`Front::flushes_failed`] at its arrival.
+    flushes_failed: u32,
 }
 
 enum Phase {
@@ -125,6 +134,7 @@ impl Front {
             ranges: Ranges::default(),
             waiting: 0,
             flush_failed: false,
+            flushes_failed: 0,
             stopping: false,
             lately_ns: [[0; 2]; 2],
         }
@@ -184,8 +194,7 @@ impl Front {
 
     fn validate(&self, head: &IoHead) -> Result<(), IoError> {
         let volume = self.volumes.get(&head.volume).ok_or(IoError::Unavailable)?;
-        let durable = head.op == Op::Flush || (head.op.is_change() && head.flags.has(IoFlags::FUA));
-        if durable && self.flush_failed {
+        if is_durable(head) && self.flush_failed {
             return Err(IoError::FlushFailed);
         }
         if head.op == Op::Flush {
@@ -382,6 +391,10 @@ impl Front {
     /// Ends an entry and lets go what waited for it.
     fn finish(&mut self, now: Time, at: usize, outcome: Outcome, data: Data, out: &mut Actions) {
         let e = self.entries.remove(at);
+        // It was under way when a flush failed, though the pool may be recovered since: the device may have told that one of what this one
+        // owes.
+        let doubtful = outcome.is_done() && e.flushes_failed != self.flushes_failed && is_durable(&e.head);
+        let outcome = if doubtful { Outcome::Failed(IoError::FlushFailed) } else { outcome };
         // A range that was cut went at a pace of its own.
         let whole = e.part == (e.from, e.to);
         if outcome.is_done() && e.head.op != Op::Flush && whole {
@@ -587,6 +600,7 @@ impl Layer for Front {
             passed_at: now,
             has_waited: false,
             dispatched_at: Time::NEVER,
+            flushes_failed: self.flushes_failed,
         };
         let at = self.entries.vacant_key();
         if head.op != Op::Flush {
@@ -617,6 +631,7 @@ impl Layer for Front {
 
     fn durability_lost(&mut self, _now: Time, _port: Port) -> bool {
         self.flush_failed = true;
+        self.flushes_failed = self.flushes_failed.wrapping_add(1);
         true
     }
 
@@ -630,9 +645,7 @@ impl Layer for Front {
             Phase::Passed => {
                 let (head, from, to) = (e.head, e.from, e.to);
                 let narrowed = head.offset != from || head.end() != to;
-                // It was under way when another failed: the device may have told that one of what this one owes.
-                let doubtful = head.op == Op::Flush && self.flush_failed && c.outcome.is_done();
-                let outcome = if doubtful { Outcome::Failed(IoError::FlushFailed) } else { c.outcome };
+                let outcome = c.outcome;
                 let data = match (outcome, head.op) {
                     (Outcome::Done, Op::Read) if narrowed => c.io.data.slice(to - from, head.offset - from, head.len),
                     (Outcome::Done, Op::BlockStatus) if narrowed => {

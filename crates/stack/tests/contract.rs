@@ -410,17 +410,34 @@ fn a_flush_under_way_when_another_fails_fails_too() {
             self.1.is_empty()
         }
     }
-    let faults = sim::DiskFaults { flush_fails_at: Some(1), ..Default::default() };
-    let disk = sim::SimDisk::new(4 << 20, (us(1), us(50)), 1, faults);
-    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Front::new()), Box::new(Later(false, Vec::new()))];
-    let mut pool = sim::SimPool::chain(StackConfig::default(), layers, vec![disk]);
-    pool.with_layer(|f: &mut Front, _| f.set_volume(VOL, FrontVolume { size_bytes: 1 << 20, read_only: false }));
-    assert_eq!(pool.start(), LayerState::Ready);
-    for _ in 0..2 {
-        pool.offer(at_us(0), io(Op::Flush, 0, 0, at_us(0)));
+    for is_recovered_meanwhile in [false, true] {
+        let faults = sim::DiskFaults { flush_fails_at: Some(1), ..Default::default() };
+        let disk = sim::SimDisk::new(4 << 20, (us(1), us(50)), 1, faults);
+        let layers: Vec<Box<dyn Layer>> = vec![Box::new(Front::new()), Box::new(Later(false, Vec::new()))];
+        let mut pool = sim::SimPool::chain(StackConfig::default(), layers, vec![disk]);
+        pool.with_layer(|f: &mut Front, _| f.set_volume(VOL, FrontVolume { size_bytes: 1 << 20, read_only: false }));
+        assert_eq!(pool.start(), LayerState::Ready);
+        let mut durable = io(Op::Write, 0, 4096, at_us(0));
+        durable.head.flags = IoFlags::FUA;
+        let plain = io(Op::Write, 8192, 4096, at_us(0));
+        for request in [io(Op::Flush, 0, 0, at_us(0)), io(Op::Flush, 0, 0, at_us(0)), durable, plain] {
+            pool.offer(at_us(0), request);
+        }
+        pool.run_until(at_us(400));
+        assert!(pool.stack().layer::<Front>().unwrap().flush_failed());
+        if is_recovered_meanwhile {
+            pool.with_layer(|f: &mut Front, _| f.recovered());
+        }
+        let by_id: std::collections::BTreeMap<IoId, Outcome> =
+            ends(&mut pool).into_iter().map(|e| (e.0, e.1)).collect();
+        let outcomes: Vec<Outcome> = by_id.into_values().collect();
+        let [failed, doubtful] = [IoError::Device, IoError::FlushFailed].map(Outcome::Failed);
+        assert_eq!(outcomes, [failed, doubtful, doubtful, Outcome::Done], "recovered: {is_recovered_meanwhile}");
+        let now = pool.now();
+        pool.offer(now, io(Op::Flush, 0, 0, now));
+        let after = ends(&mut pool)[0].1;
+        assert_eq!(after, if is_recovered_meanwhile { Outcome::Done } else { doubtful });
     }
-    let outcomes: Vec<Outcome> = ends(&mut pool).into_iter().map(|e| e.1).collect();
-    assert_eq!(outcomes, [Outcome::Failed(IoError::Device), Outcome::Failed(IoError::FlushFailed)]);
 }
 
 /// Layers start bottom up: nothing above starts while something below still recovers.
