@@ -17,7 +17,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, Interest,
+};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -198,7 +200,9 @@ impl Service {
                 };
                 // The pool's thread speaks plain NBD: a pair of sockets carries it to and from the TLS session, which
                 // stays here. Dearer than plain (two more copies), and the pool needs to know nothing of TLS.
-                guest.seat.takes_descriptors(2).map_err(full)?;
+                guest.seat.takes_descriptors(3).map_err(full)?;
+                let socket = rustix::io::fcntl_dupfd_cloexec(tls.get_ref().0, 0)?;
+                let socket = TcpStream::from_std(socket.into())?;
                 let (ours, theirs) = UnixStream::pair()?;
                 let std = theirs.into_std()?;
                 std.set_nonblocking(false)?;
@@ -207,7 +211,7 @@ impl Service {
                 while sessions.try_join_next().is_some() {} // those that have ended meanwhile
                 sessions.spawn(async move {
                     // The pool's side has the other half of the seat until it ends. Here are the descriptors.
-                    relay(tls, ours, || Arc::strong_count(&seat) == 1).await;
+                    relay(tls, ours, has_left(socket), || Arc::strong_count(&seat) == 1).await;
                 });
                 Ok(())
             }
@@ -379,15 +383,55 @@ fn refused(r: Refusal) -> io::Error {
     io::Error::other(r.text)
 }
 
+/// Ends when the peer of a socket has closed it, though some of what it sent may be unread.
+async fn has_left(socket: TcpStream) {
+    // If it can't be waited for, the next read or write tells.
+    while let Ok(ready) = socket.ready(Interest::READABLE).await {
+        if ready.is_read_closed() {
+            return;
+        }
+        // These bytes are somebody else's to read: waits for the next news.
+        let _ = socket.try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
+    }
+    std::future::pending().await
+}
+
+/// Carries a client's bytes to its pool until either ends, or the client leaves while the pool takes nothing. Then the pool must learn of it
+/// at once: it drops the requests that waited, since their client may have repeated them on another connection.
+async fn carry(
+    from: &mut (impl AsyncBufRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    has_left: impl Future<Output = ()>,
+) -> io::Result<()> {
+    tokio::pin!(has_left);
+    loop {
+        let bytes = from.fill_buf().await?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let taken = tokio::select! {
+            biased;
+            taken = to.write(bytes) => taken?,
+            () = &mut has_left => return Err(io::ErrorKind::ConnectionAborted.into()),
+        };
+        from.consume(taken);
+    }
+}
+
 /// Carries bytes between a TLS client and its pool until the pool has sent its last, and the client has taken it or had
 /// the time to.
-async fn relay<S: AsyncRead + AsyncWrite>(tls: S, pool: UnixStream, pool_has_ended: impl Fn() -> bool) {
+async fn relay<S: AsyncRead + AsyncWrite>(
+    tls: S,
+    pool: UnixStream,
+    has_left: impl Future<Output = ()>,
+    pool_has_ended: impl Fn() -> bool,
+) {
     let (from_client, mut to_client) = tokio::io::split(tls);
     let (from_pool, mut to_pool) = pool.into_split();
     let mut from_client = BufReader::with_capacity(RELAY_BYTES, from_client);
     let mut from_pool = BufReader::with_capacity(RELAY_BYTES, from_pool);
     let asks = async {
-        let heard = tokio::io::copy_buf(&mut from_client, &mut to_pool).await;
+        let heard = carry(&mut from_client, &mut to_pool, has_left).await;
         // The pool hears that no more will come, and closes when it has answered the rest.
         drop(to_pool);
         if heard.is_err() {
@@ -453,7 +497,43 @@ mod tests {
         let pool = theirs.into_std().unwrap();
         (&pool).write_all(&[9; 100_000]).unwrap();
         drop(pool);
-        tokio::time::timeout(4 * TLS_END_TIME, relay(session, ours, || true)).await.expect("it ends");
+        tokio::time::timeout(4 * TLS_END_TIME, relay(session, ours, std::future::pending(), || true))
+            .await
+            .expect("it ends");
+    }
+
+    /// A client leaves while its pool takes nothing: the pool learns of it though bytes are left to carry. One that leaves in order is heard out.
+    #[tokio::test]
+    async fn a_pool_that_takes_nothing_learns_that_its_client_has_left() {
+        for is_stuck in [true, false] {
+            let (mut client, session) = tokio::io::duplex(1 << 20);
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let sent = if is_stuck { 1 << 20 } else { 1000 };
+            client.write_all(&vec![7; sent]).await.unwrap();
+            let (leave, left) = tokio::sync::oneshot::channel::<()>();
+            let relayed = tokio::spawn(relay(session, ours, async { drop(left.await) }, || false));
+            let mut pool = theirs.into_std().unwrap();
+            leave.send(()).unwrap();
+            let taken = tokio::task::spawn_blocking(move || {
+                if is_stuck {
+                    let mut fds = [rustix::event::PollFd::new(&pool, rustix::event::PollFlags::RDHUP)];
+                    assert_eq!(rustix::event::poll(&mut fds, None).unwrap(), 1);
+                }
+                pool.set_nonblocking(false).unwrap();
+                let mut taken = vec![0; if is_stuck { sent } else { 1000 }];
+                let mut n = 0;
+                while n < taken.len() {
+                    match pool.read(&mut taken[n..]).unwrap() {
+                        0 => break,
+                        more => n += more,
+                    }
+                }
+                n
+            });
+            let n = taken.await.unwrap();
+            assert_eq!(n < sent, is_stuck, "{n} of {sent} bytes");
+            relayed.abort();
+        }
     }
 
     /// A pool that ends takes no more, answers what it has, and closes; the client goes on asking meanwhile.
@@ -463,7 +543,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut pool = theirs.into_std().unwrap();
         pool.set_nonblocking(false).unwrap();
-        let relayed = tokio::spawn(relay(session, ours, || false));
+        let relayed = tokio::spawn(relay(session, ours, std::future::pending(), || false));
         client.write_all(b"first").await.unwrap();
         let pool = tokio::task::spawn_blocking(move || {
             pool.read_exact(&mut [0; 5]).unwrap();

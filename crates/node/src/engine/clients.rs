@@ -20,6 +20,7 @@ use plimsoll_nbd::promise::Note;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::Command;
 use plimsoll_nvme::command::Status;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -352,6 +353,13 @@ impl Clients {
             }
         };
         Some(LetIn { conn: w.conn, ready })
+    }
+
+    /// True if a connection's client has closed it, though some of what it sent isn't read yet. Costs a system call.
+    pub fn has_left(&self, conn: usize) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self[conn].socket(), PollFlags::RDHUP)];
+        // An end and an error are told unasked. What can't be asked is told by the next receive or send.
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|told| told > 0)
     }
 
     #[inline]

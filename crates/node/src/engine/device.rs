@@ -2,6 +2,7 @@
 
 use super::ring::{Op as RingOp, Ring};
 use super::statuses::{Question, Statuses, status_of};
+use super::syncs::Syncs;
 use super::volatile::VolatileFile;
 use plimsoll_base::{Buf, BufMut, BufPool, Completion, Data, Io, IoError, IoFlags, Op, Origin, Outcome, Time};
 use plimsoll_rbd::{LockState, Queue};
@@ -60,6 +61,12 @@ pub struct FileDevice {
 }
 
 impl Device {
+    /// True if it is a file that isn't open for direct I/O, as far as can be told.
+    fn is_buffered(&self) -> bool {
+        let Device::File(f) = self else { return false };
+        !rustix::fs::fcntl_getfl(&f.file).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::DIRECT))
+    }
+
     /// Its offer to the stack.
     pub fn offer(&self) -> Offer {
         let (size_bytes, block_bytes) = match self {
@@ -102,6 +109,8 @@ pub struct Devices {
     statuses: Statuses,
     /// The devices' files, for questions about block status; opened with the first one.
     status_files: Vec<Option<Arc<OwnedFd>>>,
+    /// Of files that the page cache lies under.
+    syncs: Vec<Option<Syncs>>,
     has_caches: bool,
 }
 
@@ -110,8 +119,9 @@ impl Devices {
     pub fn new(devices: Vec<Device>) -> Devices {
         let zeroes = BufMut::zeroed(ZERO_PIECE_BYTES).freeze();
         let status_files = devices.iter().map(|_| None).collect();
+        let syncs = devices.iter().map(|d| d.is_buffered().then(Syncs::default)).collect();
         let (in_flight, ready, statuses) = (Slab::new(), VecDeque::new(), Statuses::default());
-        Devices { devices, in_flight, ready, zeroes, statuses, status_files, has_caches: false }
+        Devices { devices, in_flight, ready, zeroes, statuses, status_files, syncs, has_caches: false }
     }
 
     /// Announces answers of other threads through `wakeup`; [`Devices::next_status`] returns them.
@@ -276,12 +286,18 @@ impl Devices {
                 let (fd, offset, len) = (f.file.as_raw_fd(), f.start + io.offset, io.len);
                 assert!(io.end() <= f.len, "a request beyond the device: {:?}", io.head);
                 let slot = self.in_flight.vacant_key();
-                let durable = io.flags.has(IoFlags::FUA);
+                let mut durable = io.flags.has(IoFlags::FUA);
                 let mut rest = Rest::Last;
                 let op = match io.op {
                     Op::Read => RingOp::Read { slot, fd, offset, buf: pool.take(len as usize), start: 0 },
-                    Op::Flush => RingOp::Sync { slot, fd },
+                    Op::Flush => {
+                        self.in_flight.insert(InFlight { device, io, dispatched_at: now, rest });
+                        return self.sync_later(slot, ring);
+                    }
                     Op::Write => {
+                        if self.syncs[device].is_some() && std::mem::take(&mut durable) {
+                            rest = Rest::Durable;
+                        }
                         let data = aligned(std::mem::take(&mut io.data), len as usize, pool);
                         RingOp::Write { slot, fd, offset, data, start: 0, durable }
                     }
@@ -346,6 +362,9 @@ impl Devices {
                         return self.zero_next(slot, at + data.len() as u64, ring).map(|()| None);
                     }
                     pool.give(data);
+                    if matches!(rest, Rest::Durable) {
+                        return self.sync_last(slot, ring).map(|()| None);
+                    }
                     (slot, Outcome::Done, Data::Absent)
                 }
                 Ok(_) => (slot, Outcome::Failed(IoError::Device), Data::Absent),
@@ -353,14 +372,13 @@ impl Devices {
             },
             // Whatever the kernel calls it: data that was acknowledged may be lost.
             RingOp::Sync { slot, .. } => {
-                (slot, result.map_or(Outcome::Failed(IoError::Device), |_| Outcome::Done), Data::Absent)
+                let outcome = result.map_or(Outcome::Failed(IoError::Device), |_| Outcome::Done);
+                self.synced(slot, outcome, ring)?;
+                (slot, outcome, Data::Absent)
             }
             RingOp::Zero { slot, .. } => match result {
                 Ok(_) if matches!(self.in_flight[slot].rest, Rest::Durable) => {
-                    self.in_flight[slot].rest = Rest::Last;
-                    let fd = self.fd(slot);
-                    ring.submit(RingOp::Sync { slot, fd })?;
-                    return Ok(None);
+                    return self.sync_last(slot, ring).map(|()| None);
                 }
                 Ok(_) => (slot, Outcome::Done, Data::Absent),
                 Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
@@ -392,13 +410,35 @@ impl Devices {
         let f = &mut self.in_flight[slot];
         let left = f.io.len - at;
         if left == 0 {
-            f.rest = Rest::Last;
-            return ring.submit(RingOp::Sync { slot, fd });
+            return self.sync_last(slot, ring);
         }
         f.rest = Rest::Zeroing { at };
         let data = self.zeroes.slice(0, (ZERO_PIECE_BYTES as u64).min(left) as usize);
         let Device::File(file) = &self.devices[f.device] else { unreachable!("only files zero in pieces") };
         ring.submit(RingOp::Write { slot, fd, offset: file.start + f.io.offset + at, data, start: 0, durable: false })
+    }
+
+    /// A flush makes a request durable, and ends it.
+    fn sync_last(&mut self, slot: usize, ring: &mut Ring) -> io::Result<()> {
+        self.in_flight[slot].rest = Rest::Last;
+        self.sync_later(slot, ring)
+    }
+
+    /// Begins a flush for a request, or leaves that for the end of the one under way.
+    fn sync_later(&mut self, slot: usize, ring: &mut Ring) -> io::Result<()> {
+        let begins = self.syncs[self.in_flight[slot].device].as_mut().is_none_or(|s| s.add(slot));
+        if begins { ring.submit(RingOp::Sync { slot, fd: self.fd(slot) }) } else { Ok(()) }
+    }
+
+    /// The flush that began with a request has ended: so have the others that it was for, and the next one begins.
+    fn synced(&mut self, slot: usize, outcome: Outcome, ring: &mut Ring) -> io::Result<()> {
+        let Some(syncs) = &mut self.syncs[self.in_flight[slot].device] else { return Ok(()) };
+        let (ended, next) = syncs.ended();
+        for other in ended.into_iter().filter(|other| *other != slot) {
+            let InFlight { device, io, dispatched_at, .. } = self.in_flight.remove(other);
+            self.ready.push_back((device, Completion { io, outcome, dispatched_at }));
+        }
+        next.map_or(Ok(()), |slot| ring.submit(RingOp::Sync { slot, fd: self.fd(slot) }))
     }
 
     fn fd(&self, slot: usize) -> std::os::fd::RawFd {
@@ -482,6 +522,51 @@ mod tests {
         }
         assert!((1..200).all(|errno| of(errno).0 != Outcome::Failed(IoError::Invalid)));
         assert_eq!(of(libc::ENOSPC).0, Outcome::Failed(IoError::NoSpace));
+    }
+
+    /// Flushes and durable writes of a buffered file: one flush at a time, so that a failure that the kernel reports to one is everybody's
+    /// that it concerns.
+    #[test]
+    fn flushes_of_a_buffered_file_end_together() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        let device = FileDevice { file, start: 0, len: 1 << 20, block_bytes: 512 };
+        let mut devices = Devices::new(vec![Device::File(device)]);
+        let (mut ring, mut pool) = (Ring::new(8).unwrap(), BufPool::new());
+        let io = |op, offset, len, flags, data| {
+            let volume = VolumeKey { id: 1, generation: 1 };
+            let mut head = IoHead::new(op, volume, TenantId(1), offset, len, Time::ZERO);
+            head.flags = flags;
+            Io::new(head, data)
+        };
+        let flush = || io(Op::Flush, 0, 0, IoFlags::NONE, Data::Absent);
+        let block = Data::Bytes(BufMut::zeroed(4096).freeze());
+        let durable = io(Op::Write, 4096, 4096, IoFlags::FUA, block);
+        for request in [flush(), flush(), durable, flush()] {
+            devices.begin(Time::ZERO, 0, request, &mut ring, &mut pool).unwrap();
+        }
+        let (mut flushes, mut ended) = (0, Vec::new());
+        while !devices.in_flight.is_empty() {
+            ring.wait(None).unwrap();
+            while let Some((op, result)) = ring.next_completed() {
+                let is_flush = matches!(op, RingOp::Sync { .. });
+                if let RingOp::Write { durable, .. } = &op {
+                    assert!(!durable, "its flush is one of the others");
+                }
+                // The second one fails.
+                flushes += usize::from(is_flush);
+                let result =
+                    if is_flush && flushes == 2 { Err(io::Error::from_raw_os_error(libc::EIO)) } else { result };
+                let last = devices.completed(op, result, &mut ring, &mut pool).unwrap();
+                ended
+                    .extend(std::iter::from_fn(|| devices.next_ready()).chain(last).map(|(_, c)| (flushes, c.outcome)));
+            }
+        }
+        assert_eq!(ended.len(), 4);
+        for (flush, outcome) in &ended {
+            assert_eq!(outcome.is_done(), *flush != 2, "{ended:?}");
+        }
+        assert!(ended.iter().filter(|(_, outcome)| !outcome.is_done()).count() >= 2, "{ended:?}");
     }
 
     /// Without a thread to ask, and after one that has ended, block status is answered all the same: all is data.

@@ -28,6 +28,7 @@ mod requests;
 mod ring;
 mod slow;
 mod statuses;
+mod syncs;
 pub mod tape;
 mod terms;
 mod trace;

@@ -485,6 +485,10 @@ impl Pool {
 
     fn unstall(&mut self) -> io::Result<()> {
         while let Some(LetIn { conn, ready }) = self.clients.next_let_in(self.stack.is_full(), &mut self.buffers) {
+            if self.clients.has_left(conn) {
+                self.drop_late(conn, ready);
+                continue;
+            }
             if let Some(ready) = ready {
                 self.enter(conn, ready);
             }

@@ -189,6 +189,16 @@ impl Pool {
         self.fail_outside(conn, head, request, data, IoError::Device);
     }
 
+    /// A client has left while its request waited for a permit. It may have repeated it on another connection, and changed the same place
+    /// since: nothing of what it sent on this one is begun any more.
+    pub(super) fn drop_late(&mut self, conn: usize, ready: Option<Ready>) {
+        if let Some(Ready { request, data, .. }) = ready {
+            recycle(data, &mut self.buffers);
+            self.clients.turned_away(conn, &request);
+        }
+        self.clients.end(conn, &mut self.buffers);
+    }
+
     /// Refuses a read on purpose. It is counted as its client sees it; the deadline that sets itself learns nothing of it.
     fn refuse_injected(&mut self, conn: usize, request: &Request, wait: Span) {
         let export = self.export(conn);

@@ -220,6 +220,31 @@ fn a_round_is_not_as_long_as_what_clients_have_sent() {
     s.end();
 }
 
+/// A client leaves while its changes wait for permits. It may have come again and repeated them: none is begun any more.
+#[test]
+fn changes_that_wait_are_not_begun_when_their_client_has_left() {
+    for command in [WRITE_ZEROES, WRITE] {
+        let mut s = slow_scene(PermitLimits { jobs_max: 1, bytes_max: 1 << 20 });
+        s.set_volume(1);
+        let mut client = s.connect(1);
+        let payload = if command == WRITE { vec![7; 512] } else { Vec::new() };
+        let change = [requests(command, 1, 512), payload].concat();
+        client.write_all(&change.repeat(40)).unwrap();
+        while s.pool.stack.inflight() == 0 {
+            s.round();
+        }
+        let begun = s.pool.stack.inflight() as u64 + s.done();
+        assert!(begun < 40, "the others wait");
+        drop(client);
+        while !s.pool.clients.is_empty() {
+            s.round();
+        }
+        assert_eq!((s.pool.stack.inflight() as u64, s.done()), (0, begun));
+        assert!(s.pool.clients.inside().values().all(|i| *i == (0, 0)), "its permits came back");
+        s.end();
+    }
+}
+
 /// This thread's own time.
 fn own_time() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
