@@ -199,6 +199,19 @@ impl Oracle {
         }
     }
 
+    /// The client of a request has left before the answer, and come again: a change of it shows or doesn't, but not over one that is sent
+    /// from now on.
+    pub fn left(&mut self, n: u64) {
+        let Some(InFlight { asked, .. }) = self.in_flight.remove(&n) else { return };
+        self.tick += 1;
+        if asked.op.is_change() {
+            for unit in units(&asked) {
+                let found = self.volumes[asked.volume].units[unit].iter_mut().find(|v| v.change == n);
+                found.into_iter().for_each(|v| (v.sure, v.ended) = (false, self.tick));
+            }
+        }
+    }
+
     /// A request was refused before it had any effect: nobody may see one.
     pub fn refused(&mut self, n: u64) {
         let Some(InFlight { asked, .. }) = self.in_flight.remove(&n) else { return };

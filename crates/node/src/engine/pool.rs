@@ -216,7 +216,11 @@ impl Pool {
             self.stack.wake(self.now);
         }
         for conn in self.clients.begin_turns() {
-            self.parse(conn)?;
+            if self.clients.has_left(conn) {
+                self.drop_late(conn, None);
+            } else {
+                self.parse(conn)?;
+            }
             self.clients.touch(conn);
         }
         self.withdraw_some()?;

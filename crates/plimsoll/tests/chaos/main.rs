@@ -283,10 +283,10 @@ fn every_composition_keeps_what_it_acknowledged() {
         }
         seed += 1;
     }
-    let Tally { answers, refused, foreign, operations, compared, removals, kills } = tally;
+    let Tally { answers, refused, foreign, operations, compared, removals, kills, leaves } = tally;
     println!(
         "{} seeds: {answers} answers, {refused} refused, {foreign} for a flag, {operations} operations, \
-         {removals} removals of a pool, {kills} kills in the middle of one or of an addition, {compared} units compared, in {:?}",
+         {removals} removals of a pool, {kills} kills in the middle of one or of an addition, {leaves} clients that left with requests in flight, {compared} units compared, in {:?}",
         seed - only.unwrap_or(from),
         begun.elapsed()
     );

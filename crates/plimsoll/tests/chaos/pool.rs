@@ -10,7 +10,7 @@ use plimsoll_chaos::plan::{TENANTS, VolumePlan};
 use plimsoll_chaos::{Asked, Fault, Flag, Operation, Oracle, Plan, Step, Work};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// A backup of the pool's metadata.
@@ -35,6 +35,8 @@ pub struct Tally {
     pub removals: u64,
     /// Kills while a pool was being removed or added.
     pub kills: u64,
+    /// Clients that left with requests in flight, and came again.
+    pub leaves: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -46,6 +48,7 @@ impl std::ops::AddAssign for Tally {
         self.compared += other.compared;
         self.removals += other.removals;
         self.kills += other.kills;
+        self.leaves += other.leaves;
     }
 }
 
@@ -55,6 +58,8 @@ pub struct Pool {
     node: Node,
     /// By volume; none while the pool isn't served.
     connections: Vec<Vec<Client>>,
+    /// The connection of each request in flight: its volume, and its number there.
+    sent_by: BTreeMap<u64, (usize, usize)>,
     /// Errors are injected into the requests of a volume.
     failing: Vec<bool>,
     /// Requests that an injected error may have hit.
@@ -74,6 +79,8 @@ pub struct Pool {
     /// Draws when a backup is taken and restored: seeds from before them do the same otherwise.
     pub backups: Rng,
     backup: Option<Backup>,
+    /// Draws which clients leave.
+    leaves: Rng,
     pub tally: Tally,
 }
 
@@ -84,6 +91,7 @@ impl Pool {
         Pool {
             node,
             connections: Vec::new(),
+            sent_by: BTreeMap::new(),
             failing: vec![false; sizes.len()],
             may_fail: BTreeSet::new(),
             must_fail: BTreeSet::new(),
@@ -96,6 +104,7 @@ impl Pool {
             work: Work::new(salt, 0),
             backups: Rng::new(salt, "chaos backups"),
             backup: None,
+            leaves: Rng::new(salt, "chaos leaves"),
             tally: Tally::default(),
             plan,
         }
@@ -112,6 +121,7 @@ impl Pool {
         self.may_fail.clear();
         self.must_fail.clear();
         self.fast.clear();
+        self.sent_by.clear();
         self.node.await_ready(self.plan.pool)?;
         if std::mem::take(&mut self.is_zeroing) {
             self.node.await_zeroed(self.plan.pool)?;
@@ -150,30 +160,60 @@ impl Pool {
     /// Opens a volume's connections: one as its own tenant, one as another, one with a deadline; of half of the volumes late reads of that
     /// one are refused, of the others they wait.
     fn connect(&mut self, volume: usize) -> Result<(), String> {
-        let name = self.plan.volumes[volume].name;
-        let socket = self.node.socket();
         self.connections[volume].clear();
-        for c in 0..CONNECTIONS {
-            let export = match c {
-                0 => name.to_string(),
-                1 => format!("{name}?tenant={}", TENANTS[(volume + 1) % TENANTS.len()]),
-                _ => {
-                    let (tenant, busy) = (TENANTS[(volume + 2) % TENANTS.len()], ["error", "wait"][volume % 2]);
-                    format!("{name}?tenant={tenant}&deadline=50ms&busy={busy}")
-                }
-            };
-            // The second of them has simple replies in every other seed.
-            let structured = c != 1 || self.plan.seed.is_multiple_of(2);
-            let opened = Connection::open(&socket, &export, structured).map_err(|e| format!("{export}: {e}"))?;
-            self.connections[volume].push(Client::Nbd(opened));
+        for c in 0..CONNECTIONS + usize::from(self.has_subsystems) {
+            let opened = self.open(volume, c)?;
+            self.connections[volume].push(opened);
         }
-        if self.has_subsystems {
+        Ok(())
+    }
+
+    fn open(&self, volume: usize, c: usize) -> Result<Client, String> {
+        if c == CONNECTIONS {
             let status = self.node.get("/v1/status")?;
             let address = status["node"]["listens"]["nvme_tcp"].as_str().ok_or("it doesn't listen for NVMe/TCP")?;
             let opened = Host::open(address, &self.plan.nqn(volume));
-            self.connections[volume].push(Client::Nvme(opened.map_err(|e| format!("{}: {e}", self.plan.nqn(volume)))?));
+            return opened.map(Client::Nvme).map_err(|e| format!("{}: {e}", self.plan.nqn(volume)));
+        }
+        let name = self.plan.volumes[volume].name;
+        let export = match c {
+            0 => name.to_string(),
+            1 => format!("{name}?tenant={}", TENANTS[(volume + 1) % TENANTS.len()]),
+            _ => {
+                let (tenant, busy) = (TENANTS[(volume + 2) % TENANTS.len()], ["error", "wait"][volume % 2]);
+                format!("{name}?tenant={tenant}&deadline=50ms&busy={busy}")
+            }
+        };
+        // The second of them has simple replies in every other seed.
+        let structured = c != 1 || self.plan.seed.is_multiple_of(2);
+        let opened = Connection::open(&self.node.socket(), &export, structured);
+        opened.map(Client::Nbd).map_err(|e| format!("{export}: {e}"))
+    }
+
+    /// Now and then a client leaves with its requests in flight, and comes again at once.
+    fn leave(&mut self) -> Result<(), String> {
+        if !self.leaves.chance(0.02) {
+            return Ok(());
+        }
+        let volume = self.leaves.below(self.sizes.len() as u64) as usize;
+        let c = self.leaves.below(self.connections[volume].len() as u64) as usize;
+        drop(self.connections[volume].remove(c));
+        let again = self.open(volume, c)?;
+        self.connections[volume].insert(c, again);
+        // The new connection is served: nothing of the one before may begin any more.
+        let left: Vec<u64> = self.sent_by.iter().filter(|(_, by)| **by == (volume, c)).map(|(n, _)| *n).collect();
+        self.tally.leaves += u64::from(!left.is_empty());
+        for n in left {
+            self.forget(n);
+            self.oracle.left(n);
         }
         Ok(())
+    }
+
+    /// A request is no longer in flight: whether an injected error may have hit it, whether zeroes had to be fast, whether it had to fail.
+    fn forget(&mut self, n: u64) -> (bool, bool, bool) {
+        self.sent_by.remove(&n);
+        (self.may_fail.remove(&n), self.fast.remove(&n), self.must_fail.remove(&n))
     }
 
     /// Its node was killed. All that was durable is there at the next start.
@@ -197,6 +237,7 @@ impl Pool {
 
     /// The next step of its clients or its operator, except for changes of the node's configuration, which are returned.
     pub fn step(&mut self) -> Result<Option<Operation>, String> {
+        self.leave()?;
         match self.work.next(&self.plan, &self.sizes) {
             Step::Ask(asked) => {
                 self.until(|r| r.oracle.in_flight() < IN_FLIGHT_MAX)?;
@@ -296,6 +337,7 @@ impl Pool {
         if matches!(asked.flag, Flag::FastZero | Flag::FastNoHole) {
             self.fast.insert(n);
         }
+        self.sent_by.insert(n, (asked.volume, c));
         let sent = clients[c].send(n, &asked, &payload);
         sent.map_err(|e| format!("{asked:?} can't be sent: {e}"))?;
         self.receive(Duration::ZERO).map(drop)
@@ -339,8 +381,7 @@ impl Pool {
     fn judge(&mut self, answer: Answer, may_be_refused: bool) -> Result<(), String> {
         let Answer { request, op, ended, extents } = answer;
         self.tally.answers += 1;
-        let (may_fail, fast) = (self.may_fail.remove(&request), self.fast.remove(&request));
-        let must_fail = self.must_fail.remove(&request);
+        let (may_fail, fast, must_fail) = self.forget(request);
         match (ended, op) {
             (Err(e), _) if must_fail && e.starts_with("EINVAL") => {
                 self.tally.foreign += 1;
@@ -381,6 +422,7 @@ impl Pool {
                     self.until(|r| r.oracle.in_flight() < IN_FLIGHT_MAX)?;
                     let asked = Asked { op, volume, offset: at, len, fua: false, flag: Flag::None };
                     let (n, _) = self.oracle.ask(asked, self.plan.block_bytes());
+                    self.sent_by.insert(n, (volume, 0));
                     // Not by the one that has a deadline.
                     let sent = self.connections[volume][0].send(n, &asked, &[]);
                     sent.map_err(|e| format!("{asked:?} can't be sent: {e}"))?;

@@ -189,8 +189,8 @@ impl Pool {
         self.fail_outside(conn, head, request, data, IoError::Device);
     }
 
-    /// A client has left while its request waited for a permit. It may have repeated it on another connection, and changed the same place
-    /// since: nothing of what it sent on this one is begun any more.
+    /// A client has left while its requests waited for a permit, or for its next turn. It may have repeated them on another connection, and
+    /// changed the same place since: nothing of what it sent on this one is begun any more.
     pub(super) fn drop_late(&mut self, conn: usize, ready: Option<Ready>) {
         if let Some(Ready { request, data, .. }) = ready {
             recycle(data, &mut self.buffers);
