@@ -61,7 +61,7 @@ pub struct FileDevice {
 }
 
 impl Device {
-    /// True if it is a file that isn't open for direct I/O, as far as can be reported.
+    /// True if it is a file that isn't open for direct I/O, or whose flags can't be read.
     fn is_buffered(&self) -> bool {
         let Device::File(f) = self else { return false };
         !rustix::fs::fcntl_getfl(&f.file).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::DIRECT))
