@@ -4,8 +4,8 @@
 SHELL := /bin/bash
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # The clients that the node is tested with, none of them ours; and what the tests mount.
-TEST_TOOLS := clang llvm-strip g++ setpriv pkg-config mariadbd redis-server psql fio qemu-img qemu-io qemu-nbd nbdkit nbdcopy nbdinfo nbdfuse nbdsh mkfs.ext4 mkfs.xfs losetup openssl promtool prometheus systemd-analyze db_bench
-TEST_PACKAGES := clang llvm libbpf-dev g++ librocksdb-dev rocksdb-tools pkg-config mariadb-server redis-server postgresql fio qemu-utils nbdkit libnbd-bin python3-libnbd fuse3 e2fsprogs xfsprogs util-linux openssl prometheus systemd
+TEST_TOOLS := clang llvm-strip g++ setpriv pkg-config mariadbd redis-server psql fio qemu-img qemu-io qemu-nbd nbdkit nbdcopy nbdinfo nbdfuse nbdsh mkfs.ext4 mkfs.xfs losetup openssl promtool prometheus systemd-analyze db_bench /usr/include/leveldb/env.h /usr/lib/python3/dist-packages/plyvel
+TEST_PACKAGES := clang llvm libbpf-dev g++ librocksdb-dev rocksdb-tools libleveldb-dev python3-plyvel pkg-config mariadb-server redis-server postgresql fio qemu-utils nbdkit libnbd-bin python3-libnbd fuse3 e2fsprogs xfsprogs util-linux openssl prometheus systemd
 BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
@@ -73,12 +73,19 @@ audit: build-deps
 	fuzz/run.sh 10
 
 # RocksDB's plug-in of host mode, in target/host.
-.PHONY: host-rocksdb host-replicas host-cost
+.PHONY: host-rocksdb host-leveldb host-replicas host-cost
 host-rocksdb: build-deps test-deps
 	cargo build --release --locked -p plimsoll-host-c
 	mkdir -p target/host
 	g++ -std=c++17 -O2 -Wall -Wextra -fPIC -shared -Icrates/host-c/include integrations/rocksdb/plimsoll_fs.cc \
 		-o target/host/libplimsoll_rocksdb.so -Ltarget/release -Wl,-rpath,$(CURDIR)/target/release -lplimsoll_host_c -lrocksdb
+
+# LevelDB's deadlines for unmodified programs, in target/host.
+host-leveldb: build-deps test-deps
+	cargo build --release --locked -p plimsoll-host-c
+	mkdir -p target/host
+	g++ -std=c++17 -O2 -Wall -Wextra -fPIC -shared -Icrates/host-c/include integrations/leveldb/plimsoll_env.cc integrations/leveldb/plimsoll_preload.cc \
+		-o target/host/libplimsoll_leveldb.so -Ltarget/release -Wl,-rpath,$(CURDIR)/target/release -lplimsoll_host_c -lleveldb -ldl
 
 # Three replicas of RocksDB on this host, one of them noisy at a time, as root: a quarter of an hour.
 host-replicas: build-deps test-deps
@@ -321,9 +328,10 @@ store-image: build-deps
 	cargo test -p plimsoll-store --test image -- --ignored
 
 define need
-	@missing=0; for t in $(1); do command -v $$t >/dev/null || { echo "installing what has $$t"; missing=1; }; done; \
+	@has() { case $$1 in /*) [ -e $$1 ];; *) command -v $$1 >/dev/null;; esac; }; \
+	missing=0; for t in $(1); do has $$t || { echo "installing what has $$t"; missing=1; }; done; \
 	if [ $$missing = 1 ]; then $(SUDO) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -qq --no-install-recommends $(2) >/dev/null; fi; \
-	for t in $(1); do command -v $$t >/dev/null || { echo "$$t is missing and could not be installed"; exit 1; }; done
+	for t in $(1); do has $$t || { echo "$$t is missing and could not be installed"; exit 1; }; done
 endef
 
 build-deps:
