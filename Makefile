@@ -73,7 +73,7 @@ audit: build-deps
 	fuzz/run.sh 10
 
 # RocksDB's plug-in of host mode, in target/host.
-.PHONY: host-rocksdb host-leveldb host-replicas host-cost
+.PHONY: host-rocksdb host-leveldb host-replicas host-replicas-leveldb host-cost
 host-rocksdb: build-deps test-deps
 	cargo build --release --locked -p plimsoll-host-c
 	mkdir -p target/host
@@ -90,7 +90,12 @@ host-leveldb: build-deps test-deps
 # Three replicas of RocksDB on this host, one of them noisy at a time, as root: a quarter of an hour.
 host-replicas: build-deps test-deps
 	cargo build --release --locked -p plimsoll -p plimsoll-host-c
-	bench/host_rocksdb.py target/release/plimsoll target/release --json target/host-rocksdb.json
+	bench/host_replicas.py rocksdb target/release/plimsoll target/release --json target/host-rocksdb.json
+
+# The same with LevelDB.
+host-replicas-leveldb: build-deps test-deps
+	cargo build --release --locked -p plimsoll -p plimsoll-host-c
+	bench/host_replicas.py leveldb target/release/plimsoll target/release --json target/host-leveldb.json
 
 # What host mode costs on the disk of target/, as root: BPF's run time by request, look-ups, refusals: a minute.
 host-cost: build-deps

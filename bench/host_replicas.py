@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""RocksDB on three local replicas, one of them noisy at a time: percentiles of gets by strategy, alternating (MT-E17's idea, live).
+"""RocksDB or LevelDB on three local replicas, one of them noisy at a time: percentiles of gets by strategy, alternating (MT-E17's idea, live).
 
-usage: bench/host_rocksdb.py PLIMSOLL LIBRARIES [--rounds N] [--seconds N] [--limit-us N] [--json FILE]
+usage: bench/host_replicas.py rocksdb|leveldb PLIMSOLL LIBRARIES [--rounds N] [--seconds N] [--limit-us N] [--json FILE]
 
 As root. PLIMSOLL: the program; LIBRARIES: the folder with libplimsoll_host_c.so. Each replica's disk is modelled: nbdkit's memory behind a
 delay, one request at a time, mounted through nbdfuse, a loop device and ext4. Pages are evicted all the time, so gets reach the disks.
@@ -19,7 +19,7 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KEYS = 20_000
+KEYS = 10_000
 READ_MS = 4
 
 
@@ -93,8 +93,23 @@ class Noise:
             t.join()
 
 
+def build(store, folder, lib):
+    """The program, and the environment that it needs: RocksDB's plug-in is preloaded, LevelDB's Env is a part of the program."""
+    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-pthread", f"-I{ROOT}/crates/host-c/include"]
+    host = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-lplimsoll_host_c"]
+    program, plugin = folder / "bench", folder / "libplimsoll_rocksdb.so"
+    if store == "leveldb":
+        env = ROOT / "integrations/leveldb"
+        run("g++", *flags, f"-I{env}", ROOT / "bench/host_leveldb.cc", env / "plimsoll_env.cc", "-o", program, *host, "-lleveldb")
+        return program, {}
+    run("g++", *flags, ROOT / "bench/host_rocksdb.cc", "-o", program, "-lrocksdb")
+    run("g++", *flags, "-fPIC", "-shared", ROOT / "integrations/rocksdb/plimsoll_fs.cc", "-o", plugin, *host, "-lrocksdb")
+    return program, {"LD_PRELOAD": str(plugin)}
+
+
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("store", choices=["rocksdb", "leveldb"])
     parser.add_argument("plimsoll")
     parser.add_argument("libraries", type=pathlib.Path)
     parser.add_argument("--rounds", type=int, default=10)
@@ -104,10 +119,7 @@ def main():
     a = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        program, plugin, lib = folder / "bench", folder / "libplimsoll_rocksdb.so", a.libraries.resolve()
-        flags = ["-std=c++17", "-O2", "-Wall", "-Wextra"]
-        run("g++", *flags, ROOT / "bench/host_rocksdb.cc", "-o", program, "-lrocksdb", "-pthread")
-        run("g++", *flags, "-fPIC", "-shared", f"-I{ROOT}/crates/host-c/include", ROOT / "integrations/rocksdb/plimsoll_fs.cc", "-o", plugin, f"-L{lib}", f"-Wl,-rpath,{lib}", "-lplimsoll_host_c", "-lrocksdb")
+        program, preload = build(a.store, folder, a.libraries.resolve())
         disks, agent = [], None
         try:
             for name in "abc":
@@ -120,7 +132,7 @@ def main():
             names = [f"--disk={d.loop[5:]}" for d in disks]
             agent = subprocess.Popen([a.plimsoll, "host", "--socket", socket, *names], stdout=subprocess.DEVNULL)
             wait_for("the agent listens", socket.exists)
-            environment = {**os.environ, "LD_PRELOAD": str(plugin), "PLIMSOLL_HOST_SOCKET": str(socket)}
+            environment = {**os.environ, **preload, "PLIMSOLL_HOST_SOCKET": str(socket)}
             rows = []
             for seed in range(1, a.rounds + 1):
                 order = ["base", "timeout", "hedged", "mitt"]
@@ -147,7 +159,7 @@ def main():
         middle = [round(statistics.median(r[k] for r in of)) for k in ("gets", "p50_us", "p90_us", "p95_us", "p99_us")]
         print(f"{strategy:10} {middle[0]:>6} " + " ".join(f"{m:>8}" for m in middle[1:]))
     if a.json:
-        pathlib.Path(a.json).write_text(json.dumps({"limit_us": a.limit_us, "read_ms": READ_MS, "rows": rows}, indent=1))
+        pathlib.Path(a.json).write_text(json.dumps({"store": a.store, "limit_us": a.limit_us, "read_ms": READ_MS, "rows": rows}, indent=1))
 
 
 main()

@@ -1,0 +1,181 @@
+// Gets of three replicas of a key-value store by one of several strategies; prints percentiles. A file for each store includes this one
+// and has the functions of Store. Built and run by bench/host_replicas.py.
+//
+// usage: fill DIR KEYS | STRATEGY SECONDS LIMIT_US SEED KEYS DIR DIR DIR
+// STRATEGY: base (one replica, wait), timeout (give up after LIMIT_US, ask the next), hedged (ask a second after LIMIT_US, take the
+// first answer), mitt (a deadline of LIMIT_US: Busy, ask the next; the third without a deadline).
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+using namespace std::chrono;
+
+class Store {
+ public:
+  virtual ~Store() = default;
+  // False: refused. Zero: without a deadline.
+  virtual bool get(const std::string& key, microseconds limit) = 0;
+  // Reads all keys once.
+  virtual void read_all() = 0;
+
+  // With reads that may be refused or without.
+  static std::unique_ptr<Store> opened(const std::string& dir, bool may_refuse);
+  static void fill(const std::string& dir, uint64_t keys, const std::string& value);
+  // The last letters of its files with data.
+  static const char* const tables;
+};
+
+inline std::string key(uint64_t n) {
+  char text[32];
+  snprintf(text, sizeof text, "key%012llu", static_cast<unsigned long long>(n));
+  return text;
+}
+
+template <typename Status>
+void check(const Status& s) {
+  if (!s.ok()) {
+    fprintf(stderr, "%s\n", s.ToString().c_str());
+    exit(1);
+  }
+}
+
+// Threads that get from one replica.
+class Replica {
+ public:
+  explicit Replica(Store* store) : store_(store) {
+    for (int i = 0; i < 8; i++) std::thread([this] { serve(); }).detach();
+  }
+  void ask(std::function<void(Store*)> job) {
+    std::lock_guard<std::mutex> l(m_);
+    jobs_.push_back(std::move(job));
+    c_.notify_one();
+  }
+
+ private:
+  void serve() {
+    for (;;) {
+      std::unique_lock<std::mutex> l(m_);
+      c_.wait(l, [this] { return !jobs_.empty(); });
+      auto job = std::move(jobs_.front());
+      jobs_.pop_front();
+      l.unlock();
+      job(store_);
+    }
+  }
+  Store* store_;
+  std::mutex m_;
+  std::condition_variable c_;
+  std::deque<std::function<void(Store*)>> jobs_;
+};
+
+struct Answer {
+  std::mutex m;
+  std::condition_variable c;
+  bool done = false;
+};
+
+static void get_async(Replica& r, const std::string& k, std::shared_ptr<Answer> a) {
+  r.ask([k, a](Store* store) {
+    store->get(k, microseconds::zero());
+    std::lock_guard<std::mutex> l(a->m);
+    a->done = true;
+    a->c.notify_all();
+  });
+}
+
+static bool wait(Answer& a, microseconds limit) {
+  std::unique_lock<std::mutex> l(a.m);
+  return a.c.wait_for(l, limit, [&] { return a.done; });
+}
+
+// Memory pressure from elsewhere: pages are dropped from the page cache all the time.
+static void evict(const std::vector<std::string>& dirs) {
+  std::vector<int> fds;
+  const std::string end = Store::tables;
+  for (const auto& dir : dirs) {
+    DIR* d = opendir(dir.c_str());
+    for (dirent* e; (e = readdir(d));) {
+      const std::string name = e->d_name;
+      if (name.size() > end.size() && name.substr(name.size() - end.size()) == end) {
+        fds.push_back(open((dir + "/" + name).c_str(), O_RDONLY));
+      }
+    }
+    closedir(d);
+  }
+  for (;;) {
+    for (int fd : fds) posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+}
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[1]) == "fill") {
+    Store::fill(argv[2], strtoull(argv[3], nullptr, 10), std::string(1000, 'v'));
+    return 0;
+  }
+  if (argc != 9) return 2;
+  const std::string strategy = argv[1];
+  const auto seconds_long = seconds(atoi(argv[2]));
+  const auto limit = microseconds(atoll(argv[3]));
+  std::mt19937_64 rng(strtoull(argv[4], nullptr, 10));
+  const uint64_t keys = strtoull(argv[5], nullptr, 10);
+  const std::vector<std::string> dirs(argv + 6, argv + 9);
+  std::vector<std::unique_ptr<Store>> stores;
+  for (const auto& dir : dirs) stores.push_back(Store::opened(dir, strategy == "mitt"));
+  // Everything has been read once: evictions follow, not first reads.
+  std::vector<std::thread> readers;
+  for (const auto& store : stores) readers.emplace_back([&store] { store->read_all(); });
+  for (auto& reader : readers) reader.join();
+  std::thread(evict, dirs).detach();
+  std::vector<std::unique_ptr<Replica>> replicas;
+  for (const auto& store : stores) replicas.emplace_back(new Replica(store.get()));
+  std::vector<int64_t> took;
+  uint64_t busy = 0, again = 0;
+  printf("ready\n");
+  fflush(stdout);
+  const auto end = steady_clock::now() + seconds_long;
+  while (steady_clock::now() < end) {
+    const std::string k = key(rng() % keys);
+    const size_t first = rng() % 3;
+    const auto begun = steady_clock::now();
+    if (strategy == "mitt") {
+      for (size_t i = 0; i < 3 && !stores[(first + i) % 3]->get(k, i < 2 ? limit : microseconds::zero()); i++) busy++;
+    } else {
+      auto a = std::make_shared<Answer>();
+      get_async(*replicas[first], k, a);
+      if (strategy == "hedged" && !wait(*a, limit)) {
+        again++;
+        get_async(*replicas[(first + 1) % 3], k, a);
+      }
+      for (size_t i = 1; strategy == "timeout" && i < 3 && !wait(*a, limit); i++) {
+        again++;
+        a = std::make_shared<Answer>();
+        get_async(*replicas[(first + i) % 3], k, a);
+      }
+      wait(*a, hours(1));
+    }
+    took.push_back(duration_cast<microseconds>(steady_clock::now() - begun).count());
+  }
+  std::sort(took.begin(), took.end());
+  const auto q = [&](double p) { return took[std::min(took.size() - 1, static_cast<size_t>(p * took.size()))]; };
+  printf("{\"strategy\":\"%s\",\"gets\":%zu,\"p50_us\":%lld,\"p90_us\":%lld,\"p95_us\":%lld,\"p99_us\":%lld,\"busy\":%llu,\"again\":%llu}\n",
+         strategy.c_str(), took.size(), (long long)q(.5), (long long)q(.9), (long long)q(.95), (long long)q(.99),
+         (unsigned long long)busy, (unsigned long long)again);
+  fflush(stdout);
+  _exit(0);
+}
