@@ -30,7 +30,7 @@ class Store {
   virtual ~Store() = default;
   // False: refused. Zero: without a deadline.
   virtual bool get(const std::string& key, microseconds limit) = 0;
-  // Reads all keys once.
+  // Reads all keys once, with a far deadline.
   virtual void read_all() = 0;
 
   // With reads that may be refused or without.

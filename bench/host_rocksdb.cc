@@ -41,7 +41,9 @@ class RocksDb : public Store {
   }
 
   void read_all() override {
-    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+    rocksdb::ReadOptions o;
+    o.io_timeout = hours(1);
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(o));
     for (it->SeekToFirst(); it->Valid(); it->Next()) {
     }
     check(it->status());
