@@ -1,9 +1,10 @@
 // Gets of three replicas of a key-value store by one of several strategies; prints percentiles. A file for each store includes this one
 // and has the functions of Store. Built and run by bench/host_replicas.py.
 //
-// usage: fill DIR KEYS | STRATEGY SECONDS LIMIT_US SEED KEYS DIR DIR DIR
+// usage: fill DIR KEYS | cost DIR KEYS | STRATEGY SECONDS LIMIT_US SEED KEYS DIR DIR DIR
 // STRATEGY: base (one replica, wait), timeout (give up after LIMIT_US, ask the next), hedged (ask a second after LIMIT_US, take the
 // first answer), mitt (a deadline of LIMIT_US: Busy, ask the next; the third without a deadline).
+// cost: processor time of a get whose pages are in memory, with the store's own files and with deadlines.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -21,6 +22,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 using namespace std::chrono;
@@ -33,8 +35,10 @@ class Store {
   // Reads all keys once, with a far deadline.
   virtual void read_all() = 0;
 
-  // With reads that may be refused or without.
+  // With reads that may be refused, or with the store's own files.
   static std::unique_ptr<Store> opened(const std::string& dir, bool may_refuse);
+  // Its own files are mapped. POSIX_FADV_DONTNEED doesn't drop mapped pages.
+  static const bool maps;
   static void fill(const std::string& dir, uint64_t keys, const std::string& value);
   // The last letters of its files with data.
   static const char* const tables;
@@ -123,9 +127,45 @@ static void evict(const std::vector<std::string>& dirs) {
   }
 }
 
+static double cpu_ns() {
+  rusage used;
+  getrusage(RUSAGE_THREAD, &used);
+  const auto of = [](const timeval& t) { return 1e9 * t.tv_sec + 1e3 * t.tv_usec; };
+  return of(used.ru_utime) + of(used.ru_stime);
+}
+
+static void cost(const std::string& dir, uint64_t keys) {
+  struct Kind {
+    const char* name;
+    bool may_refuse;
+    microseconds limit;
+    std::vector<double> ns;
+  };
+  Kind kinds[] = {{"own", false, {}, {}}, {"without_deadline", true, {}, {}}, {"with_deadline", true, hours(1), {}}};
+  for (int round = 0; round < 10; round++) {
+    for (Kind& kind : kinds) {
+      const auto store = Store::opened(dir, kind.may_refuse);
+      store->read_all();
+      std::mt19937_64 rng(round);
+      const int gets = 20000;
+      const double begun = cpu_ns();
+      for (int i = 0; i < gets; i++) store->get(key(rng() % keys), kind.limit);
+      kind.ns.push_back((cpu_ns() - begun) / gets);
+    }
+  }
+  for (Kind& kind : kinds) {
+    std::sort(kind.ns.begin(), kind.ns.end());
+    printf("cpu time of a get from memory, %s: median %.0f ns, %.0f to %.0f\n", kind.name, kind.ns[5], kind.ns[0], kind.ns[9]);
+  }
+}
+
 int main(int argc, char** argv) {
   if (argc == 4 && std::string(argv[1]) == "fill") {
     Store::fill(argv[2], strtoull(argv[3], nullptr, 10), std::string(1000, 'v'));
+    return 0;
+  }
+  if (argc == 4 && std::string(argv[1]) == "cost") {
+    cost(argv[2], strtoull(argv[3], nullptr, 10));
     return 0;
   }
   if (argc != 9) return 2;
@@ -136,7 +176,7 @@ int main(int argc, char** argv) {
   const uint64_t keys = strtoull(argv[5], nullptr, 10);
   const std::vector<std::string> dirs(argv + 6, argv + 9);
   std::vector<std::unique_ptr<Store>> stores;
-  for (const auto& dir : dirs) stores.push_back(Store::opened(dir, strategy == "mitt"));
+  for (const auto& dir : dirs) stores.push_back(Store::opened(dir, strategy == "mitt" || Store::maps));
   // Everything has been read once: evictions follow, not first reads.
   std::vector<std::thread> readers;
   for (const auto& store : stores) readers.emplace_back([&store] { store->read_all(); });

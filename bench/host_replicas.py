@@ -5,7 +5,8 @@ usage: bench/host_replicas.py rocksdb|leveldb PLIMSOLL LIBRARIES [--rounds N] [-
 
 As root. PLIMSOLL: the program; LIBRARIES: the folder with libplimsoll_host_c.so. Each replica's disk is modelled: nbdkit's memory behind a
 delay, one request at a time, mounted through nbdfuse, a loop device and ext4. Pages are evicted all the time, so gets reach the disks.
-Noise: eight direct readers of one disk, a second each disk in turn. The same seed of keys for all strategies of a round.
+Noise: eight direct readers of one disk, a second each disk in turn. The same seed of keys for all strategies of a round. In the end the
+processor time of gets from memory, with the store's own files and with deadlines.
 """
 import argparse
 import json
@@ -147,6 +148,7 @@ def main():
                     child.wait()
                     rows.append({"seed": seed, **row})
                     print(rows[-1], flush=True)
+            print(run(program, "cost", dirs[0], str(KEYS), env=environment))
         finally:
             if agent:
                 agent.terminate()

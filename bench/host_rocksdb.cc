@@ -29,6 +29,7 @@ rocksdb::Options options(bool may_refuse) {
 class RocksDb : public Store {
  public:
   explicit RocksDb(rocksdb::DB* db) : db_(db) {}
+  ~RocksDb() override { delete db_; }
 
   bool get(const std::string& key, microseconds limit) override {
     rocksdb::ReadOptions o;
@@ -56,6 +57,7 @@ class RocksDb : public Store {
 }  // namespace
 
 const char* const Store::tables = ".sst";
+const bool Store::maps = false;
 
 std::unique_ptr<Store> Store::opened(const std::string& dir, bool may_refuse) {
   rocksdb::DB* db;
