@@ -77,14 +77,14 @@ audit: build-deps
 host-rocksdb: build-deps test-deps
 	cargo build --release --locked -p plimsoll-host-c
 	mkdir -p target/host
-	g++ -std=c++17 -O2 -Wall -Wextra -fPIC -shared -Icrates/host-c/include integrations/rocksdb/plimsoll_fs.cc \
+	g++ -std=c++17 -O2 -Wall -Wextra -fPIC -shared -Icrates/host-c/include -Iintegrations/common integrations/rocksdb/plimsoll_fs.cc \
 		-o target/host/libplimsoll_rocksdb.so -Ltarget/release -Wl,-rpath,$(CURDIR)/target/release -lplimsoll_host_c -lrocksdb
 
 # LevelDB's deadlines for unmodified programs, in target/host.
 host-leveldb: build-deps test-deps
 	cargo build --release --locked -p plimsoll-host-c
 	mkdir -p target/host
-	g++ -std=c++17 -O2 -Wall -Wextra -fPIC -shared -Icrates/host-c/include integrations/leveldb/plimsoll_env.cc integrations/leveldb/plimsoll_preload.cc \
+	g++ -std=c++17 -O2 -Wall -Wextra -fPIC -shared -Icrates/host-c/include -Iintegrations/common integrations/leveldb/plimsoll_env.cc integrations/leveldb/plimsoll_preload.cc \
 		-o target/host/libplimsoll_leveldb.so -Ltarget/release -Wl,-rpath,$(CURDIR)/target/release -lplimsoll_host_c -lleveldb -ldl
 
 # Three replicas of RocksDB on this host, one of them noisy at a time, as root: a quarter of an hour.

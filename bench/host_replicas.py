@@ -96,7 +96,7 @@ class Noise:
 
 def build(store, folder, lib):
     """The program, and the environment that it needs: RocksDB's plug-in is preloaded, LevelDB's Env is a part of the program."""
-    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-pthread", f"-I{ROOT}/crates/host-c/include"]
+    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-pthread", f"-I{ROOT}/crates/host-c/include", f"-I{ROOT}/integrations/common"]
     host = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-lplimsoll_host_c"]
     program, plugin = folder / "bench", folder / "libplimsoll_rocksdb.so"
     if store == "leveldb":

@@ -10,6 +10,8 @@
 //    reading only, and tables in folders of their own (db_paths), have no default deadline for that.
 //
 // A plug-in: preload it, or link it, and name the file system `plimsoll://` (db_bench --fs_uri=plimsoll://).
+#include "plimsoll_deadline_us.h"
+
 #include <plimsoll-host.h>
 #include <rocksdb/file_system.h>
 #include <rocksdb/utilities/object_registry.h>
@@ -18,7 +20,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <map>
@@ -30,11 +31,6 @@
 namespace {
 
 using namespace ROCKSDB_NAMESPACE;
-
-uint64_t default_deadline_us() {
-  const char* text = std::getenv("PLIMSOLL_DEADLINE_US");
-  return text ? std::strtoull(text, nullptr, 10) : 0;
-}
 
 // One a process, for ever: files outlive static destructors.
 const plimsoll_host* host() {
@@ -140,7 +136,7 @@ class File : public FSRandomAccessFileOwnerWrapper {
 
 class PlimsollFileSystem : public FileSystemWrapper {
  public:
-  PlimsollFileSystem() : FileSystemWrapper(FileSystem::Default()), default_us_(default_deadline_us()) {}
+  PlimsollFileSystem() : FileSystemWrapper(FileSystem::Default()), default_us_(static_cast<uint64_t>(plimsoll::deadline_us())) {}
   const char* Name() const override { return "plimsoll"; }
 
   IOStatus NewRandomAccessFile(const std::string& name, const FileOptions& options,

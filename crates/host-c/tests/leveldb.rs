@@ -32,7 +32,8 @@ fn compile(to: &Path, arguments: &[&str], sources: &[&str]) -> PathBuf {
     let env = crate_folder.join("../../integrations/leveldb");
     let mut compile = Command::new("g++");
     compile.args(["-std=c++17", "-Wall", "-Wextra", "-Werror"]).args(arguments).arg("-o").arg(to);
-    compile.arg("-I").arg(crate_folder.join("include")).arg("-I").arg(&env).arg(env.join("plimsoll_env.cc"));
+    compile.arg("-I").arg(crate_folder.join("include")).arg("-I").arg(&env);
+    compile.arg("-I").arg(env.join("../common")).arg(env.join("plimsoll_env.cc"));
     compile.args(sources.iter().map(|s| crate_folder.join(s))).arg("-L").arg(&libraries);
     let (compiled, said) = both(compile.args(["-lplimsoll_host_c", "-lleveldb", "-ldl", "-pthread"]));
     assert!(compiled, "libleveldb-dev is in test-deps: {said}");

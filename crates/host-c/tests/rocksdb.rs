@@ -36,7 +36,8 @@ fn db_bench_is_refused_with_rocksdbs_own_busy() {
     let plugin = dir.path().join("libplimsoll_rocksdb.so");
     let mut compile = Command::new("g++");
     compile.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o"]).arg(&plugin);
-    compile.arg("-I").arg(source.join("include")).arg(source.join("../../integrations/rocksdb/plimsoll_fs.cc"));
+    compile.arg("-I").arg(source.join("include")).arg("-I").arg(source.join("../../integrations/common"));
+    compile.arg(source.join("../../integrations/rocksdb/plimsoll_fs.cc"));
     compile.arg("-L").arg(libraries).args(["-lplimsoll_host_c", "-lrocksdb"]);
     let (compiled, said) = both(&mut compile);
     assert!(compiled, "{said}");
@@ -45,16 +46,22 @@ fn db_bench_is_refused_with_rocksdbs_own_busy() {
     let disk = modelled.disk.as_ref().unwrap();
     let socket = dir.path().join("host.sock");
     let db = format!("--db={}", modelled.folder().join("db").display());
-    let db_bench = |arguments: &[&str], deadline_us: u32| {
+    let db_bench_within = |arguments: &[&str], deadline_us: &str| {
         let mut program = Command::new("db_bench");
         program.args(["--fs_uri=plimsoll://", &db, "--num=2000", "--value_size=1000", "--compression_type=none"]);
         program.args(["--cache_size=0", "--threads=1"]).args(arguments).env("LD_PRELOAD", &plugin);
         program.env("LD_LIBRARY_PATH", libraries).env("PLIMSOLL_HOST_SOCKET", &socket);
-        both(program.env("PLIMSOLL_DEADLINE_US", deadline_us.to_string()))
+        both(program.env("PLIMSOLL_DEADLINE_US", deadline_us))
     };
+    let db_bench = |arguments: &[&str], deadline_us: u32| db_bench_within(arguments, &deadline_us.to_string());
     // Nobody listens: plain reads, and that is told once.
     let (done, said) = db_bench(&["--benchmarks=fillseq,compact,readrandom", "--reads=200"], 1000);
     assert!(done && said.matches("no host agent can be reached").count() == 1, "{said}");
+
+    // A unit isn't ignored: it would be a deadline of a microsecond.
+    let (done, said) = db_bench_within(&["--benchmarks=readrandom", "--use_existing_db=1", "--reads=9"], "1ms");
+    assert!(done && said.contains("PLIMSOLL_DEADLINE_US=1ms isn't a number of microseconds"), "{said}");
+    assert!(!said.contains("no host agent"), "{said}");
 
     // A table above the others, so that a compaction has to read.
     let (done, said) =
