@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <fcntl.h>
 #include <limits>
 #include <map>
@@ -131,10 +132,41 @@ class Descriptors {
   std::atomic<int64_t> left_;
 };
 
+// Descriptors of tables that were closed after a refusal. The library brings the refused pages in by the descriptor, a moment later, and
+// LevelDB closes a table whose opening failed at once.
+class Refused {
+ public:
+  ~Refused() { close_all(); }
+
+  // Closes it later.
+  void keep(int fd) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    kept_.push_back(fd);
+    if (kept_.size() > kMost) {
+      close(kept_.front());
+      kept_.pop_front();
+    }
+  }
+
+  void close_all() {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    for (const int fd : kept_) {
+      close(fd);
+    }
+    kept_.clear();
+  }
+
+ private:
+  static constexpr size_t kMost = 16;
+  std::mutex mutex_;
+  std::deque<int> kept_;
+};
+
 // Shared by an Env and its tables.
 struct Shared {
   microseconds each_read;
   Descriptors descriptors;
+  Refused refused;
   Folders folders;
 };
 
@@ -190,7 +222,7 @@ class Table : public leveldb::RandomAccessFile {
 
   ~Table() override {
     if (fd_ >= 0) {
-      close(fd_);
+      end(fd_);
       shared_->descriptors.give();
     }
   }
@@ -209,7 +241,7 @@ class Table : public leveldb::RandomAccessFile {
     }
     const Status status = is_limited ? read(fd, offset, n, limit, result, scratch) : read_all(fd, offset, n, result, scratch);
     if (fd != fd_) {
-      close(fd);
+      end(fd);
     }
     return status;
   }
@@ -235,6 +267,7 @@ class Table : public leveldb::RandomAccessFile {
       plimsoll_busy busy{};
       const ssize_t got = plimsoll_host_read(host(), fd, scratch + done, n - done, offset + done, limit.left_us(), &busy);
       if (got == -EBUSY) {
+        was_refused_.store(true, std::memory_order_relaxed);
         return limit.refuse(busy.wait_us);
       }
       if (got < 0 && got != -EINTR) {
@@ -265,6 +298,15 @@ class Table : public leveldb::RandomAccessFile {
     return Status::OK();
   }
 
+  // A closed database keeps none: its file system may be unmounted.
+  void end(int fd) const {
+    if (was_refused_.load(std::memory_order_relaxed) && database_->load(std::memory_order_relaxed) != kClosed) {
+      shared_->refused.keep(fd);
+    } else {
+      close(fd);
+    }
+  }
+
   Status error(int number) const { return Status::IOError(name_, std::strerror(number)); }
 
   const std::string name_;
@@ -274,6 +316,7 @@ class Table : public leveldb::RandomAccessFile {
   // Of the opening; after it the table is shared between threads, by way of a lock.
   mutable std::atomic<int> reads_{0};
   mutable std::atomic<uint64_t> begin_{0};
+  mutable std::atomic<bool> was_refused_{false};
 };
 
 // Work for LevelDB's background thread.
@@ -313,6 +356,12 @@ class DeadlineEnv : public leveldb::EnvWrapper {
     return status;
   }
 
+  // A removed table's space is free once no descriptor of it is open.
+  Status RemoveFile(const std::string& name) override {
+    shared_->refused.close_all();
+    return EnvWrapper::RemoveFile(name);
+  }
+
   Status LockFile(const std::string& name, leveldb::FileLock** lock) override {
     const Status status = EnvWrapper::LockFile(name, lock);
     if (status.ok()) {
@@ -322,6 +371,7 @@ class DeadlineEnv : public leveldb::EnvWrapper {
   }
 
   Status UnlockFile(leveldb::FileLock* lock) override {
+    shared_->refused.close_all();
     shared_->folders.unlocked(lock);
     return EnvWrapper::UnlockFile(lock);
   }

@@ -22,6 +22,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -251,6 +252,56 @@ static void refused_gets_fall_to_another_replica(leveldb::DB* busy, leveldb::DB*
   CHECK(fell > 50);  // filters exclude a few keys, and pages of earlier refusals come in
 }
 
+static int descriptors_of_tables() {
+  int n = 0;
+  for (int fd = 0; fd < 1024; fd++) {
+    char name[4096];
+    const ssize_t length = readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), name, sizeof name);
+    n += length > 0 && std::string(name, length).find(".ldb") != std::string::npos ? 1 : 0;
+  }
+  return n;
+}
+
+// The last page of a file, and whether it's in memory. Opens nothing when it's asked.
+class End {
+ public:
+  explicit End(const std::string& name) {
+    const int fd = open(name.c_str(), O_RDONLY);
+    CHECK(fd >= 0);
+    map_ = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, (lseek(fd, 0, SEEK_END) - 1) / 4096 * 4096);
+    CHECK(map_ != MAP_FAILED);
+    close(fd);
+  }
+  ~End() { munmap(map_, 4096); }
+  End(const End&) = delete;
+  bool is_in_memory() const {
+    unsigned char is_in = 0;
+    CHECK(mincore(map_, 4096, &is_in) == 0);
+    return (is_in & 1) != 0;
+  }
+
+ private:
+  void* map_;
+};
+
+// LevelDB closes a table whose opening is refused. Its pages come in nevertheless.
+static void tables_come_in_after_a_refused_opening(leveldb::Env* env, const std::string& folder, const std::string& k) {
+  for (int i = 0; i < 10; i++) {
+    auto db = opened(options(env), folder);
+    std::vector<std::unique_ptr<End>> ends;
+    for (const auto& name : tables(folder)) {
+      ends.emplace_back(new End(name));
+    }
+    // The first read of a table is its footer's.
+    refused_get(db.get(), folder, k);
+    const auto limit = std::chrono::steady_clock::now() + 60s;
+    while (std::none_of(ends.begin(), ends.end(), [](const std::unique_ptr<End>& end) { return end->is_in_memory(); })) {
+      CHECK(std::chrono::steady_clock::now() < limit);
+      std::this_thread::sleep_for(2ms);
+    }
+  }
+}
+
 static uint64_t varint(const unsigned char*& at) {
   uint64_t n = 0;
   for (int shift = 0;; shift += 7) {
@@ -360,8 +411,26 @@ static void only_an_open_database_has_deadlines(leveldb::Env* env, const std::st
   while (!job.is_done) {
     std::this_thread::sleep_for(1ms);
   }
+  // A refused table's descriptor stays, but not after a table is removed, as it would keep the space, nor after the database is closed.
+  const auto reopen = [&] {
+    file.reset();
+    CHECK_OK(env->NewRandomAccessFile(table, &made));
+    file.reset(made);
+  };
+  reopen();
+  CHECK(descriptors_of_tables() == 2);
+  CHECK(!env->RemoveFile(folder + "/absent.ldb").ok());
+  CHECK(descriptors_of_tables() == 1);
+  for (int i = 0; i < 40; i++) {
+    reopen();
+    check_refused(file.get());
+  }
+  CHECK(descriptors_of_tables() == 17);
   CHECK_OK(env->UnlockFile(lock));
+  CHECK(descriptors_of_tables() == 1);
   check_served(file.get());
+  file.reset();
+  CHECK(descriptors_of_tables() == 0);
   // Errors are the base's.
   CHECK(env->NewRandomAccessFile(folder + "/absent.ldb", &made).IsNotFound());
   CHECK_OK(env->NewRandomAccessFile(folder, &made));
@@ -426,22 +495,13 @@ static void descriptors_are_left_to_the_program(const std::string& folder, const
   CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
   auto db = opened(options(env.get()), folder);
   CHECK(tables(folder).size() > 2);
-  const auto kept = [&] {
-    int n = 0;
-    for (int fd = 0; fd < 1024; fd++) {
-      char name[4096];
-      const ssize_t length = readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), name, sizeof name);
-      n += length > 4 && std::string(name + length - 4, 4) == ".ldb" ? 1 : 0;
-    }
-    return n;
-  };
   check_equal(db.get(), contents, keys);
-  CHECK(kept() == 2);
+  CHECK(descriptors_of_tables() == 2);
   evict(folder);
   read_all(db.get());
   refused_get(db.get(), folder, contents.begin()->first, 0us);
   db.reset();
-  CHECK(kept() == 0);
+  CHECK(descriptors_of_tables() == 0);
 }
 
 int main(int count, char** argument) {
@@ -464,6 +524,7 @@ int main(int count, char** argument) {
     // Refusals have changed nothing.
     check_equal(first.get(), contents, keys);
   }
+  tables_come_in_after_a_refused_opening(env.get(), busy, contents.begin()->first);
   filters_are_not_lost(env.get(), std::string(argument[1]) + "/filters");
   only_an_open_database_has_deadlines(env.get(), busy);
   descriptors_are_left_to_the_program(busy, contents, keys);
