@@ -218,6 +218,13 @@ static void late_reads_are_refused(leveldb::DB* db, const std::string& folder, c
     }
     return s;
   });
+  // A deadline is its thread's.
+  refused(folder, [&] {
+    const Deadline deadline(10ms);
+    const Status s = get(db, first);
+    std::thread([&] { CHECK_OK(get(db, last)); }).join();
+    return s;
+  });
   // An iterator goes on after a refusal; its status keeps it.
   refused(folder, [&] {
     const Deadline deadline(10ms);
