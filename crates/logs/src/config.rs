@@ -10,7 +10,8 @@ pub const RANGE_BYTES: u64 = 8 << 20;
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogsConfig {
-    /// LoggedWriteSize: writes up to this go to a log (Manylogs §III-C: 256 KB for the block layer); 0 logs nothing.
+    /// LoggedWriteSize: writes up to this go to a log (Manylogs §III-C: 256 KB for the block layer); 0 logs nothing. It should be at
+    /// most [`crate::Shape::logged_write_max`]: a recovery under a lower value looks for records of up to that size.
     pub logged_write_bytes: u64,
     /// The largest record: what waits when one is built goes out with it.
     pub record_bytes_max: u64,
@@ -218,6 +219,8 @@ pub enum Planted {
     WitnessTooEarly,
     /// Behind a corrupt record of a log none is looked for.
     SearchForgotten,
+    /// Behind a corrupt record of a log one is looked for only as far as a record of today's settings may be long.
+    SearchByToday,
     /// An image doesn't say that a record was under way behind a log's end.
     BusyForgotten,
     /// Clients' reads from a log aren't verified.

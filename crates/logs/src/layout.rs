@@ -24,6 +24,13 @@ pub struct Shape {
     pub extents_max: u32,
 }
 
+impl Shape {
+    /// The largest `logged_write_bytes` that the operator can choose.
+    pub const fn logged_write_max(&self) -> u64 {
+        self.log_bytes / 4
+    }
+}
+
 impl Default for Shape {
     fn default() -> Shape {
         Shape { group_bytes: 100 << 20, log_bytes: 10 << 20, extents_max: 1 << 20 }

@@ -392,8 +392,13 @@ impl Logs {
     }
 
     /// Longest distance from a log's end to a record that follows a corrupt one: the length of the longest record.
+    ///
+    /// Today's `logged_write_bytes` isn't enough: the record may have been written under a larger one that was configured before.
     fn search_bytes(&self) -> u64 {
-        let one = self.config.record_bytes_max.max(self.config.logged_write_bytes.saturating_add(RECORD_HEADER_MAX));
+        let today = self.config.logged_write_bytes;
+        let longest =
+            if self.has(Planted::SearchByToday) { today } else { today.max(self.layout.shape.logged_write_max()) };
+        let one = self.config.record_bytes_max.max(longest.saturating_add(RECORD_HEADER_MAX));
         // No record is longer than its log, and a setting may be u64::MAX.
         one.saturating_add(RECORD_HEADER_MAX).min(self.layout.shape.log_bytes)
     }

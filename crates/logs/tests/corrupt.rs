@@ -32,7 +32,7 @@ impl Tally {
 
 /// A sector of an own structure that holds something.
 fn pick(disk: &SimDisk, rng: &mut Rng) -> (&'static str, u64) {
-    let l = layout_of(disk.block_bytes());
+    let l = layout_on(disk.size_bytes(), disk.block_bytes());
     let any = |rng: &mut Rng, of: Vec<u64>| (!of.is_empty()).then(|| of[rng.below(of.len() as u64) as usize]);
     loop {
         let (what, sector) = match rng.below(20) {
@@ -86,6 +86,8 @@ fn judge(
         (what, corrupt(&mut disk, sector, rng))
     });
     let context = |e: String| format!("{what}, {how}: {e}");
+    let device_bytes = disk.size_bytes();
+    let config = at_next_start(config, device_bytes, rng);
     let (mut p, state, found) = started(disk, config).map_err(context)?;
     let problem = problem(&mut p);
     let ends = match state {
@@ -116,7 +118,7 @@ fn judge(
         oracle.may_fail = true;
         let block = p.disk(0).block_bytes();
         let mut next = Life { pool: p, oracle };
-        let work = in_blocks(some_acts(rng.next_u64(), 12), block);
+        let work = in_blocks(acts_on(device_bytes, rng.next_u64(), 12), block);
         let mut left = 1 + rng.below(40);
         next.run(&work, &mut |_| {
             left -= 1;
@@ -149,7 +151,7 @@ fn judge(
 
 /// The newer of the two notes, where the power was lost between their writes.
 fn newer_note(disk: &SimDisk) -> Option<usize> {
-    let layout = layout_of(disk.block_bytes());
+    let layout = layout_on(disk.size_bytes(), disk.block_bytes());
     let numbers = layout::NOTES_AT.map(|at| {
         let bytes = disk.peek(at, layout.block());
         format::decode_note(&layout, bytes.as_slice()).map(|n| n.number)
@@ -197,6 +199,7 @@ fn block_of(seed: u64) -> u64 {
 
 fn config_of(seed: u64) -> LogsConfig {
     let config = config_for(block_of(seed));
+    let config = if device_bytes_of(seed) == LARGE_BYTES { for_large(config) } else { config };
     match seed / 5 % 3 {
         0 => config,
         1 => LogsConfig { clean: CleanConfig { when_idle: false, ..config.clean }, ..config },
@@ -211,14 +214,15 @@ fn config_of(seed: u64) -> LogsConfig {
 
 fn begin(seed: u64, config: LogsConfig) -> Life {
     let shuffle = (seed % 2 == 1).then_some(seed);
-    let mut life = Life { pool: pool(formatted_with(seed, block_of(seed)), config, shuffle), oracle: Oracle::new() };
+    let disk = formatted_on(device_bytes_of(seed), seed, block_of(seed));
+    let mut life = Life { pool: pool(disk, config, shuffle), oracle: Oracle::new() };
     life.pool.start();
     life
 }
 
 /// One seed's run, with a power loss and a corruption at a share of its events; and with one while it serves.
 fn run(seed: u64, config: LogsConfig, cuts: f64, tally: &mut Tally) -> Result<(), String> {
-    let work = in_blocks(some_acts(seed, 160), block_of(seed));
+    let work = in_blocks(acts_on(device_bytes_of(seed), seed, 160), block_of(seed));
     let mut rng = Rng::new(seed, "corrupt");
     let mut life = begin(seed, config);
     life.run(&work, &mut |life| {
@@ -371,6 +375,63 @@ fn behind_a_long_record_under_an_image_others_are_found() {
     assert!(times > 0, "no image was begun with a long record under way");
     let planted = LogsConfig { planted: Some(Planted::BusyForgotten), ..config() };
     println!("{times} times; BusyForgotten: {}", long_record_under_an_image(planted).unwrap_err());
+}
+
+/// A long record between two short ones, each flushed; then power is lost, the long one's header becomes corrupt, and the next start has a lower
+/// LoggedWriteSize. An error if the older data of the long one is then read in silence.
+fn long_record_of_an_earlier_setting(planted: Option<Planted>) -> Result<(), String> {
+    let shape = layout::Shape { group_bytes: 8 << 20, log_bytes: 2 << 20, extents_max: 256 };
+    let layout = Layout::new(64 << 20, 512, shape, 0x5eed).expect("it fits");
+    let mut disk = SimDisk::new(layout.device_bytes, (us(1), us(200)), 1, DiskFaults::default());
+    for (at, bytes) in format_device(&layout) {
+        disk.write_durably(at, &bytes);
+    }
+    let long = shape.logged_write_max();
+    let quiet = CleanConfig { idle_after: None, ..config().clean };
+    let base = LogsConfig { image_every: Span::from_secs(3600), clean: quiet, planted, ..config() };
+    let pool = |disk: SimDisk, logged_write_bytes: u64| {
+        let (mut front, mut map) = (Front::new(), Map::new());
+        front.set_volume(key(0), FrontVolume { size_bytes: layout.home_bytes, read_only: false });
+        map.set_volume(key(0), &[Extent { device_offset: 0, len: layout.home_bytes }]);
+        let logs = Logs::new(layout, LogsConfig { logged_write_bytes, ..base });
+        SimPool::chain(StackConfig::default(), vec![Box::new(front), Box::new(map), Box::new(logs)], vec![disk])
+    };
+    let mut p = pool(disk, long);
+    assert_eq!(p.start(), LayerState::Ready);
+    for (n, len) in [4096, long, 4096].into_iter().enumerate() {
+        ask(&mut p, Op::Write, n as u64 * long, len, n as u8 + 1);
+        ask(&mut p, Op::Flush, 0, 0, 0);
+    }
+    let mut disk = p.disk(0).clone();
+    disk.lose_power();
+    let is_long = |at: &u64| {
+        let header = disk.peek(*at, 512);
+        let previous = format::previous_of(header.as_slice()).unwrap_or(0);
+        let log = layout.log_of(*at, 512).expect("it is in a log");
+        let place = format::Place { at: *at, log, previous, epoch: 1 };
+        format::decode_record(&layout, place, header.as_slice()).is_some_and(|r| r.data_bytes == long)
+    };
+    let places = (0..layout.logs).flat_map(|log| {
+        let from = layout.log_start(log);
+        (from..from + shape.log_bytes).step_by(512)
+    });
+    let at = places.into_iter().find(is_long).expect("the long write was logged");
+    assert!(disk.corrupt(at / SECTOR, Corruption::Bit(2000)));
+    let mut p = pool(disk, 4096);
+    if p.start() != LayerState::Ready {
+        return Ok(());
+    }
+    let c = ask(&mut p, Op::Read, long, long, 0);
+    if c.outcome.is_done() && bytes(&c).iter().any(|b| *b != 2) {
+        return Err("the long write isn't read, and nothing says so".into());
+    }
+    Ok(())
+}
+
+#[test]
+fn behind_a_long_record_of_an_earlier_setting_others_are_found() {
+    long_record_of_an_earlier_setting(None).unwrap();
+    println!("{}", long_record_of_an_earlier_setting(Some(Planted::SearchByToday)).unwrap_err());
 }
 
 /// Starts a pool over what a power loss leaves of another's disk: its state, and what it says.

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub const SECTOR: u64 = 512;
 pub const DEVICE_BYTES: u64 = 1 << 20;
+/// The device of a share of the seeds.
+pub const LARGE_BYTES: u64 = 4 << 20;
 /// Sectors of each of the two volumes.
 pub const SECTORS: u64 = 400;
 pub const VOLUMES: u32 = 2;
@@ -23,8 +25,34 @@ pub fn layout() -> Layout {
 
 /// The layout on a device with such blocks.
 pub fn layout_of(block: u64) -> Layout {
-    let shape = Shape { group_bytes: 96 << 10, log_bytes: 16 << 10, extents_max: 256 };
-    Layout::new(DEVICE_BYTES, block as u32, shape, 0x5eed).unwrap()
+    layout_on(DEVICE_BYTES, block)
+}
+
+/// The same on a device of either size: on the large one the logs take records of several units.
+pub fn layout_on(device_bytes: u64, block: u64) -> Layout {
+    let (group_bytes, log_bytes) =
+        if device_bytes == LARGE_BYTES { (640 << 10, 384 << 10) } else { (96 << 10, 16 << 10) };
+    let shape = Shape { group_bytes, log_bytes, extents_max: 256 };
+    Layout::new(device_bytes, block as u32, shape, 0x5eed).unwrap()
+}
+
+/// A share of the seeds has the large device.
+pub fn device_bytes_of(seed: u64) -> u64 {
+    if seed % 12 == 10 { LARGE_BYTES } else { DEVICE_BYTES }
+}
+
+/// A configuration for the large device: writes of up to 96 KiB are logged.
+pub fn for_large(config: LogsConfig) -> LogsConfig {
+    let clean = CleanConfig { batch_bytes: 256 << 10, ..config.clean };
+    LogsConfig { logged_write_bytes: 96 << 10, record_bytes_max: 128 << 10, clean, ..config }
+}
+
+/// On the large device the next start may have a lower LoggedWriteSize than the one before.
+pub fn at_next_start(config: LogsConfig, device_bytes: u64, rng: &mut Rng) -> LogsConfig {
+    if device_bytes != LARGE_BYTES || rng.chance(0.5) {
+        return config;
+    }
+    LogsConfig { logged_write_bytes: 4096, record_bytes_max: 12 << 10, ..config }
 }
 
 pub fn config() -> LogsConfig {
@@ -68,9 +96,14 @@ pub fn formatted(seed: u64, faults: DiskFaults) -> SimDisk {
 
 /// The same with blocks of `block` bytes, which remembers what was on it.
 pub fn formatted_with(seed: u64, block: u64) -> SimDisk {
-    let disk = SimDisk::new(DEVICE_BYTES, (us(1), us(200)), seed, DiskFaults::default());
+    formatted_on(DEVICE_BYTES, seed, block)
+}
+
+/// The same on a device of either size.
+pub fn formatted_on(device_bytes: u64, seed: u64, block: u64) -> SimDisk {
+    let disk = SimDisk::new(device_bytes, (us(1), us(200)), seed, DiskFaults::default());
     let mut disk = disk.with_blocks_of(block).with_history();
-    for (at, bytes) in format_device(&layout_of(block)) {
+    for (at, bytes) in format_device(&layout_on(device_bytes, block)) {
         disk.write_durably(at, &bytes);
     }
     disk
@@ -152,7 +185,7 @@ fn pool_over(disk: SimDisk, config: LogsConfig, shuffle: Option<Shuffle>) -> Sim
         let extents = [0, 1].map(|h| Extent { device_offset: (h * 2 + u64::from(v)) * half, len: half });
         map.set_volume(key(v), &extents);
     }
-    let logs = Logs::new(layout_of(disk.block_bytes()), config);
+    let logs = Logs::new(layout_on(disk.size_bytes(), disk.block_bytes()), config);
     let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(front), Box::new(map), Box::new(logs)];
     layers.extend(shuffle.map(|s| Box::new(s) as Box<dyn Layer>));
     let pool = SimPool::chain(StackConfig::default(), layers, vec![disk]);
@@ -223,6 +256,21 @@ pub fn some_acts(seed: u64, count: usize) -> Vec<Act> {
             }
         })
         .collect()
+}
+
+/// The acts for a device of this size: on the large one, many writes are longer than a unit.
+pub fn acts_on(device_bytes: u64, seed: u64, count: usize) -> Vec<Act> {
+    let mut acts = some_acts(seed, count);
+    let mut rng = Rng::new(seed, "long writes");
+    for act in acts.iter_mut().filter(|_| device_bytes == LARGE_BYTES) {
+        if let Act::Write { first, len, .. } = act
+            && rng.chance(0.3)
+        {
+            *first = rng.below(SECTORS - 192);
+            *len = 100 + rng.below(92);
+        }
+    }
+    acts
 }
 
 /// The same acts on whole blocks.

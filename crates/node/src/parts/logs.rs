@@ -88,7 +88,7 @@ pub fn check(c: &Section) -> Result<(), String> {
 
 /// LoggedWriteSize as configured, and the most that it may be.
 pub fn logged_write(c: &Section) -> (u64, u64) {
-    (c.logged_write.map_or(LogsConfig::default().logged_write_bytes, |b| b.0), shape(c).log_bytes / 4)
+    (c.logged_write.map_or(LogsConfig::default().logged_write_bytes, |b| b.0), shape(c).logged_write_max())
 }
 
 /// Translates the configuration's section into the logs' part of a pool's plan. `started_s_of_day`: seconds after midnight, UTC,
