@@ -346,6 +346,11 @@ impl Deref for MetaStore {
     }
 }
 
+/// The record of a volume that gives up what only the cache has of it, with the cache's generation from then on.
+fn given_up_at(generation: u32, volume: VolumeRecord) -> VolumeRecord {
+    VolumeRecord { behind: Some(false), given_up: Some(generation), ..volume }
+}
+
 impl MetaStore {
     /// Writes an empty store to `backend`, which is empty, and opens it.
     ///
@@ -502,11 +507,24 @@ impl MetaStore {
     /// that has the device calls [`MetaStore::outdate_cache`] for it before it is read, so that however often the pool is started
     /// without it, its generation moves once. Does nothing if that is recorded.
     ///
+    /// Volumes that are being deleted give up what only the cache has of them: it may no longer be able to record that they are gone.
+    ///
     /// # Errors
     /// A failing storage.
     pub fn miss_cache(&mut self) -> Result<(), MetaError> {
         let record = CacheRecord { absent: true, ..self.cache() };
-        if self.cache() == record { Ok(()) } else { self.set_cache(record) }
+        if self.cache() == record {
+            return Ok(());
+        }
+        let mut edits = self.edits_of_cache(record);
+        let next = self.cache_generation() + 1;
+        let deleting = self.deleting().filter(|v| self.may_be_behind(v));
+        let gone: Vec<Edit> = deleting.map(|v| Edit::PutVolume(given_up_at(next, v.clone()))).collect();
+        if !gone.is_empty() {
+            edits.push(Edit::PutGeneration(CACHE_ROW, next));
+            edits.extend(gone);
+        }
+        self.commit(edits, true)
     }
 
     /// Declares what the pool's cache device holds to be out of date: the pool was served without it, or it is a new one. The cache is used
@@ -531,7 +549,7 @@ impl MetaStore {
         let next = self.cache_generation() + 1;
         let before = self.ready(name)?.clone();
         let replica = ReplicaRecord { behind: ReplicaRecord::WRITES_LOST, ..before.replica };
-        let volume = VolumeRecord { behind: Some(false), given_up: Some(next), replica, ..before };
+        let volume = VolumeRecord { replica, ..given_up_at(next, before) };
         self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutVolume(volume.clone())], true)?;
         Ok(volume)
     }
@@ -581,12 +599,21 @@ impl MetaStore {
     /// Begins to delete a volume: from now on it isn't usable and its name is free. Its space stays its own until
     /// [`MetaStore::finish_delete`], before which the caller zeroes it and makes that durable.
     ///
+    /// While the pool is served without its cache ([`CacheRecord::absent`]) the cache can't record that the volume is gone. So the volume
+    /// gives up what only the cache has of it: a restore may bring the volume back, and that device, too.
+    ///
     /// # Errors
     /// An unknown name or a failing storage.
     pub fn begin_delete(&mut self, name: &str) -> Result<VolumeRecord, MetaError> {
-        let mut volume = self.ready(name)?.clone();
-        volume.state = VolumeState::Deleting;
-        self.commit(vec![Edit::DropName(name.to_owned()), Edit::PutVolume(volume.clone())], true)?;
+        let mut volume = VolumeRecord { state: VolumeState::Deleting, ..self.ready(name)?.clone() };
+        let mut edits = vec![Edit::DropName(name.to_owned())];
+        if self.cache().absent && self.may_be_behind(&volume) {
+            let next = self.cache_generation() + 1;
+            volume = given_up_at(next, volume);
+            edits.push(Edit::PutGeneration(CACHE_ROW, next));
+        }
+        edits.push(Edit::PutVolume(volume.clone()));
+        self.commit(edits, true)?;
         Ok(volume)
     }
 
