@@ -31,6 +31,7 @@ struct Tally {
     dumps_cut: u64,
     after_failures: u64,
     with_errors: u64,
+    large: u64,
 }
 
 impl Tally {
@@ -72,7 +73,11 @@ fn faults(seed: u64) -> DiskFaults {
 fn run(seed: u64, acts: usize, config: LogsConfig, cuts: f64, tally: &mut Tally) -> Result<(), String> {
     let shuffle = (seed % 2 == 1).then_some(seed);
     let block = block_of(seed);
-    let mut disk = formatted_with(seed, block);
+    let device_bytes = device_bytes_of(seed);
+    let is_large = device_bytes == LARGE_BYTES;
+    let config = if is_large { for_large(config) } else { config };
+    let cuts = if is_large { cuts / 4.0 } else { cuts };
+    let mut disk = formatted_on(device_bytes, seed, block);
     disk.set_faults(faults(seed));
     let mut oracle = Oracle::new();
     // In one run of eight single requests fail, too.
@@ -81,11 +86,13 @@ fn run(seed: u64, acts: usize, config: LogsConfig, cuts: f64, tally: &mut Tally)
     let mut life = Life { pool, oracle };
     life.pool.start();
     let mut rng = Rng::new(seed, "power");
-    let work = in_blocks(some_acts(seed, acts), block);
+    let work = in_blocks(acts_on(device_bytes, seed, acts), block);
     life.run(&work, &mut |life| {
         if !rng.chance(cuts) {
             return Ok(true);
         }
+        let config = at_next_start(config, device_bytes, &mut rng);
+        tally.large += u64::from(is_large);
         let activity = life.pool.stack().layer::<Logs>().unwrap().activity();
         *tally.points.entry(phase(activity)).or_default() += 1;
         let disk = cut(life, &mut rng, tally);
@@ -109,7 +116,8 @@ fn run(seed: u64, acts: usize, config: LogsConfig, cuts: f64, tally: &mut Tally)
 
 /// A life after a power loss, as short as it gets, and another loss.
 fn second_life(life: &mut Life, rng: &mut Rng, config: LogsConfig, tally: &mut Tally) -> Result<(), String> {
-    let work = in_blocks(some_acts(rng.next_u64(), 12), life.pool.disk(0).block_bytes());
+    let (size_bytes, block) = (life.pool.disk(0).size_bytes(), life.pool.disk(0).block_bytes());
+    let work = in_blocks(acts_on(size_bytes, rng.next_u64(), 12), block);
     let mut left = 1 + rng.below(40);
     life.run(&work, &mut |_| {
         left -= 1;
@@ -157,6 +165,8 @@ fn nothing_promised_is_lost_at_any_instant() {
         "{} after a failed flush or durable write, {} among failing requests",
         tally.after_failures, tally.with_errors
     );
+    println!("{} with logs that take records of several units", tally.large);
+    assert!(tally.large > 100, "hardly any run had such logs");
     assert!(tally.dumps_cut > 500 && tally.after_failures > 250 && tally.with_errors > 500);
     for phase in ["append", "checkpoint", "checkpoint, table", "swap", "swap, table", "table", "kills"] {
         assert!(tally.points.get(phase).copied().unwrap_or(0) > 20, "hardly any power loss during {phase}");
