@@ -149,6 +149,8 @@ pub enum Planted {
     RetireUnlooked,
     /// A duplicate is pointed at bytes that are corrupt.
     CorruptReused,
+    /// A deletion closes and writes what is open of the volume, although the fast device has failed.
+    BrokenWritten,
 }
 
 impl Planted {
@@ -166,6 +168,9 @@ impl Planted {
 
     /// That shows when the slow device has no space.
     pub const OF_FULL: Planted = Planted::DivertAtOnce;
+
+    /// That shows when a volume is deleted after the fast device failed.
+    pub const OF_DELETION: Planted = Planted::BrokenWritten;
 
     /// That shows when a volume is given up while it is written back.
     pub const OF_GIVE_UP: Planted = Planted::OvertakeWriteBack;

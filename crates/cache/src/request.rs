@@ -1,5 +1,6 @@
 //! Requests under way: clients' and the cache's own, what each is for, and how a client's ends.
 
+use crate::config::Planted;
 use crate::index::Key;
 use crate::layer::{Cache, FAST, SLOW};
 use crate::state::State;
@@ -155,6 +156,8 @@ impl Cache {
         pending: Pending,
         out: &mut Actions,
     ) -> IoId {
+        let is_broken = self.state.bypassed().is_some() && !self.planted(Planted::BrokenWritten);
+        debug_assert!(port != FAST || !is_broken, "a device that has failed is used: {op:?} at {offset}");
         let mut head = IoHead::new(op, volume, tenant, offset, len, now);
         head.id = out.new_id();
         head.origin = Origin::Own(kind);

@@ -285,7 +285,8 @@ impl Cache {
         self.residency.forget_volume(slot);
         self.durability.forget_slot(slot);
         self.share_out();
-        if self.packing.len() > 0 && self.config.sharing == Sharing::PerVolume {
+        let is_written = self.state.bypassed().is_none() || self.planted(Planted::BrokenWritten);
+        if is_written && self.packing.len() > 0 && self.config.sharing == Sharing::PerVolume {
             // Its part ends: what is open in it goes the way of the rest.
             let part = self.volumes[slot as usize].partition;
             self.close_part(now, part, out);

@@ -507,17 +507,34 @@ impl Life {
         Ok(())
     }
 
+    /// Notes the fast disk's failure, if it is to be noted, as the node does it: the next start must know. Returns whether it was.
+    pub fn note_failure(&mut self) -> bool {
+        if !self.cache().wants_failure_record() {
+            return false;
+        }
+        let report = self.pool.stack().next_report().and_then(|r| r.get());
+        assert_eq!(report, Some(plimsoll_cache::CacheReport::DeviceFailed), "reported once");
+        self.setup.config.generation += 1;
+        self.order(plimsoll_cache::CacheControl::FailureNoted);
+        true
+    }
+
+    /// A step of a deletion, which waits for nothing but the pool: meanwhile a failure is noted when nothing else happens.
+    fn step_of_deletion(&mut self) -> Result<(), String> {
+        if self.step()? || self.note_failure() { Ok(()) } else { self.must_step() }
+    }
+
     /// As the node does it: no more requests, nothing under way, space zeroed; then another volume in its place.
-    fn delete(&mut self, volume: u32) -> Result<(), String> {
+    pub fn delete(&mut self, volume: u32) -> Result<(), String> {
         let key = self.oracle.key(volume);
         while self.pool.stack().layer::<Front>().unwrap().inflight_of(key) > 0 {
-            self.must_step()?;
+            self.step_of_deletion()?;
         }
         let now = self.pool.now();
         self.pool.with_layer(|f: &mut Front, _| f.remove_volume(key));
         self.pool.with_layer(|c: &mut Cache, out| c.forget(now, key, out));
         while self.pool.stack().is_using(key) {
-            self.must_step()?;
+            self.step_of_deletion()?;
         }
         let now = self.pool.now();
         self.pool.with_layer(|m: &mut Map, out| {
@@ -525,7 +542,7 @@ impl Life {
             m.zero(now, 1, vec![extent_of(volume)], out);
         });
         while self.pool.with_layer(|m: &mut Map, _| m.next_zeroed()).flatten().is_none() {
-            self.must_step()?;
+            self.step_of_deletion()?;
         }
         self.oracle.deleted(volume);
         announce(&mut self.pool, self.oracle.key(volume), self.setup.modes[volume as usize]);
