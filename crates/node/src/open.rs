@@ -201,7 +201,9 @@ pub(crate) fn open_pool(
         warn_of_settings(&config, &what);
         config = configured.clone();
     }
-    let devices = Devices::new(devices).with_caches(config.cache.is_some() || config.memory.is_some());
+    let devices = Devices::new(devices)
+        .with_caches(config.cache.is_some() || config.memory.is_some())
+        .with_trims_that_zero(config.cache.is_some() || config.logs.is_some());
     let block_bytes = crate::predict::block_bytes(&config, block_bytes);
     Ok(Opened {
         cache_locks,

@@ -98,6 +98,8 @@ enum Rest {
 }
 
 const ZERO_PIECE_BYTES: usize = 1 << 20;
+/// Number of the pool's main device. The others are its cache's.
+const MAIN: usize = 0;
 
 /// All devices of a pool, and what they have in flight.
 pub struct Devices {
@@ -112,6 +114,7 @@ pub struct Devices {
     /// Of files that the page cache lies under.
     syncs: Vec<Option<Syncs>>,
     has_caches: bool,
+    trims_must_zero: bool,
 }
 
 impl Devices {
@@ -121,7 +124,8 @@ impl Devices {
         let status_files = devices.iter().map(|_| None).collect();
         let syncs = devices.iter().map(|d| d.is_buffered().then(Syncs::default)).collect();
         let (in_flight, ready, statuses) = (Slab::new(), VecDeque::new(), Statuses::default());
-        Devices { devices, in_flight, ready, zeroes, statuses, status_files, syncs, has_caches: false }
+        let (has_caches, trims_must_zero) = (false, false);
+        Devices { devices, in_flight, ready, zeroes, statuses, status_files, syncs, has_caches, trims_must_zero }
     }
 
     /// Announces answers of other threads through `wakeup`; [`Devices::next_status`] returns them.
@@ -184,6 +188,13 @@ impl Devices {
     /// Layers of the pool answer reads by themselves, from a cache.
     pub fn with_caches(mut self, has_caches: bool) -> Devices {
         self.has_caches = has_caches;
+        self
+    }
+
+    /// Layers of the pool keep newer data than the main device has, and forget them when a trim there is done. Where a file can't take
+    /// the trim, it is carried out as zeroes: else older data would show again.
+    pub fn with_trims_that_zero(mut self, must: bool) -> Devices {
+        self.trims_must_zero = must;
         self
     }
 
@@ -382,9 +393,10 @@ impl Devices {
                 }
                 Ok(_) => (slot, Outcome::Done, Data::Absent),
                 Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                    let io = &self.in_flight[slot].io;
+                    let InFlight { io, device, .. } = &self.in_flight[slot];
+                    let is_advice = !self.trims_must_zero || *device != MAIN || matches!(io.origin, Origin::Own(_));
                     match io.op {
-                        Op::Trim => (slot, Outcome::Done, Data::Absent), // advice that this file can't take
+                        Op::Trim if is_advice => (slot, Outcome::Done, Data::Absent), // this file can't take it
                         _ if io.flags.has(IoFlags::FAST_ZERO) => {
                             (slot, Outcome::Failed(IoError::NotSupported), Data::Absent)
                         }
@@ -510,6 +522,7 @@ fn aligned(data: Data, len: usize, pool: &mut BufPool) -> Buf {
 mod tests {
     use super::*;
     use plimsoll_base::{IoHead, TenantId, VolumeKey};
+    use std::os::unix::fs::FileExt;
 
     /// Every request was checked before it got here: a device that finds one invalid is at fault. `Invalid` would have told a client, or the
     /// cache at a write-back, that it asked wrongly.
@@ -567,6 +580,55 @@ mod tests {
             assert_eq!(outcome.is_done(), *flush != 2, "{ended:?}");
         }
         assert!(ended.iter().filter(|(_, outcome)| !outcome.is_done()).count() >= 2, "{ended:?}");
+    }
+
+    /// A trim that the file can't take is advice, unless layers above forget newer data for it: then it is carried out as zeroes. The devices of
+    /// a cache, and trims of a layer's own, are never written for it.
+    #[test]
+    fn a_trim_that_the_file_cannot_take_is_zeroes_where_layers_forget_newer_data() {
+        const LEN: u64 = (2 << 20) + 4096;
+        let own = Origin::Own(plimsoll_base::OwnKind::Metadata);
+        let client = Origin::Client;
+        let cases =
+            [(false, 0, client, false), (true, 0, client, true), (true, 1, client, false), (true, 0, own, false)];
+        for ((must, device, origin, is_zeroed), flags) in
+            cases.into_iter().flat_map(|case| [IoFlags::NONE, IoFlags::FUA].map(|flags| (case, flags)))
+        {
+            let files = [(); 2].map(|()| tempfile::tempfile().unwrap());
+            let made = files.each_ref().map(|file| {
+                file.set_len(LEN).unwrap();
+                Device::File(FileDevice { file: file.try_clone().unwrap(), start: 0, len: LEN, block_bytes: 512 })
+            });
+            let mut devices = Devices::new(made.into()).with_trims_that_zero(must);
+            let (mut ring, mut pool) = (Ring::new(8).unwrap(), BufPool::new());
+            let volume = VolumeKey { id: 1, generation: 1 };
+            let mut head = IoHead::new(Op::Trim, volume, TenantId(1), 0, LEN, Time::ZERO);
+            (head.flags, head.origin) = (flags, origin);
+            devices.begin(Time::ZERO, device, Io::new(head, Data::Absent), &mut ring, &mut pool).unwrap();
+            let next = |ring: &mut Ring| {
+                loop {
+                    if let Some(done) = ring.next_completed() {
+                        return done;
+                    }
+                    ring.wait(None).unwrap();
+                }
+            };
+            // This file takes it: the answer is planted.
+            let (op, _) = next(&mut ring);
+            files[device].write_all_at(&vec![7; LEN as usize], 0).unwrap();
+            let planted = Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+            let mut done = devices.completed(op, planted, &mut ring, &mut pool).unwrap();
+            while done.is_none() {
+                let (op, result) = next(&mut ring);
+                done = devices.completed(op, result, &mut ring, &mut pool).unwrap();
+            }
+            let (at, done) = done.expect("just seen");
+            assert_eq!((at, done.outcome), (device, Outcome::Done));
+            let mut bytes = vec![1; LEN as usize];
+            files[device].read_exact_at(&mut bytes, 0).unwrap();
+            let expected = if is_zeroed { 0 } else { 7 };
+            assert!(bytes.iter().all(|b| *b == expected), "{must} {device} {origin:?} {flags:?}");
+        }
     }
 
     /// Without a thread to ask, and after one that has ended, block status is answered all the same: all is data.
