@@ -53,6 +53,7 @@ pub use control::{CacheControl, CacheReport, CacheTerms};
 pub use layer::{Cache, FAST, SLOW};
 pub use layout::Layout;
 pub use nvram::Nvram;
+pub use nvram_ring::RecordOf;
 pub use parts::WEUS_MIN;
 pub use refused::WriteBackFails;
 pub use status::{Activity, CacheStatus, Counters, LostRange, StartReport, VolumeStatus};

@@ -98,6 +98,33 @@ fn unknown_version(b: &[u8], salt: u64) -> Option<char> {
     (is_unknown && Record::decode(b, salt, u32::from_le_bytes(magic), false).is_some()).then_some(char::from(version))
 }
 
+/// The cache whose record begins in a block of NVRAM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordOf {
+    /// That with the salt.
+    This,
+    /// Another one, or the block is data that look like it.
+    Another,
+    /// No record begins here.
+    Nobody,
+}
+
+impl RecordOf {
+    /// Judges a block by its first bytes. Nothing else is checked: nobody writes the salt of a cache but the cache.
+    pub fn of(block: &[u8], salt: u64) -> RecordOf {
+        match (block.strip_prefix(MAGIC_BEGINS), block.get(8..16)) {
+            (Some([version, ..]), Some(found)) if version.is_ascii_alphanumeric() => {
+                if found == salt.to_le_bytes() {
+                    RecordOf::This
+                } else {
+                    RecordOf::Another
+                }
+            }
+            _ => RecordOf::Nobody,
+        }
+    }
+}
+
 /// Options of reading a ring; anything but the default is a planted mistake.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Reading {
@@ -427,6 +454,21 @@ mod tests {
         let fourth = ring.record(0, &[4; 100]).unwrap();
         put(&mut memory, &mut ring, 4, &fourth);
         assert_eq!(recover(&memory, &[]).unwrap(), [vec![1; 100], vec![3; 100], vec![4; 100]]);
+    }
+
+    /// A cache's own records are known by their salt, of whatever version; clients' data in them aren't taken for another cache's without them.
+    #[test]
+    fn a_record_tells_whose_it_is() {
+        let of = |magic: &[u8; 4], salt| {
+            let record = Record { number: 1, first: 1, offset: 0, data: vec![1; 100], whole: 1, at: 0 };
+            RecordOf::of(&record.encode(salt, BLOCK, u32::from_le_bytes(*magic)), 7)
+        };
+        for magic in [b"NVR1", b"NVR2", b"NVR3"] {
+            assert_eq!((of(magic, 7), of(magic, 8)), (RecordOf::This, RecordOf::Another));
+        }
+        for nothing in [&[0; 512][..], &[], b"NVR2", b"NVR2\0\0\0\0\x07", &[7; 512]] {
+            assert_eq!(RecordOf::of(nothing, 7), RecordOf::Nobody);
+        }
     }
 
     /// A record of a later version, in either copy, is never taken for an empty ring; one of another salt is not this cache's.

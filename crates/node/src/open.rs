@@ -703,6 +703,7 @@ fn open_cache_devices(
     }
     // One that was replaced, and comes back, has what was current then.
     let is_another = store.cache().device.is_some_and(|d| d != opened.device.superblock().device_uuid);
+    let named = store.cache().nvram.filter(|_| !is_another);
     if fresh || is_another || store.cache().absent {
         store.outdate_cache().map_err(|e| e.to_string())?;
     }
@@ -716,9 +717,12 @@ fn open_cache_devices(
     let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(CacheError::of_io)?;
     // A cache that is just being made needs nothing of what was there before; a blank page of one that was there is damage.
     crate::parts::cache::check_page(&buffered, &opened, needed.filter(|_| !fresh))?;
-    let nvram = crate::parts::cache::open_nvram(c, pool_uuid, &buffered, &opened)?;
-    // Before it is formatted: from then on no other device is this pool's cache.
-    store.set_cache_device(opened.device.superblock().device_uuid).map_err(|e| e.to_string())?;
+    let is_needed = needed.is_some();
+    let nvram_known = crate::parts::cache::KnownNvram { pool_uuid, named, is_needed, is_outdated: is_another };
+    let nvram = crate::parts::cache::open_nvram(c, nvram_known, &buffered, &opened)?;
+    // Before it is formatted: from then on no other devices are this pool's cache.
+    let nvram_uuid = nvram.as_ref().map(|n| n.superblock().device_uuid);
+    store.set_cache_devices(opened.device.superblock().device_uuid, nvram_uuid).map_err(|e| e.to_string())?;
     let salt = Uuid::new_v4().as_u64_pair().0;
     let salt = crate::parts::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;
     facts.nvram_salt = salt.unwrap_or(0);

@@ -2,7 +2,7 @@
 
 mod common;
 use common::client::Client;
-use common::mount::{Failing, may_mount};
+use common::mount::{Failing, await_unlocked, may_mount};
 use common::{Server, config};
 use plimsoll_base::Rng;
 use serde_json::Value;
@@ -486,6 +486,64 @@ fn nvram_keeps_what_was_flushed_and_is_missed_if_it_is_gone() {
     let mut c = Client::once_served(&server.socket(), "vol");
     check(&mut c);
     drop(c);
+    assert!(server.stop());
+}
+
+/// The pool's NVRAM was replaced together with its cache, and the earlier one is configured again. It lacks what was flushed last, so it is refused by
+/// name; also where the pool's metadata name no NVRAM, as earlier programs left them.
+#[test]
+fn nvram_of_an_earlier_cache_of_the_pool_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |mode: &str, nvram: &str| {
+        let nvram = format!("weu = \"256KiB\"\nnvram = {{ file = \"{nvram}\", size = \"8MiB\" }}");
+        with_cache(mode, "fast.img").replace("weu = \"256KiB\"", &nvram)
+    };
+    let server = Server::start(dir.path(), &with("through", "first.img"));
+    let mut c = Client::once_served(&server.socket(), "vol");
+    write_all(&mut c, 1);
+    drop(c);
+    assert!(server.stop());
+    std::fs::remove_file(dir.path().join("fast.img")).unwrap();
+    let own = with("back", "second.img");
+    let server = Server::start(dir.path(), &own);
+    let mut c = Client::once_served(&server.socket(), "vol");
+    write_all(&mut c, 2);
+    c.flush().unwrap().unwrap();
+    drop(c);
+    server.kill();
+
+    let refused = |nvram: &str| Server::try_start(dir.path(), &with("back", nvram)).err().expect("refused");
+    let said = refused("first.img");
+    assert!(said.contains("is another NVRAM than that of this pool's cache"), "{said}");
+    let forget = || {
+        let main = dir.path().join("slow.img");
+        await_unlocked(&main);
+        let expect = plimsoll_store::Expect { pool_uuid: None, device_uuid: None, role: "main".into() };
+        let device = plimsoll_store::DeviceFile::open(&main, &expect).unwrap();
+        let mut store = device.open_meta(u64::MAX).unwrap();
+        let named = store.cache();
+        assert!(named.nvram.is_some());
+        store.set_cache_devices(named.device.unwrap(), None).unwrap();
+        drop((store, device));
+        await_unlocked(&main);
+    };
+    forget();
+    let said = refused("first.img");
+    assert!(said.contains("has records of another cache only"), "{said}");
+    std::fs::copy(dir.path().join("first.img"), dir.path().join("blank.img")).unwrap();
+    let blank = std::fs::File::options().write(true).open(dir.path().join("blank.img")).unwrap();
+    let len = blank.metadata().unwrap().len();
+    blank.write_all_at(&vec![0; (len - (2 << 20)) as usize], 2 << 20).unwrap();
+    let said = refused("blank.img");
+    assert!(said.contains("has no records, and only the cache's NVRAM may have"), "{said}");
+
+    let server = Server::start(dir.path(), &own);
+    check_all(&mut Client::once_served(&server.socket(), "vol"), 2);
+    server.kill();
+    let said = refused("first.img");
+    assert!(said.contains("is another NVRAM than that of this pool's cache"), "named again: {said}");
+    let server = Server::start(dir.path(), &own);
+    check_all(&mut Client::once_served(&server.socket(), "vol"), 2);
     assert!(server.stop());
 }
 

@@ -554,12 +554,13 @@ impl MetaStore {
         Ok(volume)
     }
 
-    /// Records the device of the pool's cache, once it names the pool's main device. Does nothing if that is recorded.
+    /// Records the device of the pool's cache, once it names the pool's main device, and its NVRAM, if it has any. Does nothing if that is
+    /// recorded.
     ///
     /// # Errors
     /// A failing storage.
-    pub fn set_cache_device(&mut self, device: Uuid) -> Result<(), MetaError> {
-        let record = CacheRecord { device: Some(device), ..self.cache() };
+    pub fn set_cache_devices(&mut self, device: Uuid, nvram: Option<Uuid>) -> Result<(), MetaError> {
+        let record = CacheRecord { device: Some(device), nvram, ..self.cache() };
         if self.cache() == record { Ok(()) } else { self.set_cache(record) }
     }
 

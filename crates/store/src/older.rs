@@ -53,8 +53,8 @@ impl Backup {
     pub(crate) fn same(&self, found: &Found) -> State {
         let newest = found.changes.unwrap_or(0).max(self.state.commit);
         let mut state = State { commit: newest + 1, ..restored(&self.state) };
-        if let Some(device) = found.state.as_ref().and_then(|s| s.cache?.device) {
-            state.cache = Some(CacheRecord { device: Some(device), ..state.cache.unwrap_or_default() });
+        if let Some(CacheRecord { device: Some(device), nvram, .. }) = found.state.as_ref().and_then(|s| s.cache) {
+            state.cache = Some(CacheRecord { device: Some(device), nvram, ..state.cache.unwrap_or_default() });
         }
         // The operator says that there was one, and nobody else knows.
         if let Some(generation) = found.cache_generation.filter(|n| *n > 0) {
@@ -80,10 +80,10 @@ impl Backup {
         if let Some(generation) = self.cache_generation_after(found, state.commit) {
             state.generations.insert(CACHE_ROW, generation);
         }
-        // The cache's device may have been replaced since.
-        let device = found.state.as_ref().and_then(|s| s.cache?.device);
+        // The cache's device and its NVRAM may have been replaced since.
+        let CacheRecord { device, nvram, .. } = found.state.as_ref().and_then(|s| s.cache).unwrap_or_default();
         if device.is_some() || state.cache.is_some() {
-            state.cache = Some(CacheRecord { device, ..state.cache.unwrap_or_default() });
+            state.cache = Some(CacheRecord { device, nvram, ..state.cache.unwrap_or_default() });
         }
         keep_given_up(&mut state, found);
         state

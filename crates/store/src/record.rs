@@ -104,6 +104,10 @@ pub struct CacheRecord {
     /// the device, or if a restore doesn't know it. Earlier programs don't know the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<Uuid>,
+    /// The UUID of the NVRAM that belongs to that device's cache. `None` if there is none, if a program wrote the record that doesn't know the
+    /// field, or if a restore doesn't know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvram: Option<Uuid>,
 }
 
 /// A volume's or tenant's deadline as it was last changed live.

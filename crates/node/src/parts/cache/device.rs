@@ -3,7 +3,7 @@
 use super::shape;
 use crate::config::CacheConfig as Section;
 use crate::look::{Step, Wanted};
-use plimsoll_cache::Layout;
+use plimsoll_cache::{Layout, RecordOf};
 use plimsoll_store::superblock::{Region, RegionKind};
 use plimsoll_store::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, Superblock, Uuid};
 use std::fs::File;
@@ -14,6 +14,8 @@ use std::path::Path;
 const ROLE_FAST: &str = "fast";
 /// That of its NVRAM.
 const ROLE_NVRAM: &str = "nvram";
+/// Bytes of NVRAM that are read at a time; whole blocks.
+const NVRAM_READ_BYTES: usize = 1 << 20;
 
 /// The reason for which the devices of a cache can't be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,11 +76,30 @@ fn layout(c: &Section, bytes: u64, block_bytes: u32, salt: u64) -> Result<Layout
     Ok(Layout { nvram: c.nvram.is_some(), ..layout })
 }
 
+/// Knowledge of a pool about the NVRAM of its cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KnownNvram {
+    /// UUID of the pool, which follows from its name.
+    pub pool_uuid: Uuid,
+    /// Its UUID by the pool's metadata. `None` if they don't name the NVRAM of the fast device that is there.
+    pub named: Option<Uuid>,
+    /// Only the cache may have some volume's data.
+    pub is_needed: bool,
+    /// The fast device was replaced once and is back: nothing of its content counts.
+    pub is_outdated: bool,
+}
+
 /// Opens a cache's NVRAM; makes it when the cache is made, before anything says that there is a cache. `file` is the fast device.
 ///
 /// # Errors
-/// If the device can't be used; the error names the reason and the remedy.
-pub fn open_nvram(c: &Section, pool_uuid: Uuid, file: &File, fast: &Opened) -> Result<Option<DeviceFile>, CacheError> {
+/// If the device can't be used, or belongs to another cache; the error names the reason and the remedy.
+pub fn open_nvram(
+    c: &Section,
+    known: KnownNvram,
+    file: &File,
+    fast: &Opened,
+) -> Result<Option<DeviceFile>, CacheError> {
+    let pool_uuid = known.pool_uuid;
     let page = page_of(file, fast.region)?;
     // What is wrong with the page is the layer's to say.
     let layout = Layout::decode(&page).ok();
@@ -111,8 +132,65 @@ pub fn open_nvram(c: &Section, pool_uuid: Uuid, file: &File, fast: &Opened) -> R
         Err(DeviceError { kind: DeviceErrorKind::Blank | DeviceErrorKind::CreationInterrupted, .. }) if is_new => {
             create(n.size.map_or(0, |size| size.0))
         }
-        opened => opened.map(Some).map_err(CacheError::from),
+        Err(e) => Err(e.into()),
+        Ok(opened) => {
+            if let Some(layout) = layout.filter(|_| !is_new) {
+                judge_nvram(&n.file, &opened, known, layout.salt)?;
+            }
+            Ok(Some(opened))
+        }
     }
+}
+
+/// Refuses NVRAM that isn't that of the cache with this salt: what the cache wrote last is in another one.
+fn judge_nvram(path: &Path, opened: &DeviceFile, known: KnownNvram, salt: u64) -> Result<(), CacheError> {
+    let found = opened.superblock().device_uuid;
+    let refused = |why: String| {
+        Err(CacheError::Refused(format!(
+            "cache: {}: {why}. Configure the cache's own `nvram`. If that is lost, make a new cache: docs/guides/cache.md, The NVRAM is missing \
+             or fails",
+            path.display()
+        )))
+    };
+    match known.named {
+        Some(own) if own == found => Ok(()),
+        Some(own) => refused(format!(
+            "is another NVRAM than that of this pool's cache, which may have what nothing else has: it is {found}, and the pool's metadata \
+             have {own}"
+        )),
+        None if known.is_outdated => Ok(()),
+        // An earlier program made the cache.
+        None => match owner_of_records(opened, salt)? {
+            RecordOf::This => Ok(()),
+            RecordOf::Nobody if !known.is_needed => Ok(()),
+            RecordOf::Nobody => {
+                refused(format!("{found} has no records, and only the cache's NVRAM may have what was written last"))
+            }
+            RecordOf::Another => refused(format!("{found} has records of another cache only")),
+        },
+    }
+}
+
+/// The cache whose records are in this NVRAM: this one with `salt`, if any are.
+fn owner_of_records(opened: &DeviceFile, salt: u64) -> Result<RecordOf, CacheError> {
+    let (region, block) = (opened.home(), opened.block_bytes() as usize);
+    let file = File::open(opened.path()).map_err(CacheError::of_io)?;
+    let mut owner = RecordOf::Nobody;
+    let mut bytes = vec![0; NVRAM_READ_BYTES];
+    let mut at = 0;
+    while at < region.len {
+        let piece = &mut bytes[..(region.len - at).min(NVRAM_READ_BYTES as u64) as usize];
+        file.read_exact_at(piece, region.offset + at).map_err(CacheError::of_io)?;
+        for block in piece.chunks(block) {
+            match RecordOf::of(block, salt) {
+                RecordOf::This => return Ok(RecordOf::This),
+                RecordOf::Another => owner = RecordOf::Another,
+                RecordOf::Nobody => {}
+            }
+        }
+        at += piece.len() as u64;
+    }
+    Ok(owner)
 }
 
 /// The page of a fast device.
@@ -349,6 +427,55 @@ mod tests {
             (bytes, of(Layout::earlier), of(Layout::new))
         });
         counts.into_iter().find(|(_, earlier, now)| earlier > now).expect("some size is like that")
+    }
+
+    /// Without a name in the metadata, which programs from before it leave so, its records tell whose the NVRAM is.
+    #[test]
+    fn nvram_of_another_cache_is_refused_by_name() {
+        const SALT: u64 = 7;
+        let dir = tempfile::tempdir().expect("a directory");
+        let pool_uuid = Uuid::new_v4();
+        let make = |name: &str| {
+            let options = CreateOptions {
+                size_bytes: 8 << 20,
+                pool_uuid,
+                role: ROLE_NVRAM.into(),
+                logs_bytes: 0,
+                main_uuid: None,
+            };
+            DeviceFile::create(&dir.path().join(name), &options).expect("made")
+        };
+        let add_record = |device: &DeviceFile, salt: u64| {
+            let mut block = [0; 512];
+            block[..4].copy_from_slice(b"NVR2");
+            block[8..16].copy_from_slice(&salt.to_le_bytes());
+            let file = File::options().write(true).open(device.path()).expect("opened");
+            file.write_all_at(&block, device.home().offset + device.home().len - 4096).expect("written");
+        };
+        let judge = |device: &DeviceFile, named: Option<Uuid>, is_needed: bool| {
+            judge_nvram(device.path(), device, KnownNvram { pool_uuid, named, is_needed, is_outdated: false }, SALT)
+        };
+        let refused = |judged: Result<(), CacheError>, parts: &[&str]| match judged {
+            Err(CacheError::Refused(what)) => assert!(parts.iter().all(|p| what.contains(p)), "{what}"),
+            other => panic!("{other:?}"),
+        };
+        let (own, other) = (make("own"), make("other"));
+        let (own_uuid, other_uuid) = (own.superblock().device_uuid, other.superblock().device_uuid);
+        for is_needed in [true, false] {
+            assert_eq!(judge(&own, Some(own_uuid), is_needed), Ok(()));
+            let named = [own_uuid.to_string(), other_uuid.to_string()];
+            refused(judge(&other, Some(own_uuid), is_needed), &["is another NVRAM than that of", &named[0], &named[1]]);
+        }
+        assert_eq!(judge(&own, None, false), Ok(()), "nothing needs it");
+        refused(judge(&own, None, true), &["has no records", &own_uuid.to_string()]);
+        add_record(&own, SALT);
+        add_record(&other, SALT + 1);
+        for is_needed in [true, false] {
+            assert_eq!(judge(&own, None, is_needed), Ok(()));
+            refused(judge(&other, None, is_needed), &["has records of another cache only"]);
+        }
+        let outdated = KnownNvram { pool_uuid, named: None, is_needed: false, is_outdated: true };
+        assert_eq!(judge_nvram(other.path(), &other, outdated, SALT), Ok(()), "nothing of the cache counts");
     }
 
     /// Volumes whose parts fill the cache of a device that an earlier program made, and one unit more of one of them.
