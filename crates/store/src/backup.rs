@@ -482,7 +482,8 @@ fn is_blank(medium: &impl Medium) -> Result<bool, DeviceErrorKind> {
 /// The rows without what changes as the pool serves: what is left is the same, or the backup is older.
 fn essence(state: &State) -> State {
     let mut state = State { commit: 0, given_up: GivenUp::new(), ..state.clone() };
-    state.cache = state.cache.map(|c| CacheRecord { device: None, nvram: None, ..c }).filter(|c| *c != CacheRecord::default());
+    state.cache =
+        state.cache.map(|c| CacheRecord { device: None, nvram: None, ..c }).filter(|c| *c != CacheRecord::default());
     for v in state.volumes.values_mut() {
         (v.replica, v.behind) = (ReplicaRecord::default(), None);
     }

@@ -4,8 +4,8 @@ mod device;
 mod share;
 
 pub use device::{
-    CacheError, InMetadata, Known, KnownNvram, Opened, check_before, check_page, expect, format_if_blank, open, open_nvram,
-    weus_most, weus_of,
+    CacheError, InMetadata, Known, KnownNvram, Opened, check_before, check_page, expect, format_if_blank, open,
+    open_nvram, weus_most, weus_of,
 };
 pub use share::{check_part, check_parts, part_bytes, too_large};
 
