@@ -20,6 +20,7 @@
 //!                  parent BYTES             the image is a clone, with this number of bytes of its parent
 //!                  lock-hangs               the question for the lock isn't answered as long as this word is there
 //!                  lock-fails ERRNO         it is answered with an error; taking the lock, too
+//!                  lock-is ADDRESS          this client isn't the lock's owner; 0: nobody is
 //!                  stripe-unit BYTES        of an image with one object a stripe
 //! osd_dump.json, pg_dump.json, osd_tree.json, image.id   answers of the monitors and the manager, and the image's id
 //! POOL.IMAGE     the image's bytes
@@ -532,14 +533,24 @@ unsafe extern "C" fn rbd_lock_get_owners(
     count: *mut usize,
 ) -> c_int {
     let image = unsafe { image(at) };
-    let Ok(file) = File::open(&image.lock_path) else { return -libc::ENOENT };
-    // SAFETY: a call on an open descriptor, which gives the lock back when it is closed.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) } == 0 {
-        return -libc::ENOENT;
-    }
+    let said = image.find("lock-is").and_then(|l| l.get(1).cloned());
+    let said = said.or_else(|| image.find("stolen").map(|_| "127.0.0.1:0/2".to_string()));
+    let owner = match said {
+        Some(nobody) if nobody == "0" => return -libc::ENOENT,
+        Some(owner) => owner,
+        None => {
+            let Ok(file) = File::open(&image.lock_path) else { return -libc::ENOENT };
+            // SAFETY: a call on an open descriptor, which gives the lock back when it is closed.
+            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) } == 0 {
+                return -libc::ENOENT;
+            }
+            "127.0.0.1:0/1".to_string()
+        }
+    };
+    let owner = CString::new(owner).unwrap();
     unsafe {
         *mode = 0;
-        *owners = libc::strdup(c"127.0.0.1:0/1".as_ptr());
+        *owners = libc::strdup(owner.as_ptr());
         *count = 1;
     }
     0
@@ -561,7 +572,7 @@ unsafe extern "C" fn rbd_is_exclusive_lock_owner(at: Handle, out: *mut c_int) ->
     if let Some(errno) = image.number("lock-fails") {
         return -(errno as c_int);
     }
-    let owned = image.lock.lock().unwrap().is_some() && image.find("stolen").is_none();
+    let owned = image.lock.lock().unwrap().is_some() && image.find("stolen").or(image.find("lock-is")).is_none();
     unsafe { *out = c_int::from(owned) };
     0
 }

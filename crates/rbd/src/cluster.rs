@@ -2,13 +2,14 @@
 
 use crate::api::{Handle, Libraries};
 use crate::error::{Error, check};
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
 /// Settings of every connection: no cache of librbd's, so that a write that is done is on the replicas; and no endless wait for monitors.
-const SETTINGS: [(&str, &str); 6] = [
+const SETTINGS: [(&str, &str); 7] = [
     // Reads go to the primary, unless a handle for a host says otherwise.
     ("rbd_read_from_replica_policy", "default"),
     ("rbd_cache", "false"),
@@ -17,12 +18,16 @@ const SETTINGS: [(&str, &str); 6] = [
     ("rados_mon_op_timeout", "10"),
     // A lock that was broken stays lost, whatever its former owner does.
     ("rbd_blocklist_on_break_lock", "true"),
+    // For the monitors' own time. A cluster may refuse another one, and nobody would get the lock of a dead owner.
+    ("rbd_blocklist_expire_seconds", "0"),
 ];
 
 /// A connected cluster handle.
 pub struct Cluster {
     pub(crate) libraries: Arc<Libraries>,
     pub(crate) handle: Handle,
+    /// Settings of librbd that images must have. The cluster's settings for a pool or an image come before the client's.
+    pub(crate) required: Vec<(String, String)>,
 }
 
 // SAFETY: a rados_t may be used by several threads at once (librados.h); the pointer is only passed to the library.
@@ -51,12 +56,16 @@ impl Cluster {
         let created = unsafe { (l.rados_create)(&mut handle, c_user.as_ptr()) };
         check(created, || format!("cannot make a cluster handle for user `{user}`"))?;
         // From here on dropping it gives the handle back.
-        let cluster = Cluster { libraries: l.clone(), handle };
+        let all = || SETTINGS.iter().chain(settings);
+        // A later one comes before an earlier one of its name.
+        let of_rbd: BTreeMap<&str, &str> = all().copied().filter(|(key, _)| key.starts_with("rbd_")).collect();
+        let required = of_rbd.into_iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        let cluster = Cluster { libraries: l.clone(), handle, required };
         let c_conf = c_string(&conf.display().to_string())?;
         // SAFETY: the handle is live; the path is a C string.
         let read = unsafe { (l.rados_conf_read_file)(handle, c_conf.as_ptr()) };
         check(read, || format!("{}: Ceph's configuration can't be read", conf.display()))?;
-        for (key, value) in SETTINGS.iter().chain(settings) {
+        for (key, value) in all() {
             let (c_key, c_value) = (c_string(key)?, c_string(value)?);
             // SAFETY: the handle is live; both are C strings.
             let set = unsafe { (l.rados_conf_set)(handle, c_key.as_ptr(), c_value.as_ptr()) };

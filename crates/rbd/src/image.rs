@@ -6,8 +6,8 @@ use crate::error::{Error, check};
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{null, null_mut};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
@@ -20,6 +20,8 @@ pub(crate) const THICK: c_int = 1;
 /// A lock counts as owned for this long after the cluster confirmed it. It is shorter than the time after which another client may take
 /// the lock of an owner that can't be reached (30 s by Ceph's default).
 pub const LEASE: Duration = Duration::from_secs(20);
+/// After this number of answers in a row that nobody has the lock it is lost. librbd gives the lock up for a moment when it repairs its watch.
+const NOBODYS_MAX: u32 = 8;
 /// Room for an image's settings; librbd has about seventy.
 const OPTIONS_MAX: usize = 512;
 
@@ -46,6 +48,10 @@ pub struct Image {
     /// Milliseconds after `opened_at` at which the lock was last asked for and confirmed, plus 1; 0: there is none.
     confirmed_ms: AtomicU64,
     lease_ms: AtomicU64,
+    /// This client as the lock's owner; set with the lock.
+    own: OnceLock<String>,
+    /// Answers in a row that nobody has the lock.
+    nobodys: AtomicU32,
     /// Descriptor at which librbd announces completions. Closed after the image.
     event: OwnedFd,
 }
@@ -98,33 +104,35 @@ impl Image {
             opened_at: Instant::now(),
             confirmed_ms: AtomicU64::new(0),
             lease_ms: AtomicU64::new(LEASE.as_millis() as u64),
+            own: OnceLock::new(),
+            nobodys: AtomicU32::new(0),
             event,
         };
-        image.check_cache()?;
+        image.check_settings()?;
         Ok(image)
     }
 
-    /// Refuses an image for which librbd's cache is on: a write that is done would not be durable. The cluster's settings for the pool and
-    /// the image come before the client's.
-    fn check_cache(&self) -> Result<(), Error> {
+    /// Refuses an image for which the cluster's settings for the pool or the image override the client's: with librbd's cache a write that is
+    /// done would not be durable, and without the blocklist an owner whose lock was broken could go on writing.
+    fn check_settings(&self) -> Result<(), Error> {
         let name = &self.name;
         for (key, value, source) in self.settings()? {
-            let is_off = match key.as_str() {
-                "rbd_cache" => ["false", "0", "no", "off"].contains(&value.as_str()),
-                "rbd_plugins" => value.is_empty(),
-                _ => true,
-            };
-            if is_off {
-                continue;
-            }
+            let required = self.cluster.required.iter().find(|(k, _)| *k == key).map(|(_, value)| value);
+            let Some(required) = required.filter(|required| !is_same(required, &value)) else { continue };
             let pool = name.split('/').next().unwrap_or(name);
             let (whose, remedy) = match source {
                 1 => (format!("pool `{pool}`"), format!("rbd config pool remove {pool} {key}")),
                 2 => ("the image".into(), format!("rbd config image remove {name} {key}")),
-                _ => ("this client".into(), format!("rbd config image set {name} {key} false")),
+                _ => ("this client".into(), format!("rbd config image set {name} {key} {required:?}")),
+            };
+            let why = match key.as_str() {
+                "rbd_blocklist_on_break_lock" => "an owner whose lock was broken could go on writing",
+                "rbd_blocklist_expire_seconds" => "an owner whose lock was broken may be let in again too early",
+                "rbd_read_from_replica_policy" => "reads wouldn't go to the OSDs that their forecasts are of",
+                _ => "writes would be acknowledged from a cache",
             };
             return Err(Error::says(format!(
-                "RBD image {name}: {key} = {value} is set for {whose}, and writes would be acknowledged from a cache: `{remedy}`"
+                "RBD image {name}: {key} = {value} is set for {whose}, and {why}: `{remedy}`"
             )));
         }
         Ok(())
@@ -247,6 +255,9 @@ impl Image {
             };
             format!("RBD image {name}: its exclusive lock can't be had: {why}")
         })?;
+        let nobody = || Error::says(format!("RBD image {name}: its exclusive lock was lost as soon as it was had"));
+        let own = self.owner()?.ok_or_else(nobody)?;
+        let _ = self.own.set(own); // the handle's address doesn't change
         self.confirm(asked_at);
         Ok(())
     }
@@ -256,6 +267,14 @@ impl Image {
     /// # Errors
     /// The library's.
     pub fn has_owner(&self) -> Result<bool, Error> {
+        self.owner().map(|owner| owner.is_some())
+    }
+
+    /// Address of the client that has the image's exclusive lock, or ended without giving it back; `None` if nobody has.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn owner(&self) -> Result<Option<String>, Error> {
         let l = &self.cluster.libraries;
         let mut mode = 0;
         let mut owners = [null_mut::<c_char>(); 8];
@@ -263,16 +282,15 @@ impl Image {
         // SAFETY: the image is open; the mode and the number are written, and at most as many pointers as the number says.
         let asked = unsafe { (l.rbd_lock_get_owners)(self.handle, &mut mode, owners.as_mut_ptr(), &mut count) };
         if asked == -libc::ENOENT {
-            return Ok(false);
-        }
-        // An exclusive lock has one owner; more than there is room for are owners, too.
-        if asked == -libc::ERANGE {
-            return Ok(true);
+            return Ok(None);
         }
         check(asked, || format!("RBD image {}: the owner of its exclusive lock can't be found", self.name))?;
-        // SAFETY: the library filled in `count` names, which it frees.
-        unsafe { (l.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), count) };
-        Ok(count > 0)
+        let listed = count.min(owners.len());
+        // SAFETY: the library filled in `count` C strings, which it frees below. An exclusive lock has one owner.
+        let owner = (listed > 0).then(|| unsafe { CStr::from_ptr(owners[0]) }.to_string_lossy().into_owned());
+        // SAFETY: the name was copied.
+        unsafe { (l.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), listed) };
+        Ok(owner)
     }
 
     /// Asks the cluster whether the lock is still there, without a time limit. Once it was lost, it stays lost for this handle. If the
@@ -283,18 +301,36 @@ impl Image {
         let asked = unsafe { (self.cluster.libraries.rbd_is_exclusive_lock_owner)(self.handle, &mut is_owner) };
         match asked {
             0.. if is_owner != 0 => self.confirm(asked_at),
+            0.. => self.look_for_owner(),
             // The cluster refuses this client, or the image isn't there any more.
-            0.. => self.lose(),
             e if e == -libc::ESHUTDOWN || e == -libc::ENOENT => self.lose(),
             _ => {}
         }
         self.known_lock_state()
     }
 
+    /// This handle hasn't the lock under the name that it knows. librbd repairs a broken watch by itself: meanwhile the lock has an earlier
+    /// name of this client, or for a moment nobody. The lock is lost if another client has it, or nobody does any more.
+    fn look_for_owner(&self) {
+        match self.owner() {
+            Ok(Some(owner)) if self.own.get() == Some(&owner) => self.nobodys.store(0, Ordering::Release),
+            Ok(Some(_)) => self.lose(),
+            Ok(None) => {
+                if self.nobodys.fetch_add(1, Ordering::AcqRel) + 1 >= NOBODYS_MAX {
+                    self.lose();
+                }
+            }
+            Err(e) if e.errno == libc::ESHUTDOWN => self.lose(),
+            // It isn't known.
+            Err(_) => {}
+        }
+    }
+
     /// The lock was there when the cluster answered, which was after `asked_at`.
     fn confirm(&self, asked_at: Instant) {
         let at = asked_at.saturating_duration_since(self.opened_at).as_millis() as u64 + 1;
         self.confirmed_ms.fetch_max(at, Ordering::AcqRel);
+        self.nobodys.store(0, Ordering::Release);
     }
 
     /// Sets the time for which a confirmed lock counts as owned; [`LEASE`] by default.
@@ -386,6 +422,16 @@ impl Image {
             Err(_) => Err(Error::of(format!("RBD image {name}: {len} bytes at {offset} can't be {done}"), n as i32)),
         }
     }
+}
+
+/// True if two values of a setting mean the same.
+fn is_same(a: &str, b: &str) -> bool {
+    let plain = |text: &str| match text {
+        "yes" | "on" | "1" => "true".to_string(),
+        "no" | "off" | "0" => "false".to_string(),
+        text => text.to_ascii_lowercase(),
+    };
+    plain(a) == plain(b)
 }
 
 fn text_of(bytes: &[u8]) -> String {

@@ -178,14 +178,32 @@ fn what_is_missing_is_named() {
         ),
         ("setting 2 rbd_cache yes\n", "`rbd config image remove pool/image rbd_cache`"),
         ("setting 1 rbd_plugins pwl_cache\n", "rbd_plugins = pwl_cache"),
+        // The fence, and the OSDs that are read from.
+        (
+            "setting 1 rbd_blocklist_on_break_lock false\n",
+            "for pool `pool`, and an owner whose lock was broken could go on writing: `rbd config pool remove pool rbd_blocklist_on_break_lock`",
+        ),
+        ("setting 2 rbd_blocklist_expire_seconds 5\n", "`rbd config image remove pool/image rbd_blocklist_expire_seconds`"),
+        ("setting 2 rbd_read_from_replica_policy balance\n", "reads wouldn't go to the OSDs that their forecasts are of"),
         ("settings-fail 5\n", "its settings can't be read"),
     ] {
         fake.control(control);
         let e = says(Image::open(&fake.cluster(), "pool/image", false).unwrap_err());
         assert!(e.contains(says_so), "{e}");
     }
-    fake.control("setting 2 rbd_cache false\n");
+    fake.control("setting 2 rbd_cache no\nsetting 1 rbd_blocklist_on_break_lock true\nsetting 1 rbd_qos_iops_limit 5\n");
     Image::open(&fake.cluster(), "pool/image", false).unwrap();
+    // A handle of one host has a policy of its own, which the image's would override as well.
+    let policy = [("rbd_read_from_replica_policy", "localize")];
+    let at_host = || {
+        let cluster = Cluster::connect(&libraries, &fake.folder.path().join("ceph.conf"), "admin", &policy).unwrap();
+        Image::open(&cluster, "pool/image", true)
+    };
+    at_host().unwrap();
+    fake.control("setting 2 rbd_read_from_replica_policy default\n");
+    assert!(says(at_host().unwrap_err()).contains("rbd config image remove pool/image rbd_read_from_replica_policy"));
+    Image::open(&fake.cluster(), "pool/image", false).unwrap();
+    fake.control("");
     std::fs::write(fake.folder.path().join("down"), "").unwrap();
     let conf = fake.folder.path().join("ceph.conf");
     let e = says(Cluster::connect(&libraries, &conf, "admin", &[]).unwrap_err());
@@ -197,12 +215,13 @@ fn what_is_missing_is_named() {
 fn a_lock_that_is_not_confirmed_is_not_owned() {
     let fake = Fake::new();
     let image = fake.image();
-    image.set_lease(Duration::from_millis(200));
+    image.set_lease(Duration::from_secs(3600));
     image.lock().unwrap();
     assert_eq!(image.lock_state(), LockState::Owned);
     fake.control("lock-hangs\n");
     let asking = image.clone();
     let answer = std::thread::spawn(move || asking.lock_state());
+    image.set_lease(Duration::ZERO);
     let until = |wanted: LockState| {
         let asked_at = Instant::now();
         while image.known_lock_state() != wanted {
@@ -226,6 +245,42 @@ fn a_lock_that_is_not_confirmed_is_not_owned() {
     fake.control("");
     assert_eq!(image.lock_state(), LockState::Owned);
     fake.control("lock-fails 108\n");
+    assert_eq!(image.lock_state(), LockState::Lost);
+}
+
+/// librbd repairs a broken watch by itself. Meanwhile the lock has an earlier name of this client, or for a moment nobody.
+#[test]
+fn a_lock_whose_watch_is_repaired_is_not_lost() {
+    let fake = Fake::new();
+    let image = fake.image();
+    image.lock().unwrap();
+    let own = image.owner().unwrap().expect("this client");
+    let repair = |answers: usize| {
+        for control in [format!("lock-is {own}\n"), "lock-is 0\n".into()] {
+            fake.control(&control);
+            assert!((0..answers).all(|_| image.lock_state() == LockState::Owned), "{control}");
+        }
+        fake.control("");
+        assert_eq!(image.lock_state(), LockState::Owned);
+    };
+    (0..5).for_each(|_| repair(4));
+    // A repair doesn't confirm the lock.
+    fake.control(&format!("lock-is {own}\n"));
+    image.set_lease(Duration::ZERO);
+    let began = Instant::now();
+    while image.lock_state() != LockState::Unconfirmed {
+        assert!(began.elapsed() < Duration::from_secs(30));
+    }
+    image.set_lease(Duration::from_secs(3600));
+    // Nobody has it, and this client doesn't get it again.
+    fake.control("lock-is 0\n");
+    let answers = (0..100).take_while(|_| image.lock_state() == LockState::Owned).count();
+    assert!((1..100).contains(&answers) && image.lock_state() == LockState::Lost, "{answers}");
+    // Another client has it: at once.
+    let fake = Fake::new();
+    let image = fake.image();
+    image.lock().unwrap();
+    fake.control("lock-is 127.0.0.1:0/77\n");
     assert_eq!(image.lock_state(), LockState::Lost);
 }
 
