@@ -79,6 +79,8 @@ pub struct Osds {
     /// Reads that ended, and their number at which the typical time is worked out again.
     ended: u64,
     typical_at: u64,
+    /// Reason why reads aren't steered.
+    unsteered: Option<String>,
 }
 
 impl Default for Osds {
@@ -98,7 +100,13 @@ impl Osds {
         };
         let (standings, unstable) = (vec![Standing::new()], vec![Unstable::default()]);
         let (reads, changes) = (Slab::new(), BTreeMap::new());
-        Osds { map, standings, reads, changes, unstable, typical: Span::ZERO, ended: 0, typical_at: 1 }
+        let unsteered = Some("the cluster's map isn't known yet".into());
+        Osds { map, standings, reads, changes, unstable, typical: Span::ZERO, ended: 0, typical_at: 1, unsteered }
+    }
+
+    /// Reason why reads aren't steered past slow OSDs; `None` if they are.
+    pub fn unsteered(&self) -> Option<&str> {
+        self.unsteered.as_deref()
     }
 
     /// The epoch of the cluster's map; 0 before there is one.
@@ -295,9 +303,9 @@ impl Osds {
     fn rescue(&mut self, now: Time, slot: usize, out: &mut Actions) {
         let read = &mut self.reads[slot];
         read.is_late = true;
-        let ((_, osd), primary) = (read.first, read.primary);
+        let ((id, osd), primary) = (read.first, read.primary);
         let Some(head) = read.io.as_ref().map(|io| io.head) else { return };
-        self.standings[osd].stalled(now);
+        self.standings[osd].stalled(now, id);
         // A deadline that it misses is no reason to wait longer.
         let patient = IoHead { deadline: Time::NEVER, ..head };
         match self.replica(now, &patient, osd) {
@@ -432,6 +440,10 @@ impl Layer for Osds {
         match OsdsControl::decode(message) {
             Some(OsdsControl::Map(map)) if map.is_sound() => {
                 self.set_map(map);
+                true
+            }
+            Some(OsdsControl::Unsteered(why)) => {
+                self.unsteered = why;
                 true
             }
             _ => false,

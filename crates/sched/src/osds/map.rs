@@ -48,6 +48,8 @@ impl OsdMap {
 pub enum OsdsControl {
     /// The cluster's map, when it is first known and whenever it changes.
     Map(OsdMap),
+    /// Reason why reads aren't steered, or that they are. The ports of the map decide; this is for people.
+    Unsteered(Option<String>),
 }
 
 impl Message for OsdsControl {

@@ -136,10 +136,12 @@ impl Standing {
         }
     }
 
-    /// A read has stalled: the OSD stands out by it.
-    pub fn stalled(&mut self, now: Time) {
+    /// A read has stalled. The OSD stands out by it, unless it has answered a later one: then it is at work.
+    pub fn stalled(&mut self, now: Time, id: IoId) {
         self.counts.late += 1;
-        self.avoid(now);
+        if id > self.answered {
+            self.avoid(now);
+        }
     }
 
     /// A read has failed there: nothing is learned of its time. The OSD is avoided if it failed `by_osd`.

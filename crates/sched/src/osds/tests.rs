@@ -289,6 +289,28 @@ fn a_read_that_never_ends_makes_its_osd_late_only_until_later_ones_are_answered(
 }
 
 #[test]
+fn a_stalled_read_that_later_ones_overtook_does_not_make_its_osd_late() {
+    let mut b = Bench::new();
+    let now = b.learn(us(0), 0, 100);
+    let offset = b.of(0);
+    let late = b.offer(now, Op::Read, offset, None).unwrap();
+    let now = b.learn(now, 0, 10);
+    b.stack.wake(now + Span::from_millis(4));
+    b.collect();
+    assert_eq!(b.devices(), [0, 2], "the client needn't wait for it");
+    let now = now + Span::from_millis(4);
+    assert_eq!(b.stand_out(now), [0; 0]);
+    assert_eq!(b.end(now, 1, Outcome::Done), [(late, Outcome::Done)]);
+    b.offer(now, Op::Read, offset, None).unwrap();
+    assert_eq!(b.devices(), [0, 0], "later ones go to the primary");
+    // One that no later one overtook does.
+    let now = now + Span::from_millis(4);
+    b.stack.wake(now);
+    b.collect();
+    assert_eq!(b.stand_out(now), [0]);
+}
+
+#[test]
 fn a_steered_read_that_fails_is_tried_at_the_primary() {
     let mut b = Bench::new();
     let now = b.learn(us(0), 0, 50);
