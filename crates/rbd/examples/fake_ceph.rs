@@ -24,7 +24,8 @@
 //!                  stripe-unit BYTES        of an image with one object a stripe
 //! osd_dump.json, pg_dump.json, osd_tree.json, image.id   answers of the monitors and the manager, and the image's id
 //! POOL.IMAGE     the image's bytes
-//! POOL.IMAGE.lock  an owner's process, locked with flock as long as the image is open for writing
+//! POOL.IMAGE.lock  the owner's address, locked with flock as long as it has the lock
+//! blocklist      addresses of clients that are refused, a line each
 //! served         a line per read: the host of the handle, and the OSD that served it
 //! ```
 //! One thread an image ends requests in an order of its own: of those that are due, one drawn by a seeded generator.
@@ -36,6 +37,7 @@ use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -83,6 +85,8 @@ struct State {
 }
 
 struct Image {
+    /// This client's, as the lock's owner.
+    address: String,
     folder: PathBuf,
     settings: BTreeMap<String, String>,
     host: Option<String>,
@@ -101,6 +105,11 @@ impl Image {
 
     fn find(&self, word: &str) -> Option<Vec<String>> {
         self.control().into_iter().find(|l| l.first().is_some_and(|w| w == word))
+    }
+
+    fn is_blocked(&self) -> bool {
+        let blocked = std::fs::read_to_string(self.folder.join("blocklist")).unwrap_or_default();
+        blocked.lines().any(|l| l == self.address)
     }
 
     fn number(&self, word: &str) -> Option<u64> {
@@ -129,7 +138,7 @@ impl Image {
     }
 
     fn refusal(&self, operation: &str, is_change: bool) -> Option<isize> {
-        if is_change && self.find("stolen").is_some() {
+        if self.is_blocked() || is_change && self.find("stolen").is_some() {
             return Some(-(libc::ESHUTDOWN as isize));
         }
         if operation == "write" && self.find("full").is_some() {
@@ -287,6 +296,10 @@ type Lens = (*const *const c_char, *mut *mut c_char, *mut usize);
 unsafe fn answer(at: Handle, (commands, out, len): Lens) -> c_int {
     let command = unsafe { text(*commands) };
     let word = command.split("\"prefix\":\"").nth(1).and_then(|r| r.split('"').next()).unwrap_or_default();
+    if word == "osd blocklist" {
+        let asked = std::fs::write(unsafe { cluster(at) }.folder.join("blocklist-order"), command);
+        return asked.map_or(-libc::EIO, |()| 0);
+    }
     let name = format!("{}.json", word.replace(' ', "_"));
     let Ok(bytes) = std::fs::read(unsafe { cluster(at) }.folder.join(name)) else { return -libc::EINVAL };
     unsafe {
@@ -354,7 +367,10 @@ unsafe fn open(at: Handle, name: *const c_char, out: *mut Handle) -> c_int {
     let path = folder.join(format!("{}.{}", pool.name, unsafe { text(name) }));
     let Ok(file) = File::options().read(true).write(true).open(&path) else { return -libc::ENOENT };
     let localized = settings.get("rbd_read_from_replica_policy").is_some_and(|p| p == "localize");
+    static IMAGES: AtomicU32 = AtomicU32::new(0);
+    let nonce = u64::from(std::process::id()) * 1000 + u64::from(IMAGES.fetch_add(1, Ordering::Relaxed));
     let image = Arc::new(Image {
+        address: format!("127.0.0.1:0/{nonce}"),
         folder: folder.clone(),
         settings: settings.clone(),
         host: settings.get("crush_location").filter(|_| localized).cloned(),
@@ -521,6 +537,10 @@ unsafe extern "C" fn rbd_lock_acquire(at: Handle, _mode: c_int) -> c_int {
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } < 0 {
         return -libc::EROFS;
     }
+    let written = file.set_len(0).and_then(|()| file.write_all_at(image.address.as_bytes(), 0));
+    if written.is_err() {
+        return -libc::EIO;
+    }
     *image.lock.lock().unwrap() = Some(file);
     0
 }
@@ -544,7 +564,7 @@ unsafe extern "C" fn rbd_lock_get_owners(
             if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) } == 0 {
                 return -libc::ENOENT;
             }
-            "127.0.0.1:0/1".to_string()
+            std::fs::read_to_string(&image.lock_path).unwrap_or_default()
         }
     };
     let owner = CString::new(owner).unwrap();
@@ -554,6 +574,21 @@ unsafe extern "C" fn rbd_lock_get_owners(
         *count = 1;
     }
     0
+}
+
+/// The owner goes on having the file that was at the path.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rbd_lock_break(at: Handle, _mode: c_int, owner: *const c_char) -> c_int {
+    let (image, owner) = unsafe { (image(at), text(owner)) };
+    if std::fs::read_to_string(&image.lock_path).ok().as_ref() != Some(&owner) {
+        return -libc::EBUSY;
+    }
+    let blocklist = File::options().create(true).append(true).open(image.folder.join("blocklist"));
+    let blocked = blocklist.and_then(|mut list| list.write_all(format!("{owner}\n").as_bytes()));
+    match blocked.and_then(|()| std::fs::remove_file(&image.lock_path)) {
+        Ok(()) => 0,
+        Err(_) => -libc::EIO,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -571,6 +606,9 @@ unsafe extern "C" fn rbd_is_exclusive_lock_owner(at: Handle, out: *mut c_int) ->
     }
     if let Some(errno) = image.number("lock-fails") {
         return -(errno as c_int);
+    }
+    if image.is_blocked() {
+        return -libc::ESHUTDOWN;
     }
     let owned = image.lock.lock().unwrap().is_some() && image.find("stolen").or(image.find("lock-is")).is_none();
     unsafe { *out = c_int::from(owned) };

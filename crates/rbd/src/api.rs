@@ -87,6 +87,7 @@ functions! {
     rbd_lock_acquire: fn(Handle, c_int) -> c_int;
     rbd_lock_get_owners: fn(Handle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
     rbd_lock_get_owners_cleanup: fn(*mut *mut c_char, usize) -> ();
+    rbd_lock_break: fn(Handle, c_int, *const c_char) -> c_int;
     rbd_is_exclusive_lock_owner: fn(Handle, *mut c_int) -> c_int;
     rbd_read: fn(Handle, u64, usize, *mut c_char) -> isize;
     rbd_write: fn(Handle, u64, usize, *const c_char) -> isize;

@@ -20,6 +20,8 @@ pub(crate) const THICK: c_int = 1;
 /// A lock counts as owned for this long after the cluster confirmed it. It is shorter than the time after which another client may take
 /// the lock of an owner that can't be reached (30 s by Ceph's default).
 pub const LEASE: Duration = Duration::from_secs(20);
+/// Time for which an owner whose lock was taken by an operator's order is kept out: it may have hung, and go on much later.
+pub const FENCE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// After this number of answers in a row that nobody has the lock it is lost. librbd gives the lock up for a moment when it repairs its watch.
 const NOBODYS_MAX: u32 = 8;
 /// Room for an image's settings; librbd has about seventy.
@@ -291,6 +293,41 @@ impl Image {
         // SAFETY: the name was copied.
         unsafe { (l.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), listed) };
         Ok(owner)
+    }
+
+    /// Takes the exclusive lock away from its owner, whose address is returned; `None` if there is none. Ceph blocks the owner before: OSDs
+    /// refuse its requests from then on, for [`FENCE`] if the monitors agree, else for their own time.
+    ///
+    /// # Errors
+    /// The library's: then the owner may still have the lock.
+    pub fn break_lock(&self) -> Result<Option<String>, Error> {
+        let Some(owner) = self.owner()? else { return Ok(None) };
+        let c_owner = c_string(&owner)?;
+        // SAFETY: the image is open; the owner is a C string.
+        let broken = unsafe { (self.cluster.libraries.rbd_lock_break)(self.handle, MODE_EXCLUSIVE, c_owner.as_ptr()) };
+        if broken == -libc::ENOENT {
+            return Ok(None);
+        }
+        check(broken, || {
+            let why = match -broken {
+                libc::EPERM | libc::EACCES => "this user may not block it: it needs `profile rbd` for the monitors",
+                libc::EBUSY => "it has another owner now: try again",
+                _ => "the cluster refuses it",
+            };
+            format!("RBD image {}: its exclusive lock can't be taken from {owner}: {why}", self.name)
+        })?;
+        Ok(Some(owner))
+    }
+
+    /// Keeps an owner whose lock was broken out for [`FENCE`]. librbd's own entry on the blocklist ends earlier.
+    ///
+    /// # Errors
+    /// The monitors'.
+    pub fn block(&self, owner: &str) -> Result<(), Error> {
+        let seconds = FENCE.as_secs();
+        let command =
+            format!(r#"{{"prefix":"osd blocklist","blocklistop":"add","addr":{owner:?},"expire":{seconds}.0}}"#);
+        self.cluster.ask_monitors(&command).map(drop)
     }
 
     /// Asks the cluster whether the lock is still there, without a time limit. Once it was lost, it stays lost for this handle. If the

@@ -183,15 +183,23 @@ fn what_is_missing_is_named() {
             "setting 1 rbd_blocklist_on_break_lock false\n",
             "for pool `pool`, and an owner whose lock was broken could go on writing: `rbd config pool remove pool rbd_blocklist_on_break_lock`",
         ),
-        ("setting 2 rbd_blocklist_expire_seconds 5\n", "`rbd config image remove pool/image rbd_blocklist_expire_seconds`"),
-        ("setting 2 rbd_read_from_replica_policy balance\n", "reads wouldn't go to the OSDs that their forecasts are of"),
+        (
+            "setting 2 rbd_blocklist_expire_seconds 5\n",
+            "`rbd config image remove pool/image rbd_blocklist_expire_seconds`",
+        ),
+        (
+            "setting 2 rbd_read_from_replica_policy balance\n",
+            "reads wouldn't go to the OSDs that their forecasts are of",
+        ),
         ("settings-fail 5\n", "its settings can't be read"),
     ] {
         fake.control(control);
         let e = says(Image::open(&fake.cluster(), "pool/image", false).unwrap_err());
         assert!(e.contains(says_so), "{e}");
     }
-    fake.control("setting 2 rbd_cache no\nsetting 1 rbd_blocklist_on_break_lock true\nsetting 1 rbd_qos_iops_limit 5\n");
+    fake.control(
+        "setting 2 rbd_cache no\nsetting 1 rbd_blocklist_on_break_lock true\nsetting 1 rbd_qos_iops_limit 5\n",
+    );
     Image::open(&fake.cluster(), "pool/image", false).unwrap();
     // A handle of one host has a policy of its own, which the image's would override as well.
     let policy = [("rbd_read_from_replica_policy", "localize")];
