@@ -62,8 +62,8 @@ pub(crate) enum Held {
 pub(crate) struct HeldImage {
     pub image: Arc<Image>,
     pub cluster: Arc<Cluster>,
-    /// Hosts that are read from by a handle of their own.
-    pub hosts: Vec<String>,
+    /// The pool's devices that are places for handles of the same image that read from one host each.
+    pub handles: std::ops::Range<usize>,
 }
 
 impl Held {
@@ -88,8 +88,8 @@ struct Main {
     block_bytes: u32,
     rotational: bool,
     description: String,
-    /// Handles of the same bytes that read from one host each.
-    replicas: Vec<Device>,
+    /// Number of places for handles of the same bytes that read from one host each.
+    handles: usize,
 }
 
 /// Number of workers: one per CPU, but no more than one pool's thread can feed.
@@ -140,8 +140,7 @@ pub(crate) fn open_pool(
             grown: None,
         });
     }
-    let Main { mut held, mut store, device, home_start, block_bytes, rotational, description, replicas } = match &d.rbd
-    {
+    let Main { mut held, mut store, device, home_start, block_bytes, rotational, description, handles } = match &d.rbd {
         Some(_) => open_main_image(config)?,
         None => open_main_file(config)?,
     };
@@ -157,8 +156,14 @@ pub(crate) fn open_pool(
         let sections = [&mut config, &mut configured].map(|c| c.cache.as_mut());
         sections.into_iter().flatten().for_each(|c| c.size = c.size.or(Some(ByteSize(device.bytes))));
     }
-    let of_main = [0..1, 1 + fast.len()..1 + fast.len() + replicas.len()];
-    let mut devices: Vec<Device> = std::iter::once(device).chain(fast).chain(replicas).collect();
+    let places = 1 + fast.len()..1 + fast.len() + handles;
+    let of_main = [0..1, places.clone()];
+    let size_bytes = device.offer().size_bytes;
+    let mut devices: Vec<Device> = std::iter::once(device).chain(fast).collect();
+    devices.resize_with(places.end, || Device::Absent { size_bytes });
+    if let Held::Image(_, image) = &mut held {
+        image.handles = places;
+    }
     let modelled = d.model.is_some() || config.cache.as_ref().is_some_and(|c| c.model.is_some());
     let options = pool_options(&config, modelled, trace_every);
     let build = |devices: &[Device]| build_live([&config, &configured], &facts, devices);
@@ -265,7 +270,8 @@ fn set_len(devices: &mut [Device], numbers: &[std::ops::Range<usize>], len: u64)
             Device::File(f) => f.len = len,
             Device::Volatile(v) => v.inner.len = len,
             Device::Rbd(d) => d.len = len,
-            Device::Null { .. } | Device::Absent { .. } => {}
+            Device::Absent { size_bytes } => *size_bytes = len,
+            Device::Null { .. } => {}
         }
     }
 }
@@ -307,7 +313,7 @@ fn open_main_file(config: &PoolConfig) -> std::result::Result<Main, String> {
         block_bytes,
         rotational,
         description,
-        replicas: Vec::new(),
+        handles: 0,
     })
 }
 
@@ -389,20 +395,13 @@ fn home_bytes(config: &PoolConfig, device: &DeviceFile) -> std::result::Result<u
 
 /// Opens a pool's own RBD image, and takes its exclusive lock.
 fn open_main_image(config: &PoolConfig) -> std::result::Result<Main, String> {
-    let (held, store, mut image) = open_image(config, |main| crate::look::check_cache(config, main))?;
+    let (held, store, image) = open_image(config, |main| crate::look::check_cache(config, main))?;
     let label = config.device.label();
     let home = held.home();
-    let device = |queue| Device::Rbd(RbdDevice { queue, start: home.offset, len: home.len });
-    let main = device(plimsoll_rbd::Queue::new(image.image.clone()).map_err(|e| e.to_string())?);
-    let handles = match crate::plan::kind(config)? {
-        SchedulerKind::Osds => crate::rbd::handles((&image.cluster, &image.image), &config.device, home.offset),
-        _ => Vec::new(),
-    };
-    let mut replicas = Vec::new();
-    for (host, queue) in handles {
-        image.hosts.push(host);
-        replicas.push(device(queue));
-    }
+    let queue = plimsoll_rbd::Queue::new(image.image.clone()).map_err(|e| e.to_string())?;
+    let main = Device::Rbd(RbdDevice { queue, start: home.offset, len: home.len });
+    // They are opened when the pool runs: a cluster may refuse them for a while, or answer late.
+    let handles = if crate::plan::kind(config)? == SchedulerKind::Osds { crate::rbd::HANDLES_MAX } else { 0 };
     let block_bytes = main.offer().block_bytes;
     Ok(Main {
         held: Held::Image(held, image),
@@ -412,7 +411,7 @@ fn open_main_image(config: &PoolConfig) -> std::result::Result<Main, String> {
         block_bytes,
         rotational: false,
         description: label,
-        replicas,
+        handles,
     })
 }
 
@@ -446,7 +445,7 @@ fn open_image(
         return Err(format!("{label}: the device has logs, which can't be on an RBD image: it was copied from a disk"));
     }
     let store = device.open_meta().map_err(|e| format!("{label}: {e}"))?;
-    Ok((device, store, HeldImage { image, cluster, hosts: Vec::new() }))
+    Ok((device, store, HeldImage { image, cluster, handles: 0..0 }))
 }
 
 /// Says that settings which were changed live don't fit the configuration.

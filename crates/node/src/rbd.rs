@@ -1,6 +1,7 @@
 //! RBD images as pools' devices: connecting, opening, metadata over them, and the watch for the loss of their lock.
 
-pub(crate) mod maps;
+mod maps;
+pub(crate) mod steering;
 
 use crate::config::DeviceConfig;
 use crate::engine::{Command, PoolHandle};
@@ -37,58 +38,17 @@ pub(crate) fn open(cluster: &Arc<Cluster>, d: &DeviceConfig, is_read_only: bool)
     Image::open(cluster, name, is_read_only).map(Arc::new).map_err(|e| e.to_string())
 }
 
-/// Handles that read from one CRUSH host each: a cluster handle has a dozen threads, so there are no more than this.
-const HANDLES_MAX: usize = 8;
+/// Most handles that read from one CRUSH host each: a cluster handle has a dozen threads.
+pub(crate) const HANDLES_MAX: usize = 8;
 
-/// Opens a handle for each CRUSH host that has the image's objects, that reads from the OSDs there: the hosts' names, and the handles'
-/// queues. There are none if the image's reads can't be steered, or if the hosts or a handle can't be had: it is logged, and the pool is
-/// served without.
-pub(crate) fn handles((cluster, image): (&Cluster, &Image), d: &DeviceConfig, home_start: u64) -> Vec<(String, Queue)> {
-    let label = d.label();
-    match try_handles((cluster, image), d, home_start) {
-        Ok(handles) => handles,
-        Err(error) => {
-            tracing::warn!(
-                image = label,
-                error,
-                "reads aren't steered past slow OSDs, because the handles for their hosts can't be opened. Restart the node to try again"
-            );
-            Vec::new()
-        }
-    }
-}
-
-fn try_handles(
-    (cluster, image): (&Cluster, &Image),
-    d: &DeviceConfig,
-    home_start: u64,
-) -> Result<Vec<(String, Queue)>, String> {
-    let Some(layout) = layout(image, home_start)? else { return Ok(Vec::new()) };
-    // A handle that is opened read-only isn't told of a flattened clone, and would read the parent's old bytes.
-    if image.has_parent().map_err(|e| e.to_string())? {
-        tracing::info!(
-            image = image.name(),
-            "the RBD image is a clone: its reads aren't steered. `rbd flatten` it, and restart the node"
-        );
-        return Ok(Vec::new());
-    }
-    let open_at = |host: String| {
-        let location = format!("host={host}");
-        let cluster = connect(d, &[("rbd_read_from_replica_policy", "localize"), ("crush_location", &location)])?;
-        let queue = Queue::new(open(&cluster, d, true)?).map_err(|e| e.to_string())?;
-        Ok((host, queue))
-    };
-    maps::hosts(cluster, &layout, HANDLES_MAX)?.into_iter().map(open_at).collect()
-}
-
-/// The image's place in its cluster, of a device that begins at `home_start` in it. `None` if it is striped in another way than object by
-/// object.
+/// Opens a handle that reads from the OSDs of one CRUSH host.
 ///
 /// # Errors
 /// The library's.
-pub(crate) fn layout(image: &Image, home_start: u64) -> Result<Option<maps::Layout>, String> {
-    let place = image.layout().map_err(|e| e.to_string())?;
-    Ok(place.map(|(prefix, pool, object_bytes)| maps::Layout { prefix, pool, object_bytes, start: home_start }))
+fn handle_at(d: &DeviceConfig, host: &str) -> Result<Queue, String> {
+    let location = format!("host={host}");
+    let cluster = connect(d, &[("rbd_read_from_replica_policy", "localize"), ("crush_location", &location)])?;
+    Queue::new(open(&cluster, d, true)?).map_err(|e| e.to_string())
 }
 
 /// Looks at the image of a device without its lock.
@@ -183,7 +143,7 @@ pub(crate) fn watch(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Res
                 tracing::error!(
                     pool,
                     image = name,
-                    "the RBD image's exclusive lock is lost: another client has taken it, and the pool's volumes are no longer served here. Restart the node if this one is to have it"
+                    "the RBD image's exclusive lock is lost: another client has taken it, or the image was deleted. The pool's volumes are no longer served here. Restart the node if this one is to have it"
                 );
                 // The pool hears of it in its next round; it has one now.
                 let _ = handle.send(Command::Look(Box::new(|_, _| ())));

@@ -210,3 +210,37 @@ fn a_pool_without_a_cache_needs_no_lease() {
     }
     fake.control("");
 }
+
+fn wait_for(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The cluster's maps may not be had at the start. Reads are steered once they are.
+#[test]
+fn reads_are_steered_once_the_clusters_maps_are_there() {
+    let fake = Fake::new(64 * MIB);
+    let text = fake.text("").replace("sched = \"noop\"\n", "");
+    let server = Server::start(fake.dir.path(), &text);
+    let shown = || server.cli(&["pool", "show", "p"]);
+    wait_for("the reason is shown", || shown().contains("osd dump"));
+    let write = |name: &str, text: &str| std::fs::write(fake.dir.path().join(name), text).unwrap();
+    write("acting", &"0 1 2\n".repeat(16));
+    write("osd_dump.json", r#"{"epoch":5,"pools":[{"pool":2,"type":1,"pg_num":1,"object_hash":2}]}"#);
+    write("pg_dump.json", r#"{"pg_stats":[{"pgid":"2.0","acting":[0,1,2],"acting_primary":0}]}"#);
+    let hosts: Vec<String> = (0..3).map(|n| format!(r#"{{"name":"h{n}","type":"host","children":[{n}]}}"#)).collect();
+    write("osd_tree.json", &format!(r#"{{"nodes":[{}]}}"#, hosts.join(",")));
+    // A handle isn't opened at once, either.
+    write("down", "");
+    wait_for("the handle is named", || shown().contains("the handle for host h0 can't be opened"));
+    std::fs::remove_file(fake.dir.path().join("down")).unwrap();
+    wait_for("reads are steered", || shown().contains("3 OSDs (map 5)") && !shown().contains("not steered"));
+    fake.control("slow 0 200000\n");
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    client.read(0, 4096).unwrap().unwrap();
+    let served = std::fs::read_to_string(fake.dir.path().join("served")).unwrap();
+    assert!(served.lines().any(|l| l == "host=h1 1" || l == "host=h2 2"), "{served}");
+}

@@ -1,6 +1,7 @@
 //! Communication of other threads with a pool's thread: a queue of commands and a wake-up call.
 
 use super::conn::{DeadlineFrom, ExportParams};
+use super::device::Device;
 use super::inject::{InjectTerms, InjectView};
 use super::permits::PermitLimits;
 use super::trace::Trace;
@@ -129,6 +130,13 @@ pub enum Command {
         to: Addressed,
         /// Answered when it was passed on; false if there is no such layer.
         reply: Reply<bool>,
+    },
+    /// Put a device into the place of an absent one.
+    PutDevice {
+        /// Its number.
+        number: usize,
+        /// The device.
+        device: Device,
     },
     /// Take no more requests, finish what is inside, flush, end.
     Shutdown,

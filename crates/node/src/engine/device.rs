@@ -21,7 +21,7 @@ pub enum Device {
         /// Size.
         size_bytes: u64,
     },
-    /// It can't be opened: every request fails, and nothing is changed.
+    /// It can't be opened, or isn't yet: every request fails, and nothing is changed.
     Absent {
         /// Size that the layers above reckon with.
         size_bytes: u64,
@@ -148,6 +148,17 @@ impl Devices {
         };
         let failed = |(n, d): (usize, &mut Device)| Some((n, sync(d).err()?));
         self.devices.iter_mut().enumerate().filter_map(failed).collect()
+    }
+
+    /// Puts a device of the same size into the place of an absent one. False if there is no such place.
+    pub fn put(&mut self, number: usize, device: Device) -> bool {
+        match self.devices.get_mut(number) {
+            Some(absent @ Device::Absent { .. }) => {
+                *absent = device;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Waits for what devices announce.

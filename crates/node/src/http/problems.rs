@@ -149,7 +149,7 @@ fn cache(pool: &RunningPool, view: &PoolView, now_unix_us: u64) -> Option<(Strin
 /// OSDs of a pool on an RBD image whose reads stall.
 fn osds(pool: &str, view: &PoolView) -> Vec<(String, String)> {
     let seen = view.layers.of::<crate::parts::osds::Osds>();
-    let all = seen.into_iter().flat_map(|(_, osds)| osds).filter(|o| o.stands_out);
+    let all = seen.into_iter().flat_map(|(_, _, osds)| osds).filter(|o| o.stands_out);
     let problem = |o: &plimsoll_sched::osds::OsdView| {
         let what = format!(
             "pool `{pool}`: osd.{} (host {}) stands out: {} reads stalled there, and {} were steered to replicas",

@@ -10,7 +10,7 @@ use crate::open::{CacheLocks, Held, open_pool};
 use crate::parts::settings::{Changed, Live};
 use crate::parts::{self, Layers, PoolView};
 use crate::plan::Facts;
-use crate::rbd::maps;
+use crate::rbd::steering::Steering;
 use crate::store::PoolStore;
 use plimsoll_base::{IoError, Time, VolumeKey};
 use plimsoll_stack::{Addressed, Extent, Stack};
@@ -152,10 +152,16 @@ impl RunningPool {
         let sees_osds = stack.layer::<plimsoll_sched::osds::Osds>().is_some();
         if let Some(Held::Image(_, image)) = &opened.lock {
             crate::rbd::watch(name.clone(), &image.image, handle.clone()).map_err(|e| in_pool(&e))?;
-            let layout = crate::rbd::layout(&image.image, opened.home_start).map_err(|e| in_pool(&e))?;
-            if let (Some(layout), true) = (layout, sees_osds) {
-                let at = (image.cluster.clone(), Arc::downgrade(&image.image));
-                maps::follow(name.clone(), at, layout, image.hosts.clone(), handle.clone()).map_err(|e| in_pool(&e))?;
+            if sees_osds {
+                let steering = Steering {
+                    pool: name.clone(),
+                    cluster: image.cluster.clone(),
+                    image: Arc::downgrade(&image.image),
+                    device: config.device.clone(),
+                    home: (opened.home_start, volatile_bytes),
+                    places: image.handles.clone(),
+                };
+                steering.follow(handle.clone()).map_err(|e| in_pool(&e))?;
             }
         }
         let log = config.cores.map(|_| parts::cores::logger(name.clone(), directory)).transpose();

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 pub struct OsdsView {
     /// Epoch of the cluster's map; 0 before it is known.
     pub epoch: u64,
+    /// Reason why reads aren't steered past slow OSDs. Absent: they are.
+    pub unsteered: Option<String>,
     /// The OSDs.
     pub osds: Vec<OsdView>,
 }
@@ -46,17 +48,17 @@ pub struct OsdView {
 pub struct Osds;
 
 impl Part for Osds {
-    type Seen = (u64, Vec<Osd>);
+    type Seen = (u64, Option<String>, Vec<Osd>);
     type View = OsdsView;
     const NAME: &'static str = "osds";
     const SUMMARY: &'static str = "The OSDs of a pool on an RBD image: forecasts, and reads steered past slow ones";
     const HOW: &'static str = "pools whose device is an RBD image have it, unless `sched` says otherwise";
 
-    fn look(stack: &Stack, now: Time) -> Option<(u64, Vec<Osd>)> {
-        stack.layer::<Layer>().map(|l| (l.epoch(), l.view(now)))
+    fn look(stack: &Stack, now: Time) -> Option<Self::Seen> {
+        stack.layer::<Layer>().map(|l| (l.epoch(), l.unsteered().map(Into::into), l.view(now)))
     }
 
-    fn view((epoch, osds): &(u64, Vec<Osd>), _: &About) -> OsdsView {
+    fn view((epoch, unsteered, osds): &Self::Seen, _: &About) -> OsdsView {
         let all: u64 = osds.iter().map(|o| o.reads).sum();
         let of = |o: &Osd| OsdView {
             osd: o.number,
@@ -70,7 +72,7 @@ impl Part for Osds {
             fresh: o.fresh,
             stands_out: o.stands_out,
         };
-        OsdsView { epoch: *epoch, osds: osds.iter().map(of).collect() }
+        OsdsView { epoch: *epoch, unsteered: unsteered.clone(), osds: osds.iter().map(of).collect() }
     }
 
     fn shown(v: &OsdsView) -> Shown {
@@ -80,7 +82,11 @@ impl Part for Osds {
             epoch => Shown::new(format!("{} OSDs (map {epoch}), {} of them stand out", v.osds.len(), out.len())),
         };
         if !out.is_empty() {
-            shown.problem = Some(format!("{}: reads stall there, and are steered to replicas", out.join(", ")));
+            let so = if v.unsteered.is_none() { "are" } else { "aren't" };
+            shown.problem = Some(format!("{}: reads stall there, and {so} steered to replicas", out.join(", ")));
+        }
+        if let Some(why) = &v.unsteered {
+            shown.line("not steered", why.clone());
         }
         let row = |o: &OsdView| {
             vec![

@@ -1,18 +1,9 @@
-//! The cluster's maps: which OSDs have an image's objects, and on which hosts they are. Read anew when they change.
+//! The cluster's maps: which OSDs have an image's objects, and on which hosts they are.
 
-use crate::engine::{Command, PoolHandle};
 use plimsoll_rbd::{Cluster, Image};
-use plimsoll_sched::osds::{OsdMap, OsdPlace, OsdsControl};
-use plimsoll_stack::Addressed;
+use plimsoll_sched::osds::{OsdMap, OsdPlace};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
-
-/// The epoch is asked for this often.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// After a change the map is read again at this many looks: the manager hears of new acting sets some seconds later.
-const LOOKS_AFTER_CHANGE: u32 = 6;
 
 const STAT: &str = r#"{"prefix":"osd stat","format":"json"}"#;
 const DUMP: &str = r#"{"prefix":"osd dump","format":"json"}"#;
@@ -56,6 +47,17 @@ pub(crate) struct Layout {
     pub object_bytes: u64,
     /// Beginning of the device in the image.
     pub start: u64,
+}
+
+impl Layout {
+    /// Asks for the place of an image, of a device that begins at `start` in it. `None` if it is striped in another way than object by object.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn of(image: &Image, start: u64) -> Result<Option<Layout>, String> {
+        let place = image.layout().map_err(|e| e.to_string())?;
+        Ok(place.map(|(prefix, pool, object_bytes)| Layout { prefix, pool, object_bytes, start }))
+    }
 }
 
 /// The map of an image from the answers of `osd dump`, `pg dump` and `osd tree`. `handles` are the hosts that are read from by a handle of
@@ -110,9 +112,8 @@ pub(crate) fn map_of(
     Ok(OsdMap { epoch, prefix, object_bytes, start, acting, osds })
 }
 
-/// Hosts that have a map's objects, those with the most placement groups first: at most `most`. None if reads can't be steered among them:
-/// the pool isn't replicated, or all is on one host.
-fn hosts_to_read_from(map: &OsdMap, most: usize) -> Vec<String> {
+/// Hosts that have a map's objects, those with the most placement groups first: at most `most`.
+pub(super) fn hosts_to_read_from(map: &OsdMap, most: usize) -> Vec<String> {
     let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
     for place in map.acting.iter().flatten() {
         *groups.entry(&map.osds[usize::from(*place)].host).or_default() += 1;
@@ -123,83 +124,53 @@ fn hosts_to_read_from(map: &OsdMap, most: usize) -> Vec<String> {
     hosts.into_iter().take(most).map(|(host, _)| host.to_string()).collect()
 }
 
-/// The CRUSH hosts whose OSDs have an image's objects, at most `most`. None if its reads can't be steered.
-///
-/// # Errors
-/// The monitors' or the manager's.
-pub(crate) fn hosts(cluster: &Cluster, layout: &Layout, most: usize) -> Result<Vec<String>, String> {
-    let monitors = |command| cluster.ask_monitors(command).map_err(|e| e.to_string());
-    let dump = json(&monitors(DUMP)?, "osd dump")?;
-    let is_of = |p: &&Value| p["pool"].as_i64() == Some(layout.pool) && p["type"].as_u64() == Some(REPLICATED);
-    if !dump["pools"].as_array().into_iter().flatten().any(|p| is_of(&p)) {
-        return Ok(Vec::new());
+/// Answers of a cluster, of one moment.
+pub(super) struct Answers {
+    dump: Value,
+    groups: Value,
+    hosts: Hosts,
+}
+
+impl Answers {
+    /// Asks the monitors and the manager.
+    ///
+    /// # Errors
+    /// The monitors' or the manager's.
+    pub fn ask(cluster: &Cluster) -> Result<Answers, String> {
+        let monitors = |command| cluster.ask_monitors(command).map_err(|e| e.to_string());
+        let (dump, tree) = (json(&monitors(DUMP)?, "osd dump")?, json(&monitors(TREE)?, "osd tree")?);
+        let groups = cluster.ask_manager(GROUPS).map_err(|e| e.to_string())?;
+        Ok(Answers { dump, groups: json(&groups, "pg dump")?, hosts: hosts_of(&tree) })
     }
-    let hosts = hosts_to_read_from(&read(cluster, layout, &[])?, most);
-    Ok(if hosts.len() < 2 { Vec::new() } else { hosts })
+
+    /// The map of an image; see [`map_of`].
+    ///
+    /// # Errors
+    /// Facts that are missing in the answers.
+    pub fn map(&self, layout: &Layout, handles: &[String]) -> Result<OsdMap, String> {
+        map_of(layout, handles, (&self.dump, &self.groups, &self.hosts))
+    }
+
+    /// True if a pool has whole copies of its objects.
+    pub fn is_replicated(&self, pool: i64) -> bool {
+        let is_of = |p: &Value| p["pool"].as_i64() == Some(pool) && p["type"].as_u64() == Some(REPLICATED);
+        self.dump["pools"].as_array().into_iter().flatten().any(is_of)
+    }
 }
 
-fn read(cluster: &Cluster, layout: &Layout, handles: &[String]) -> Result<OsdMap, String> {
-    let monitors = |command| cluster.ask_monitors(command).map_err(|e| e.to_string());
-    let (dump, tree) = (json(&monitors(DUMP)?, "osd dump")?, json(&monitors(TREE)?, "osd tree")?);
-    let groups = cluster.ask_manager(GROUPS).map_err(|e| e.to_string())?;
-    map_of(layout, handles, (&dump, &json(&groups, "pg dump")?, &hosts_of(&tree)))
-}
-
-fn epoch(cluster: &Cluster) -> Option<u64> {
+/// The epoch of the cluster's map. `None` if the monitors don't tell it.
+pub(super) fn epoch(cluster: &Cluster) -> Option<u64> {
     let stat = cluster.ask_monitors(STAT).ok()?;
     json(&stat, "osd stat").ok()?["epoch"].as_u64()
 }
 
 /// True if a map isn't the one that was sent last. It is then the last one.
-fn is_news(sent: &mut Option<OsdMap>, map: &OsdMap) -> bool {
+pub(super) fn is_news(sent: &mut Option<OsdMap>, map: &OsdMap) -> bool {
     let is_news = sent.as_ref() != Some(map);
     if is_news {
         *sent = Some(map.clone());
     }
     is_news
-}
-
-/// Tells the pool's layer the map, and again when it changes, from a thread that ends with the image.
-///
-/// # Errors
-/// If there is no thread for it.
-pub(crate) fn follow(
-    pool: String,
-    (cluster, image): (Arc<Cluster>, Weak<Image>),
-    layout: Layout,
-    handles: Vec<String>,
-    handle: PoolHandle,
-) -> Result<(), String> {
-    let follow = move || {
-        let (mut known, mut looks, mut sent) = (None, 0, None);
-        while image.strong_count() > 0 {
-            let now = epoch(&cluster);
-            if now.is_some() && now != known {
-                looks = LOOKS_AFTER_CHANGE;
-            }
-            if looks > 0 {
-                looks -= 1;
-                match read(&cluster, &layout, &handles) {
-                    Ok(map) => {
-                        known = Some(map.epoch);
-                        // Most looks after a change find nothing new: the pool's thread isn't bothered with those.
-                        if is_news(&mut sent, &map) {
-                            let (reply, _) = tokio::sync::oneshot::channel();
-                            let to = Addressed::new(&OsdsControl::Map(map));
-                            if handle.send(Command::Tell { to, reply }).is_err() {
-                                return;
-                            }
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!(pool, error, "the cluster's map can't be read: forecasts go by the one before");
-                    }
-                }
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-    };
-    std::thread::Builder::new().name("rbd-maps".into()).spawn(follow).map(drop).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

@@ -108,6 +108,11 @@ impl Pool {
                 self.pump()?;
                 let _ = reply.send(known);
             }
+            Command::PutDevice { number, device } => {
+                if self.devices.put(number, device) {
+                    self.devices.listen_to(number, &mut self.ring)?;
+                }
+            }
             Command::Shutdown => {
                 self.stop();
             }

@@ -1,0 +1,178 @@
+//! Reads of a pool on an RBD image, steered: its layer receives the cluster's map, and again when it changes. A handle is opened for each CRUSH
+//! host that has the image's objects. A pool is served without them: whatever is missing is asked for again and again.
+
+use super::maps::{Answers, Layout, epoch, hosts_to_read_from, is_news};
+use super::{HANDLES_MAX, handle_at};
+use crate::config::DeviceConfig;
+use crate::engine::{Command, Device, PoolGone, PoolHandle, RbdDevice};
+use plimsoll_rbd::{Cluster, Image};
+use plimsoll_sched::osds::{OsdMap, OsdsControl};
+use plimsoll_stack::Addressed;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The epoch is asked for this often.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// After a change the map is read again at this many looks: the manager hears of new acting sets some seconds later.
+const LOOKS_AFTER_CHANGE: u32 = 6;
+/// While reads aren't steered, each look of this number is one more attempt.
+const LOOKS_BETWEEN_ATTEMPTS: u32 = 5;
+
+/// A pool on an image, as far as steering concerns it.
+pub(crate) struct Steering {
+    /// Its name.
+    pub pool: String,
+    /// The cluster.
+    pub cluster: Arc<Cluster>,
+    /// The image. The thread ends with it.
+    pub image: Weak<Image>,
+    /// The device's section.
+    pub device: DeviceConfig,
+    /// Beginning and bytes of the pool's region in the image.
+    pub home: (u64, u64),
+    /// The pool's devices that are places for handles.
+    pub places: Range<usize>,
+}
+
+/// State that a pool's layer has received.
+#[derive(Default)]
+struct Sent {
+    map: Option<OsdMap>,
+    unsteered: Option<Option<String>>,
+    /// Hosts that are read from by a handle of their own, in the order of the places.
+    hosts: Vec<String>,
+}
+
+impl Steering {
+    /// Tells the pool's layer the map, and again when it changes, from a thread that ends with the image.
+    ///
+    /// # Errors
+    /// If there is no thread for it.
+    pub fn follow(self, handle: PoolHandle) -> Result<(), String> {
+        let follow = move || {
+            let mut sent = Sent::default();
+            let (mut known, mut looks, mut number) = (None, 0, 0);
+            while self.image.strong_count() > 0 {
+                let now = epoch(&self.cluster);
+                if now.is_some() && now != known {
+                    looks = LOOKS_AFTER_CHANGE;
+                }
+                let is_unsteered = sent.unsteered != Some(None);
+                if looks > 0 || is_unsteered && number % LOOKS_BETWEEN_ATTEMPTS == 0 {
+                    looks = looks.saturating_sub(1);
+                    let Ok(epoch) = self.look(&mut sent, &handle) else { return };
+                    known = epoch.or(known);
+                }
+                number += 1;
+                std::thread::sleep(LOOK_EVERY);
+            }
+        };
+        std::thread::Builder::new().name("rbd-maps".into()).spawn(follow).map(drop).map_err(|e| e.to_string())
+    }
+
+    /// Reads the map, opens the handles that are missing, and tells the layer. Returns the map's epoch if it could be read.
+    fn look(&self, sent: &mut Sent, handle: &PoolHandle) -> Result<Option<u64>, PoolGone> {
+        let read = self.read(&sent.hosts);
+        let (map, layout, answers, is_steerable) = match read {
+            Ok(read) => read,
+            Err(why) => {
+                // The map that is known goes on being used, and so do its handles.
+                if sent.map.is_none() {
+                    self.tell_unsteered(Some(why), sent, handle)?;
+                } else {
+                    tracing::warn!(
+                        pool = self.pool,
+                        error = why,
+                        "the cluster's map can't be read: forecasts go by the one before"
+                    );
+                }
+                return Ok(None);
+            }
+        };
+        let unsteered = match is_steerable {
+            Ok(()) => self.open_missing(&map, sent, handle)?,
+            Err(why) => Some(why),
+        };
+        // Handles that were opened just now have their ports.
+        let map = answers.map(&layout, &sent.hosts).unwrap_or(map);
+        let epoch = map.epoch;
+        // Most looks after a change find nothing new: the pool's thread isn't bothered with those.
+        if is_news(&mut sent.map, &map) {
+            tell(&OsdsControl::Map(map), handle)?;
+        }
+        self.tell_unsteered(unsteered, sent, handle)?;
+        Ok(Some(epoch))
+    }
+
+    /// Reads the image's facts and the cluster's map.
+    ///
+    /// # Errors
+    /// The step that failed.
+    fn read(&self, hosts: &[String]) -> Result<(OsdMap, Layout, Answers, Result<(), String>), String> {
+        // The lock is free once nobody has the image: not longer than its facts take.
+        let image = self.image.upgrade().ok_or("the pool ends")?;
+        let layout = Layout::of(&image, self.home.0)?
+            .ok_or("the image isn't striped object by object: all of it is taken for one OSD")?;
+        let is_whole = is_whole(&image);
+        drop(image);
+        let answers = Answers::ask(&self.cluster)?;
+        let is_steerable = match answers.is_replicated(layout.pool) {
+            true => is_whole,
+            false => Err("the image's data are in an erasure-coded pool".into()),
+        };
+        Ok((answers.map(&layout, hosts)?, layout, answers, is_steerable))
+    }
+
+    /// Opens handles for hosts that have none, as long as there are places. Returns the reason why reads aren't steered, if they aren't.
+    fn open_missing(&self, map: &OsdMap, sent: &mut Sent, handle: &PoolHandle) -> Result<Option<String>, PoolGone> {
+        let wanted = hosts_to_read_from(map, HANDLES_MAX);
+        if wanted.len() < 2 {
+            return Ok(Some("all copies are on one CRUSH host".into()));
+        }
+        for host in wanted {
+            let number = self.places.start + sent.hosts.len();
+            if sent.hosts.contains(&host) || !self.places.contains(&number) {
+                continue;
+            }
+            match handle_at(&self.device, &host) {
+                Ok(queue) => {
+                    let (start, len) = self.home;
+                    handle.send(Command::PutDevice { number, device: Device::Rbd(RbdDevice { queue, start, len }) })?;
+                    sent.hosts.push(host);
+                }
+                Err(why) => return Ok(Some(format!("the handle for host {host} can't be opened: {why}"))),
+            }
+        }
+        Ok(None)
+    }
+
+    fn tell_unsteered(&self, why: Option<String>, sent: &mut Sent, handle: &PoolHandle) -> Result<(), PoolGone> {
+        if sent.unsteered.as_ref() == Some(&why) {
+            return Ok(());
+        }
+        let pool = &self.pool;
+        match &why {
+            Some(why) => {
+                tracing::warn!(pool, why, "reads aren't steered past slow OSDs; tried again every ten seconds");
+            }
+            None => tracing::info!(pool, "reads are steered past slow OSDs"),
+        }
+        sent.unsteered = Some(why.clone());
+        tell(&OsdsControl::Unsteered(why), handle)
+    }
+}
+
+fn tell(message: &OsdsControl, handle: &PoolHandle) -> Result<(), PoolGone> {
+    let (reply, _) = tokio::sync::oneshot::channel();
+    handle.send(Command::Tell { to: Addressed::new(message), reply })
+}
+
+/// Returns whether an image has all its bytes itself. A handle that is opened read-only doesn't hear of a flattened clone, and would read the
+/// parent's old bytes.
+fn is_whole(image: &Image) -> Result<(), String> {
+    match image.has_parent().map_err(|e| e.to_string())? {
+        true => Err(format!("the image is a clone: `rbd flatten {}`", image.name())),
+        false => Ok(()),
+    }
+}
