@@ -131,9 +131,7 @@ impl Node {
         let secrets = crate::secrets::load(&config.nvme_host).map_err(NodeError::Refused)?;
         let directory = Arc::<RwLock<Directory>>::default();
         let pools = Arc::new(Pools::new()?);
-        for p in &config.pool {
-            let shared = directory.clone();
-            let opened = RunningPool::start(p, config.control.trace_every, &config.limits, shared);
+        for (p, opened) in config.pool.iter().zip(lifecycle::open_all(config, &pools, &directory).await?) {
             pools.put(opened.or_else(|e| RunningPool::failed(p, e))?);
         }
         let promises = configured.promised.clone();

@@ -4,7 +4,7 @@ use super::pool::RunningPool;
 use super::volumes::connected;
 use super::{Node, NodeError, Pools, Result, interrupted_deletions};
 use crate::config::{Config, PoolConfig};
-use crate::directory::{NvmeName, Volume, check_export};
+use crate::directory::{Directory, NvmeName, Volume, check_export};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{ClientFilter, Command};
 use crate::events::{Kind, Severity};
@@ -12,15 +12,18 @@ use crate::reload::pool_section;
 use crate::store::PoolStore;
 use plimsoll_stack::LayerState;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 /// Time that a reload waits for the recovery of a pool that it added. Beyond it the pool's clients are refused until it has recovered.
 const RECOVERY_TIME: Duration = Duration::from_secs(5);
 /// Time that others may go on looking at a pool whose thread has ended, and interval of the looks whether they still do.
 const LOOKERS_TIME: Duration = Duration::from_secs(10);
 const LOOKERS_LOOK: Duration = Duration::from_millis(2);
+/// Time that a start waits for pools on RBD images while others are served. The lock of a dead owner takes 30 s of it.
+const IMAGES_TIME: Duration = Duration::from_secs(80);
 
 /// A pool that was removed: its data stay on its devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +37,9 @@ pub struct RemovedPool {
     /// Clients that were disconnected.
     pub disconnected: usize,
 }
+
+/// A pool that is being opened.
+type Opening = oneshot::Receiver<Result<OpenedPool>>;
 
 /// A pool that was opened, and isn't served yet. It is closed when this is dropped before.
 pub(super) struct OpenedPool {
@@ -87,6 +93,82 @@ fn close(pools: &Pools, pool: Arc<RunningPool>, volumes: Vec<Volume>) -> Vec<Str
     drop(volumes); // they have its metadata
     // A device is locked as long as anybody looks at its pool, which takes moments. Nothing tells of the last look's end, so this thread,
     // which only closes the pool, asks for it again and again.
+/// Opens a pool on a thread of its own. If nobody waits for the answer any more, the pool is closed again.
+fn open_on_thread(
+    p: PoolConfig,
+    config: &Config,
+    pools: Arc<Pools>,
+    directory: Arc<RwLock<Directory>>,
+) -> Result<Opening> {
+    let (reply, opened) = oneshot::channel();
+    let (trace_every, limits) = (config.control.trace_every, config.limits.clone());
+    let thread = std::thread::Builder::new().name(format!("open-{}", p.name.get_ref()));
+    let open = move || {
+        let opened = match shared_file(&pools, &p) {
+            Some(what) => Err(NodeError::Conflict(what)),
+            None => RunningPool::start(&p, trace_every, &limits, directory),
+        };
+        // Whoever wanted it may have gone.
+        let _ = reply.send(opened.map(|pool| OpenedPool { pool: Some(pool), pools }));
+    };
+    thread.spawn(open).map_err(|e| NodeError::Failed(format!("no thread to open it: {e}")))?;
+    Ok(opened)
+}
+
+/// Opens the pools of a start, in their order. Those on RBD images are opened beside the others: a cluster may not answer. Then the node
+/// serves its other pools.
+pub(super) async fn open_all(
+    config: &Config,
+    pools: &Arc<Pools>,
+    directory: &Arc<RwLock<Directory>>,
+) -> Result<Vec<Result<RunningPool>>> {
+    let is_remote = |p: &PoolConfig| p.device.rbd.is_some();
+    let mut opening = Vec::new();
+    for (at, p) in config.pool.iter().enumerate().filter(|(_, p)| is_remote(p)) {
+        opening.push((at, open_on_thread(p.clone(), config, pools.clone(), directory.clone())?));
+    }
+    let start = |p: &PoolConfig| RunningPool::start(p, config.control.trace_every, &config.limits, directory.clone());
+    let mut all: Vec<Option<Result<RunningPool>>> =
+        config.pool.iter().map(|p| (!is_remote(p)).then(|| start(p))).collect();
+    let is_served = all.iter().flatten().any(Result::is_ok);
+    for (at, opened) in opened_in_time(opening, is_served, IMAGES_TIME).await {
+        all[at] = Some(opened.and_then(OpenedPool::take));
+    }
+    let late = |p: &PoolConfig| {
+        let seconds = IMAGES_TIME.as_secs();
+        NodeError::Failed(format!(
+            "pool `{}`: its RBD image hasn't answered for {seconds} s: check the cluster, then `plimsoll reload`",
+            p.name.get_ref()
+        ))
+    };
+    Ok(config.pool.iter().zip(all).map(|(p, opened)| opened.unwrap_or_else(|| Err(late(p)))).collect())
+}
+
+/// Waits for pools that are being opened. Once any is served, it waits no longer than `at_most`.
+async fn opened_in_time<T: Send + 'static>(
+    opening: Vec<(usize, oneshot::Receiver<Result<T>>)>,
+    mut is_served: bool,
+    at_most: Duration,
+) -> Vec<(usize, Result<T>)> {
+    let end = tokio::time::Instant::now() + at_most;
+    let mut waiting = JoinSet::new();
+    for (at, opened) in opening {
+        waiting.spawn(async move {
+            (at, opened.await.unwrap_or_else(|_| Err(NodeError::Failed("its opening broke off".into()))))
+        });
+    }
+    let mut all = Vec::new();
+    loop {
+        let next = match is_served {
+            true => tokio::time::timeout_at(end, waiting.join_next()).await.unwrap_or(None),
+            false => waiting.join_next().await,
+        };
+        let Some(Ok((at, opened))) = next else { return all };
+        is_served |= opened.is_ok();
+        all.push((at, opened));
+    }
+}
+
     let began = Instant::now();
     while (Arc::strong_count(&pool) > 2 || pool.is_stored_elsewhere()) && began.elapsed() < LOOKERS_TIME {
         std::thread::sleep(LOOKERS_LOOK);
@@ -162,26 +244,13 @@ impl Node {
         all
     }
 
-    fn open_aside(&self, p: PoolConfig, config: &Config) -> Result<oneshot::Receiver<Result<OpenedPool>>> {
+    fn open_aside(&self, p: PoolConfig, config: &Config) -> Result<Opening> {
         let name = p.name.get_ref().clone();
         if self.pools.leaving().iter().any(|(leaving, _)| leaving.name == name) {
             let what = "one of its name is still being removed: reload again when that is done";
             return Err(NodeError::Conflict(what.into()));
         }
-        let (reply, opened) = oneshot::channel();
-        let (trace_every, limits) = (config.control.trace_every, config.limits.clone());
-        let (directory, pools) = (self.directory.clone(), self.pools.clone());
-        let open = move || {
-            let opened = match shared_file(&pools, &p) {
-                Some(what) => Err(NodeError::Conflict(what)),
-                None => RunningPool::start(&p, trace_every, &limits, directory),
-            };
-            // Whoever wanted it may have gone.
-            let _ = reply.send(opened.map(|pool| OpenedPool { pool: Some(pool), pools }));
-        };
-        let thread = std::thread::Builder::new().name(format!("open-{name}")).spawn(open);
-        thread.map_err(|e| NodeError::Failed(format!("no thread to open it: {e}")))?;
-        Ok(opened)
+        open_on_thread(p, config, self.pools.clone(), self.directory.clone())
     }
 
     /// Gives a pool that was opened its number. One that can't be served has a number, too, and answers nobody.
@@ -439,3 +508,20 @@ mod tests {
         assert!(!is_locked());
     }
 }
+    /// An image that doesn't answer keeps no other pool from being served.
+    #[tokio::test]
+    async fn a_start_waits_for_images_as_long_as_it_serves_nothing() {
+        let (_hangs, first) = oneshot::channel::<Result<u32>>();
+        let (answers, second) = oneshot::channel();
+        answers.send(Ok(7)).unwrap();
+        let opened = opened_in_time(vec![(0, first), (1, second)], false, Duration::ZERO).await;
+        assert!(matches!(opened[..], [(1, Ok(7))]));
+        // The only one may take as long as it wants.
+        let (late, only) = oneshot::channel();
+        let opening = tokio::spawn(opened_in_time(vec![(0, only)], false, Duration::ZERO));
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        late.send(Ok(8)).unwrap();
+        assert!(matches!(opening.await.unwrap()[..], [(0, Ok(8))]));
+    }
