@@ -256,6 +256,27 @@ fn a_lock_that_is_not_confirmed_is_not_owned() {
     assert_eq!(image.lock_state(), LockState::Lost);
 }
 
+#[test]
+fn an_owner_whose_lock_is_broken_is_refused() {
+    let fake = Fake::new();
+    let mut old = fake.queue();
+    old.write(1, 0, block(1)).unwrap();
+    assert!(all(&mut old)[0].result.is_ok());
+    let new = fake.image();
+    let owner = new.owner().unwrap();
+    assert!(owner.is_some());
+    assert_eq!(new.break_lock().unwrap(), owner);
+    assert_eq!(new.break_lock().unwrap(), None, "nobody has it");
+    new.block(&owner.unwrap()).unwrap();
+    new.lock().unwrap();
+    old.write(2, 0, block(2)).unwrap();
+    assert_eq!(all(&mut old)[0].result, Err(libc::ESHUTDOWN));
+    assert_eq!((old.image().lock_state(), new.lock_state()), (LockState::Lost, LockState::Owned));
+    let mut out = [0; 4096];
+    new.read_at(&mut out, 0).unwrap();
+    assert_eq!(out, [2; 4096]);
+}
+
 /// librbd repairs a broken watch by itself. Meanwhile the lock has an earlier name of this client, or for a moment nobody.
 #[test]
 fn a_lock_whose_watch_is_repaired_is_not_lost() {
