@@ -5,7 +5,7 @@ pub(crate) mod steering;
 
 use crate::config::DeviceConfig;
 use crate::engine::{Command, PoolHandle};
-use plimsoll_rbd::{Cluster, Image, LEASE, Libraries, LockState, Queue};
+use plimsoll_rbd::{Cluster, FENCE, Image, LEASE, Libraries, LockState, Queue};
 use plimsoll_store::{Expect, Look, Medium, MetaView, Remote, RemoteDevice};
 use std::io;
 use std::path::Path;
@@ -49,6 +49,31 @@ fn handle_at(d: &DeviceConfig, host: &str) -> Result<Queue, String> {
     let location = format!("host={host}");
     let cluster = connect(d, &[("rbd_read_from_replica_policy", "localize"), ("crush_location", &location)])?;
     Queue::new(open(&cluster, d, true)?).map_err(|e| e.to_string())
+}
+
+/// Takes the lock of a device's image away from its owner, which Ceph blocks before. Returns the owner's address; `None` if nobody has it.
+///
+/// # Errors
+/// If the image can't be opened, or the lock can't be broken.
+pub(crate) fn break_lock(pool: &str, d: &DeviceConfig) -> Result<Option<String>, String> {
+    let image = open(&connect(d, &[])?, d, false)?;
+    let broken = image.break_lock().map_err(|e| e.to_string())?;
+    if let Some(owner) = &broken {
+        tracing::warn!(
+            pool,
+            image = image.name(),
+            owner,
+            "the RBD image's exclusive lock was taken from its owner by order, which is blocked from now on"
+        );
+        if let Err(error) = image.block(owner) {
+            let seconds = FENCE.as_secs();
+            tracing::warn!(
+                pool, owner, %error,
+                "the former owner is blocked for the cluster's default time only (an hour): end it, or run `ceph osd blocklist add {owner} {seconds}`"
+            );
+        }
+    }
+    Ok(broken)
 }
 
 /// Looks at the image of a device without its lock.

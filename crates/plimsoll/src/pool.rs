@@ -7,7 +7,7 @@ use crate::{confirm, output};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
-use plimsoll_node::http::api::{PoolRemoved, PoolStatus, Status};
+use plimsoll_node::http::api::{PoolReleased, PoolRemoved, PoolStatus, PoolTaken, Status};
 use plimsoll_node::parts::logs;
 use plimsoll_node::parts::settings::SettingView;
 use plimsoll_store::superblock::RegionKind;
@@ -99,6 +99,34 @@ enum Command {
         #[command(flatten)]
         control: Control,
     },
+    /// End a pool on an RBD image and give its lock up, so that another gateway can take it
+    #[command(
+        after_help = "Finishes requests, flushes, closes the image, and waits for that, at most control.drain. The pool isn't served here until a reload, a start, or \
+        `plimsoll pool take`. See docs/guides/ceph.md.\n\nExample:\n  plimsoll pool release far --disconnect"
+    )]
+    Release {
+        /// Name.
+        name: String,
+        /// Disconnect the clients of its volumes. Without it a pool in use isn't released.
+        #[arg(long)]
+        disconnect: bool,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Serve a configured pool on an RBD image that another gateway had
+    #[command(
+        after_help = "Reloads the configuration. Without --force it needs `plimsoll pool release` at the other gateway, or its end. See docs/guides/ceph.md.\n\n\
+        Examples:\n  plimsoll pool take far\n  plimsoll pool take far --force"
+    )]
+    Take {
+        /// Name.
+        name: String,
+        /// Take the lock away from an owner that hangs or can't be reached. Ceph refuses its requests for a year.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        control: Control,
+    },
     /// Show every layer of a pool
     #[command(after_help = "Example:\n  plimsoll pool show main")]
     Show {
@@ -147,6 +175,8 @@ impl Pool {
                 restore(&device, &from, options, yes, json)
             }
             Command::Remove { name, disconnect, control } => remove(&name, disconnect, &control),
+            Command::Release { name, disconnect, control } => release(&name, disconnect, &control),
+            Command::Take { name, force, control } => take(&name, force, &control),
             Command::Show { name, control } => part::show_all(&Client::new(&control)?, &name, &control),
             Command::Settings { name, control } => print(&part::settings(&Client::new(&control)?, &name)?, &control),
             Command::Set { name, settings, control } => {
@@ -224,6 +254,34 @@ fn remove(name: &str, disconnect: bool, control: &Control) -> Result<()> {
     println!("pool {name} isn't served any more: its data stay on {}", removed.device);
     if !removed.volumes.is_empty() {
         println!("  with it went {}", removed.volumes.join(", "));
+    }
+    Ok(())
+}
+
+fn release(name: &str, disconnect: bool, control: &Control) -> Result<()> {
+    let query = if disconnect { "?disconnect=true" } else { "" };
+    let path = format!("/v1/pools/{}/release{query}", segment(name));
+    let released: PoolReleased = Client::new(control)?.order_for(Method::POST, &path)?;
+    if control.json {
+        return print_json(&released);
+    }
+    println!("pool {name} is released: another gateway can take {}", released.device);
+    if !released.volumes.is_empty() {
+        println!("  with it went {}", released.volumes.join(", "));
+    }
+    Ok(())
+}
+
+fn take(name: &str, force: bool, control: &Control) -> Result<()> {
+    let query = if force { "?force=true" } else { "" };
+    let path = format!("/v1/pools/{}/take{query}", segment(name));
+    let taken: PoolTaken = Client::new(control)?.order_for(Method::POST, &path)?;
+    if control.json {
+        return print_json(&taken);
+    }
+    println!("pool {name} is served: {}", taken.device);
+    if !taken.volumes.is_empty() {
+        println!("  with it came {}", taken.volumes.join(", "));
     }
     Ok(())
 }

@@ -211,12 +211,95 @@ fn a_pool_without_a_cache_needs_no_lease() {
     fake.control("");
 }
 
+/// Both gateways have a pool of their own, and are to have `p`.
+fn gateway(fake: &Fake, dir: &std::path::Path) -> Server {
+    let own = "[[pool]]\nname = \"own\"\ndevice = { null = true, size = \"64MiB\" }\n[[pool]]\nname = \"p\"";
+    Server::start(dir, &fake.text("").replacen("[[pool]]\nname = \"p\"", own, 1))
+}
+
 fn wait_for(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn a_pool_moves_to_another_gateway_and_back() {
+    let fake = Fake::new(64 * MIB);
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let old = gateway(&fake, here.path());
+    let mut client = Client::connect(&old.socket(), "vol").unwrap();
+    client.write(0, &[7; 4096]).unwrap().unwrap();
+    let new = gateway(&fake, there.path());
+    let why = new.cli_fails(&["pool", "take", "p"]);
+    assert!(why.contains("another client has it") && why.contains("--force"), "{why}");
+    let why = old.cli_fails(&["pool", "release", "p"]);
+    assert!(why.contains("is in use"), "{why}");
+    assert_eq!(client.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    let why = old.cli_fails(&["pool", "release", "own", "--disconnect"]);
+    assert!(why.contains("isn't on an RBD image"), "{why}");
+
+    let said = old.cli(&["pool", "release", "p", "--disconnect"]);
+    assert!(said.contains("another gateway can take rbd pool/image") && said.contains("vol"), "{said}");
+    assert!(Client::connect(&old.socket(), "vol").is_err());
+    assert!(old.cli(&["status"]).contains("was released for another gateway"));
+    let said = new.cli(&["pool", "take", "p"]);
+    assert!(said.contains("is served") && said.contains("vol"), "{said}");
+    let mut moved = Client::connect(&new.socket(), "vol").unwrap();
+    assert_eq!(moved.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    moved.write(4096, &[8; 4096]).unwrap().unwrap();
+    drop(moved);
+    let why = old.cli_fails(&["pool", "take", "p"]);
+    assert!(why.contains("another client has it"), "{why}");
+    let why = new.cli_fails(&["pool", "take", "p", "--force"]);
+    assert!(why.contains("is served here already"), "{why}");
+
+    new.cli(&["pool", "release", "p", "--disconnect"]);
+    old.cli(&["pool", "take", "p"]);
+    let mut back = Client::connect(&old.socket(), "vol").unwrap();
+    assert_eq!(back.read(4096, 4096).unwrap().unwrap(), [8; 4096]);
+    drop((client, back));
+    assert!(new.stop() && old.stop());
+}
+
+/// A gateway that hangs doesn't know that it isn't the owner any more. The cluster refuses what it sends.
+#[test]
+fn a_gateway_that_hung_writes_nothing_after_its_pool_was_taken() {
+    let fake = Fake::new(64 * MIB);
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let old = gateway(&fake, here.path());
+    let mut client = Client::connect(&old.socket(), "vol").unwrap();
+    client.write(0, &[7; 4096]).unwrap().unwrap();
+    let new = gateway(&fake, there.path());
+    old.signal(rustix::process::Signal::STOP);
+    let writing = std::thread::spawn(move || (0..16).map(|n| client.write(n * 4096, &[9; 4096])).collect::<Vec<_>>());
+    new.cli(&["pool", "take", "p", "--force"]);
+    let mut moved = Client::connect(&new.socket(), "vol").unwrap();
+    assert_eq!(moved.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+    moved.write(0, &[8; 4096]).unwrap().unwrap();
+    old.signal(rustix::process::Signal::CONT);
+    let written = writing.join().unwrap();
+    assert!(written.iter().all(|w| !matches!(w, Ok(Ok(_)))), "{written:?}");
+    wait_for("the old gateway notices", || old.cli(&["status"]).contains("failed"));
+    assert_eq!(moved.read(0, 4096).unwrap().unwrap(), [8; 4096]);
+    assert!(moved.read(4096, 15 * 4096).unwrap().unwrap().iter().all(|b| *b == 0));
+    let blocked = std::fs::read_to_string(fake.dir.path().join("blocklist-order")).unwrap();
+    assert!(blocked.contains(r#""blocklistop":"add""#) && blocked.contains(r#""expire":31536000.0"#), "{blocked}");
+}
+
+#[test]
+fn volumes_that_need_their_cache_are_not_released() {
+    let fake = Fake::new(64 * MIB);
+    let cache = "[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"back\"\n[[tenant]]";
+    let server = Server::start(fake.dir.path(), &fake.text("").replace("[[tenant]]", cache));
+    let why = server.cli_fails(&["pool", "release", "p"]);
+    assert!(why.contains("newest data of volumes vol") && why.contains("plimsoll cache flush"), "{why}");
+    server.cli(&["volume", "cache", "vol", "through"]);
+    server.cli(&["cache", "flush"]);
+    server.wait_for_cache("all is written back", |s| s["volumes"][0]["behind"] == false);
+    server.cli(&["pool", "release", "p"]);
 }
 
 /// The cluster's maps may not be had at the start. Reads are steered once they are.

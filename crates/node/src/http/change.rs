@@ -3,8 +3,8 @@
 //! A change that has begun goes on when its client goes away: it runs in a task of its own.
 
 use super::api::{
-    NewVolume, ObjectiveSpec, PoolRemoved, ReplicaChange, TenantChange, TenantSpec, TenantStatus, VolumeChange,
-    VolumeStatus,
+    NewVolume, ObjectiveSpec, PoolReleased, PoolRemoved, ReplicaChange, TenantChange, TenantSpec, TenantStatus,
+    VolumeChange, VolumeStatus,
 };
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
@@ -243,6 +243,20 @@ pub async fn remove_pool(State(control): Shared, Path(name): Path<String>, uri: 
         device: removed.device,
         volumes: removed.volumes,
         disconnected: removed.disconnected as u64,
+    }))
+}
+
+/// `POST /v1/pools/{name}/release`.
+pub async fn release_pool(State(control): Shared, Path(name): Path<String>, uri: Uri) -> Result<Json<PoolReleased>> {
+    let query = Query::<RemovalQuery>::try_from_uri(&uri).map_err(|e| ApiError::bad(e.body_text()).at(uri.path()))?;
+    let (owned, disconnect) = (name.clone(), query.0.disconnect);
+    let released = change(&control.node, |node| async move { node.release_pool(&owned, disconnect).await });
+    let released = released.await.map_err(|e| e.at(format!("pool `{name}`")))?;
+    Ok(Json(PoolReleased {
+        released: released.name,
+        device: released.device,
+        volumes: released.volumes,
+        disconnected: released.disconnected as u64,
     }))
 }
 

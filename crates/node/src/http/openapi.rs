@@ -34,6 +34,8 @@ pub fn document() -> Value {
     generator.subschema_for::<api::Reloaded>();
     generator.subschema_for::<api::Draining>();
     generator.subschema_for::<api::PoolRemoved>();
+    generator.subschema_for::<api::PoolReleased>();
+    generator.subschema_for::<api::PoolTaken>();
     generator.subschema_for::<api::History>();
     generator.subschema_for::<api::NewVolume>();
     generator.subschema_for::<api::VolumeChange>();

@@ -1,10 +1,11 @@
 //! Orders that concern the whole process: `POST /v1/reload`, `POST /v1/drain`. The code that runs the node carries them out.
 
-use super::api::{Draining, Reloaded};
+use super::api::{Draining, PoolTaken, Reloaded};
 use super::{ApiError, Shared};
 use axum::Json;
-use axum::extract::State;
-use axum::http::StatusCode;
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, Uri};
+use serde::Deserialize;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -55,6 +56,42 @@ pub(super) async fn reload(State(control): Shared) -> Result<Json<Reloaded>, Api
     let crate::reload::Reloaded { changed, restart, still_served, failed } =
         done.map_err(|what| ApiError::new(StatusCode::CONFLICT, what).todo("correct it; nothing was changed"))?;
     Ok(Json(Reloaded { changed, restart, still_served, failed }))
+}
+
+#[derive(Deserialize)]
+struct TakeQuery {
+    #[serde(default)]
+    force: bool,
+}
+
+/// Serves a pool that is configured and isn't served, by a reload. With `force` the lock of its image is taken from its owner before.
+pub(super) async fn take_pool(
+    State(control): Shared,
+    Path(name): Path<String>,
+    uri: Uri,
+) -> Result<Json<PoolTaken>, ApiError> {
+    let query = Query::<TakeQuery>::try_from_uri(&uri).map_err(|e| ApiError::bad(e.body_text()).at(uri.path()))?;
+    if query.0.force {
+        let owned = name.clone();
+        let broken = super::change::change(&control.node, |node| async move { node.break_lock(&owned).await });
+        broken.await.map_err(|e| e.at(format!("pool `{name}`")))?;
+    }
+    let done = control.orders.ask(Order::Reload).await?;
+    let conflict = |what: String| ApiError::new(StatusCode::CONFLICT, what).at(format!("pool `{name}`"));
+    let reloaded = done.map_err(|what| conflict(what).todo("correct it; nothing was changed"))?;
+    let pool = control.node.pools.named(&name).map(|(_, pool)| pool);
+    match pool {
+        Some(pool) if pool.failed.is_none() => Ok(Json(PoolTaken {
+            taken: name,
+            device: pool.device.clone(),
+            volumes: control.node.volumes_of(&pool.name),
+        })),
+        Some(pool) => Err(conflict(pool.failed.clone().unwrap_or_default())
+            .todo("if its owner hangs or can't be reached: `--force` takes the lock away, and blocks it")),
+        None => {
+            Err(ApiError::missing(format!("the configuration has no pool `{name}`: {}", reloaded.failed.join("; "))))
+        }
+    }
 }
 
 pub(super) async fn drain(State(control): Shared) -> Result<(StatusCode, Json<Draining>), ApiError> {

@@ -38,6 +38,25 @@ pub struct RemovedPool {
     pub disconnected: usize,
 }
 
+/// The way in which a pool leaves the node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leaves {
+    /// The configuration doesn't declare it any more.
+    Removed,
+    /// Another gateway is to have it. The configuration may go on declaring it.
+    Released,
+}
+
+impl Leaves {
+    /// For messages.
+    fn done(self) -> &'static str {
+        match self {
+            Leaves::Removed => "removed",
+            Leaves::Released => "released",
+        }
+    }
+}
+
 /// A pool that is being opened.
 type Opening = oneshot::Receiver<Result<OpenedPool>>;
 
@@ -71,28 +90,6 @@ impl Drop for OpenedPool {
     }
 }
 
-/// Closes a pool that was opened and isn't to be served. Its thread may be recovering and write: its devices stay locked until that has
-/// ended, and nobody waits for it.
-fn discard(pools: Arc<Pools>, pool: Arc<RunningPool>) {
-    pools.leaves(pool.clone());
-    let _ = pool.handle.send(Command::Shutdown); // a pool that is gone has ended already
-    let name = pool.name.clone();
-    let close = move || {
-        for what in close(&pools, pool, Vec::new()) {
-            tracing::error!(error = what, "a pool that was opened and isn't served didn't end in order");
-        }
-    };
-    if let Err(error) = std::thread::Builder::new().name(format!("close-{name}")).spawn(close) {
-        tracing::error!(pool = name, %error, "no thread to close it: it stays locked until the node ends");
-    }
-}
-
-/// Waits for the end of a pool's thread, then closes its devices. Returns the faults. Blocks.
-fn close(pools: &Pools, pool: Arc<RunningPool>, volumes: Vec<Volume>) -> Vec<String> {
-    let faults = pool.end(volumes.iter());
-    drop(volumes); // they have its metadata
-    // A device is locked as long as anybody looks at its pool, which takes moments. Nothing tells of the last look's end, so this thread,
-    // which only closes the pool, asks for it again and again.
 /// Opens a pool on a thread of its own. If nobody waits for the answer any more, the pool is closed again.
 fn open_on_thread(
     p: PoolConfig,
@@ -169,13 +166,40 @@ async fn opened_in_time<T: Send + 'static>(
     }
 }
 
+/// Closes a pool that was opened and isn't to be served. Its thread may be recovering and write: its devices stay locked until that has
+/// ended, and nobody waits for it.
+fn discard(pools: Arc<Pools>, pool: Arc<RunningPool>) {
+    pools.leaves(pool.clone());
+    let _ = pool.handle.send(Command::Shutdown); // a pool that is gone has ended already
+    let name = pool.name.clone();
+    let close = move || {
+        for what in close(&pools, pool, Vec::new()) {
+            tracing::error!(error = what, "a pool that was opened and isn't served didn't end in order");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name(format!("close-{name}")).spawn(close) {
+        tracing::error!(pool = name, %error, "no thread to close it: it stays locked until the node ends");
+    }
+}
+
+/// Waits for the end of a pool's thread, then closes its devices. Returns the faults. Blocks.
+fn close(pools: &Pools, pool: Arc<RunningPool>, volumes: Vec<Volume>) -> Vec<String> {
+    let faults = pool.end(volumes.iter());
+    drop(volumes); // they have its metadata
+    // A device is locked as long as anybody looks at its pool, which takes moments. Nothing tells of the last look's end, so this thread,
+    // which only closes the pool, asks for it again and again.
     let began = Instant::now();
     while (Arc::strong_count(&pool) > 2 || pool.is_stored_elsewhere()) && began.elapsed() < LOOKERS_TIME {
         std::thread::sleep(LOOKERS_LOOK);
     }
-    let name = pool.name.clone();
+    let (name, image) = (pool.name.clone(), pool.image());
     drop(pool);
+    // The list has had it, too.
     pools.has_left(&name);
+    // The threads that watch an image have it for moments; its lock is free when nobody has it.
+    while image.strong_count() > 0 && began.elapsed() < LOOKERS_TIME {
+        std::thread::sleep(LOOKERS_LOOK);
+    }
     faults
 }
 
@@ -195,6 +219,11 @@ fn shared_file(pools: &Pools, new: &PoolConfig) -> Option<String> {
         }
     }
     None
+}
+
+/// The error of an order that is for pools on RBD images.
+fn not_on_an_image(name: &str) -> NodeError {
+    NodeError::Refused(format!("pool `{name}` isn't on an RBD image, which another gateway could serve"))
 }
 
 /// The files and block devices of a pool, by their keys.
@@ -338,9 +367,49 @@ impl Node {
     /// If the configuration declares it, if clients use its volumes and aren't to be disconnected, if it didn't end in order, or if it takes
     /// longer to end than a node may: then it goes on ending.
     pub async fn remove_pool(self: &Arc<Self>, name: &str, disconnect: bool) -> Result<RemovedPool> {
+        self.end_pool(name, disconnect, Leaves::Removed).await
+    }
+
+    /// Ends a pool on an RBD image, for another gateway: as [`Node::remove_pool`], but the configuration may go on declaring it. It isn't
+    /// served until a reload or a start.
+    ///
+    /// # Errors
+    /// As of [`Node::remove_pool`]; if the pool isn't on an RBD image, or its cache may have data that the image lacks.
+    pub async fn release_pool(self: &Arc<Self>, name: &str, disconnect: bool) -> Result<RemovedPool> {
+        self.end_pool(name, disconnect, Leaves::Released).await
+    }
+
+    /// Takes the lock of an RBD image away from its owner, for a pool that is configured and isn't served. A reload then serves the pool.
+    ///
+    /// # Errors
+    /// If the pool is served, isn't configured on an image, or the lock can't be taken.
+    pub async fn break_lock(&self, name: &str) -> Result<()> {
+        if self.serves_pool(name) {
+            return Err(NodeError::Conflict(format!("pool `{name}` is served here already")));
+        }
+        let configured = self.configured();
+        let declared = configured.config.pool.iter().find(|p| p.name.get_ref() == name);
+        let pool = declared.ok_or_else(|| self.no_pool(name))?.clone();
+        if pool.device.rbd.is_none() {
+            return Err(not_on_an_image(name));
+        }
+        let owned = name.to_string();
+        let broken = tokio::task::spawn_blocking(move || crate::rbd::break_lock(&owned, &pool.device));
+        let owner = broken.await.map_err(super::error::failed)?.map_err(NodeError::Failed)?;
+        if let Some(owner) = owner {
+            let what =
+                format!("{}: the image's lock was taken from {owner} by order, which is blocked", pool_section(name));
+            self.events.add(Kind::Node, Severity::Warning, None, what);
+        }
+        Ok(())
+    }
+
+    async fn end_pool(self: &Arc<Self>, name: &str, disconnect: bool, leaves: Leaves) -> Result<RemovedPool> {
         let one = self.changing.lock().await;
         let (number, pool) = self.pools.named(name).ok_or_else(|| self.no_pool(name))?;
-        if let Some(place) = self.configured().declares_pool(name) {
+        if leaves == Leaves::Released {
+            self.may_be_released(number, &pool)?;
+        } else if let Some(place) = self.configured().declares_pool(name) {
             let what = format!(
                 "pool `{name}` is declared in the configuration ({place}): take it and its volumes out there and reload, then remove it"
             );
@@ -381,7 +450,16 @@ impl Node {
             return Err(e.about(&format!("pool `{name}` isn't removed")));
         }
         self.pools.take(number);
-        self.forget_section(name);
+        match leaves {
+            Leaves::Removed => self.forget_section(name),
+            Leaves::Released => {
+                let why = format!(
+                    "pool `{name}` was released for another gateway: take its sections out of the configuration, or take it back with \
+                     `plimsoll pool take {name}`"
+                );
+                self.pools.put(RunningPool::absent(name, pool.device.clone(), why)?);
+            }
+        }
         // Another pool's volume of that name has none of them. Added again, the pool brings its own.
         volumes.iter().for_each(|v| self.forget_promise(&v.name));
         let _ = pool.handle.send(Command::Shutdown); // a pool that is gone has ended already
@@ -398,16 +476,38 @@ impl Node {
             );
             self.events.add(Kind::Node, Severity::Warning, None, what);
         }
-        let closed = tokio::spawn(self.clone().close_removed(pool, volumes));
+        let closed = tokio::spawn(self.clone().close_removed(pool, volumes, leaves));
         let at_most = Duration::from(self.configured().config.control.drain.0);
         match tokio::time::timeout(at_most, closed).await {
             Ok(closed) => closed.map_err(super::error::failed)?.map(|()| removed),
             Err(_) => Err(NodeError::Failed(format!(
-                "pool `{name}` is removed and hasn't ended within {} s (control.drain): a long flush, a client that takes no answers, or a \
+                "pool `{name}` is {} and hasn't ended within {} s (control.drain): a long flush, a client that takes no answers, or a \
                  device that doesn't answer. Its volumes are withdrawn, and its devices are closed when it has ended: an event tells that",
+                leaves.done(),
                 at_most.as_secs()
             ))),
         }
+    }
+
+    /// Checks that another gateway may have a pool.
+    fn may_be_released(&self, number: usize, pool: &RunningPool) -> Result<()> {
+        let name = &pool.name;
+        if let Some(why) = &pool.failed {
+            return Err(NodeError::Conflict(format!("pool `{name}` isn't served here: {why}")));
+        }
+        if !pool.live().is_some_and(|live| live.config.device.rbd.is_some()) {
+            return Err(not_on_an_image(name));
+        }
+        let behind = self.volumes_behind(number);
+        if !behind.is_empty() {
+            let what = format!(
+                "pool `{name}`: only its cache may have the newest data of volumes {}: write them back first: `plimsoll volume cache NAME \
+                 through` for each, `plimsoll cache flush {name}`, and wait until `plimsoll cache status` shows `may go`",
+                behind.join(", ")
+            );
+            return Err(NodeError::Conflict(what));
+        }
+        Ok(())
     }
 
     /// Takes a pool's volumes out of the directory, so that no further client gets one.
@@ -441,7 +541,12 @@ impl Node {
     }
 
     /// Waits for the end of a removed pool, and closes its devices.
-    async fn close_removed(self: Arc<Self>, pool: Arc<RunningPool>, volumes: Vec<Volume>) -> Result<()> {
+    async fn close_removed(
+        self: Arc<Self>,
+        pool: Arc<RunningPool>,
+        volumes: Vec<Volume>,
+        leaves: Leaves,
+    ) -> Result<()> {
         let mut health = pool.handle.health.clone();
         while health.changed().await.is_ok() {}
         let (pools, section) = (self.pools.clone(), pool_section(&pool.name));
@@ -459,11 +564,11 @@ impl Node {
                     Kind::Node,
                     Severity::Info,
                     None,
-                    format!("{section} was removed: its devices are closed"),
+                    format!("{section} was {}: its devices are closed", leaves.done()),
                 );
                 return Ok(());
             }
-            what => format!("{section} was removed, and didn't end in order: {what}"),
+            what => format!("{section} was {}, and didn't end in order: {what}", leaves.done()),
         };
         self.events.add(Kind::Node, Severity::Error, None, what.clone());
         Err(NodeError::Failed(what))
@@ -475,6 +580,24 @@ mod tests {
     use super::*;
     use crate::engine::Look;
     use rustix::fs::{FlockOperation, flock};
+
+    /// An image that doesn't answer keeps no other pool from being served.
+    #[tokio::test]
+    async fn a_start_waits_for_images_as_long_as_it_serves_nothing() {
+        let (_hangs, first) = oneshot::channel::<Result<u32>>();
+        let (answers, second) = oneshot::channel();
+        answers.send(Ok(7)).unwrap();
+        let opened = opened_in_time(vec![(0, first), (1, second)], false, Duration::ZERO).await;
+        assert!(matches!(opened[..], [(1, Ok(7))]));
+        // The only one may take as long as it wants.
+        let (late, only) = oneshot::channel();
+        let opening = tokio::spawn(opened_in_time(vec![(0, only)], false, Duration::ZERO));
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        late.send(Ok(8)).unwrap();
+        assert!(matches!(opening.await.unwrap()[..], [(0, Ok(8))]));
+    }
 
     /// Its thread may be recovering, and writes.
     #[tokio::test]
@@ -508,20 +631,3 @@ mod tests {
         assert!(!is_locked());
     }
 }
-    /// An image that doesn't answer keeps no other pool from being served.
-    #[tokio::test]
-    async fn a_start_waits_for_images_as_long_as_it_serves_nothing() {
-        let (_hangs, first) = oneshot::channel::<Result<u32>>();
-        let (answers, second) = oneshot::channel();
-        answers.send(Ok(7)).unwrap();
-        let opened = opened_in_time(vec![(0, first), (1, second)], false, Duration::ZERO).await;
-        assert!(matches!(opened[..], [(1, Ok(7))]));
-        // The only one may take as long as it wants.
-        let (late, only) = oneshot::channel();
-        let opening = tokio::spawn(opened_in_time(vec![(0, only)], false, Duration::ZERO));
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-        late.send(Ok(8)).unwrap();
-        assert!(matches!(opening.await.unwrap()[..], [(0, Ok(8))]));
-    }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
 /// Minutes at a full load, days at a light one.
 const TAPE_BYTES_MAX_DEFAULT: u64 = 1 << 30;
@@ -256,6 +256,14 @@ impl RunningPool {
             was_silent: AtomicBool::new(false),
             looks: Arc::default(),
         })
+    }
+
+    /// The RBD image that it is on, if it is on one.
+    pub(super) fn image(&self) -> Weak<plimsoll_rbd::Image> {
+        match &self.lock {
+            Some(Held::Image(_, held)) => Arc::downgrade(&held.image),
+            _ => Weak::new(),
+        }
     }
 
     /// True if the pool's thread has ended with an error.

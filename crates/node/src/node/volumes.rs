@@ -18,6 +18,12 @@ pub struct Deletion {
 }
 
 impl Node {
+    /// Names of a pool's volumes.
+    pub fn volumes_of(&self, pool: &str) -> Vec<String> {
+        let Some((number, _)) = self.pools.named(pool) else { return Vec::new() };
+        self.directory_ref(|d| d.volumes.values().filter(|v| v.pool == number).map(|v| v.name.clone()).collect())
+    }
+
     /// Deletes a volume: zeroes its space, and then frees it. If the node ends before, the next start continues.
     ///
     /// # Errors

@@ -137,6 +137,30 @@ pub struct LayerStatus {
     pub revoked: u64,
 }
 
+/// `POST /v1/pools/{name}/release`: another gateway may have the pool. Its image's lock is free.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PoolReleased {
+    /// Its name.
+    pub released: String,
+    /// Description of its device.
+    pub device: String,
+    /// Its volumes, which aren't served here any more.
+    pub volumes: Vec<String>,
+    /// Clients that were disconnected.
+    pub disconnected: u64,
+}
+
+/// `POST /v1/pools/{name}/take`: the pool is served here.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PoolTaken {
+    /// Its name.
+    pub taken: String,
+    /// Description of its device.
+    pub device: String,
+    /// Its volumes.
+    pub volumes: Vec<String>,
+}
+
 /// `DELETE /v1/pools/{name}`: the pool isn't served any more. Its data stay on its devices.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PoolRemoved {
