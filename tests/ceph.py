@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -76,20 +77,14 @@ class Cluster:
         os.environ["CEPH_CONF"] = str(self.conf)
         run("monmaptool", "--create", "--clobber", "--fsid", fsid, "--addv", "a", f"[v2:127.0.0.1:{PORT}]", str(folder / "monmap"))
         run("ceph-mon", "--mkfs", "-i", "a", "--monmap", str(folder / "monmap"))
-        self.start("ceph-mon", "a")
+        self.monitor = self.start("ceph-mon", "a")
         self.start("ceph-mgr", "x")
-        self.pids = {}
+        self.daemons = {}
         for i in range(osds):
-            uuid = Path("/proc/sys/kernel/random/uuid").read_text().strip()
-            (folder / f"osd.{i}").mkdir()
-            run("ceph", "osd", "new", uuid, str(i))
-            run("ceph-osd", "-i", str(i), "--mkfs", "--osd-uuid", uuid)
-            self.pids[i] = self.start("ceph-osd", str(i)).pid
-        wait("OSDs", lambda: json.loads(run("ceph", "osd", "stat", "--format", "json").stdout)["num_up_osds"] == osds)
+            self.add(i)
+        self.all_up()
         for i in range(osds):
-            run("ceph", "osd", "crush", "add-bucket", f"h{i}", "host")
-            run("ceph", "osd", "crush", "move", f"h{i}", "root=default")
-            run("ceph", "osd", "crush", "set", f"osd.{i}", "1.0", "root=default", f"host=h{i}")
+            self.place(i)
         run("ceph", "osd", "require-osd-release", "pacific", check=False)
         run("ceph", "osd", "set-require-min-compat-client", "octopus", check=False)
         run("ceph", "osd", "pool", "create", "rbd", "16", "16", "replicated")
@@ -100,6 +95,28 @@ class Cluster:
         process = subprocess.Popen([program, "-f", "-i", name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.processes.append(process)
         return process
+
+    @property
+    def pids(self):
+        return {i: daemon.pid for i, daemon in self.daemons.items()}
+
+    def add(self, i):
+        """Makes an OSD, which knows nothing, and starts it."""
+        uuid = Path("/proc/sys/kernel/random/uuid").read_text().strip()
+        shutil.rmtree(self.folder / f"osd.{i}", ignore_errors=True)
+        (self.folder / f"osd.{i}").mkdir()
+        run("ceph", "osd", "new", uuid, str(i))
+        run("ceph-osd", "-i", str(i), "--mkfs", "--osd-uuid", uuid)
+        self.daemons[i] = self.start("ceph-osd", str(i))
+
+    def all_up(self):
+        wait("OSDs", lambda: json.loads(run("ceph", "osd", "stat", "--format", "json").stdout)["num_up_osds"] == self.osds)
+
+    def place(self, i):
+        """Gives an OSD its made-up CRUSH host."""
+        run("ceph", "osd", "crush", "add-bucket", f"h{i}", "host", check=False)
+        run("ceph", "osd", "crush", "move", f"h{i}", "root=default")
+        run("ceph", "osd", "crush", "set", f"osd.{i}", "1.0", "root=default", f"host=h{i}")
 
     def settled(self):
         clean = re.compile(r"^(\d+) pgs: \1 active\+clean;")
@@ -116,7 +133,7 @@ class Cluster:
 class Node:
     """A gateway."""
 
-    def __init__(self, plimsoll, folder, image, extra="", volume="64MiB", name="node"):
+    def __init__(self, plimsoll, folder, image, extra="", volume="64MiB", name="node", own=""):
         self.plimsoll, self.folder, self.name = plimsoll, folder, name
         self.socket, self.log = folder / f"{name}.sock", folder / f"{name}.log"
         self.config = folder / f"{name}.toml"
@@ -127,6 +144,7 @@ unix = "{self.socket}"
 [control]
 http = "127.0.0.1:{free_port()}"
 unix = "{folder / (name + '.control')}"
+{own}
 [[pool]]
 name = "ceph"
 device = {{ rbd = "rbd/{image}", conf = "{conf}", format = true }}
@@ -151,14 +169,23 @@ write = true
     def uri(self):
         return f"nbd+unix:///v?socket={self.socket}"
 
-    def start(self, seconds=90):
+    def start(self, seconds=90, is_owner=True):
         self.socket.unlink(missing_ok=True)
+        self.control.unlink(missing_ok=True)
         out = open(self.log, "a")
         self.process = subprocess.Popen([self.plimsoll, "serve", "--config", self.config], stdout=out, stderr=out)
-        wait(f"{self.name} serves: {self.log}", lambda: self.socket.exists() and self.is_ready() or self.has_ended(), seconds)
+        is_up = self.is_ready if is_owner else self.control.exists
+        wait(f"{self.name} serves: {self.log}", lambda: self.socket.exists() and is_up() or self.has_ended(), seconds)
         if self.has_ended():
             raise SystemExit(f"{self.name} has ended: {self.log.read_text()[-2000:]}")
         return self
+
+    @property
+    def control(self):
+        return self.folder / f"{self.name}.control"
+
+    def cli(self, *arguments, check=True):
+        return run(self.plimsoll, *arguments, "--control", self.control, check=check)
 
     def has_ended(self):
         return self.process.poll() is not None
@@ -176,8 +203,7 @@ write = true
                 self.process.wait()
 
     def pool(self):
-        control = self.folder / f"{self.name}.control"
-        return run(self.plimsoll, "pool", "show", "ceph", "--control", control, check=False).stdout
+        return self.cli("pool", "show", "ceph", check=False).stdout
 
 
 class Slow(threading.Thread):
@@ -346,6 +372,175 @@ def osds(t):
     node.stop()
 
 
+class Load(threading.Thread):
+    """Writes drawn blocks, each durable when it is acknowledged, and reads them again."""
+
+    def __init__(self, uri, seed, model=None):
+        super().__init__(daemon=True)
+        self.uri, self.draw, self.over = uri, random.Random(seed), threading.Event()
+        # Each block's contents that it may have: one, or one more that was under way.
+        self.model = {} if model is None else model
+        self.writes, self.ended, self.wrong = 0, "", ""
+
+    def run(self):
+        try:
+            h = connect(self.uri)
+            while not self.over.is_set() and not self.wrong:
+                at, content = self.draw.randrange(4096), self.draw.randbytes(4096)
+                self.model.setdefault(at, [bytes(4096)]).append(content)
+                h.pwrite(content, at * 4096, nbd.CMD_FLAG_FUA)
+                self.model[at] = [content]
+                self.writes += 1
+                self.verify(h, self.draw.choice(list(self.model)))
+        except nbd.Error as e:
+            self.ended = e.string
+
+    def verify(self, h, at):
+        found = bytes(h.pread(4096, at * 4096))
+        if found not in self.model[at]:
+            self.wrong = f"block {at} differs"
+        self.model[at] = [found]
+
+    def more(self, n, seconds=60.0):
+        """Waits for this many further writes."""
+        wanted = self.writes + n
+        wait(f"{n} more writes", lambda: self.writes >= wanted or not self.is_alive(), seconds)
+
+    def end(self, is_served=True):
+        self.over.set()
+        self.join()
+        if self.wrong or is_served and self.ended:
+            raise SystemExit(f"FAILED: {self.wrong or self.ended}")
+
+    def all(self, uri):
+        """Verifies every block."""
+        h = connect(uri)
+        for at in list(self.model):
+            self.verify(h, at)
+        if self.wrong:
+            raise SystemExit(f"FAILED: {self.wrong}")
+
+
+def monitors(t):
+    """The monitors are away for ten seconds under load: requests go on, and so does the pool after them."""
+    image("monitors")
+    node = Node(t.plimsoll, t.folder, "monitors").start()
+    load = Load(node.uri, 11)
+    load.start()
+    load.more(50)
+    t.cluster.monitor.kill()
+    t.cluster.monitor.wait()
+    away = time.monotonic()
+    while time.monotonic() < away + 10:
+        load.more(10)
+    expect("requests go on without monitors", not load.ended and not load.wrong)
+    second = Node(t.plimsoll, t.folder, "monitors", name="second")
+    refused = run(t.plimsoll, "serve", "--config", second.config, check=False)
+    expect("a start without monitors ends by name", refused.returncode != 0 and "check the monitors' addresses" in refused.stderr)
+    t.cluster.monitor = t.cluster.start("ceph-mon", "a")
+    t.cluster.settled()
+    load.more(50)
+    load.end()
+    load.all(node.uri)
+    expect(f"the monitors are back: {load.writes} writes are there", node.is_ready())
+    node.stop()
+
+
+def replaced(t):
+    """An OSD dies, is removed, and another takes its place, under load."""
+    image("replaced")
+    node = Node(t.plimsoll, t.folder, "replaced").start()
+    load = Load(node.uri, 12)
+    load.start()
+    load.more(50)
+    t.cluster.daemons[2].kill()
+    t.cluster.daemons[2].wait()
+    run("ceph", "osd", "down", "2")
+    load.more(50)
+    run("ceph", "osd", "out", "2")
+    run("ceph", "osd", "purge", "2", "--yes-i-really-mean-it")
+    wait("the pool doesn't show the OSD any more", lambda: "osd.2" not in node.pool() and "osd.0" in node.pool())
+    load.more(50)
+    t.cluster.add(2)
+    t.cluster.place(2)
+    t.cluster.all_up()
+    t.cluster.settled()
+    wait("the pool shows the new OSD", lambda: "osd.2" in node.pool())
+    load.more(50)
+    load.end()
+    load.all(node.uri)
+    expect(f"{load.writes} writes are there after the OSD was replaced", True)
+    node.stop()
+
+
+def deleted(t):
+    """An image that is deleted elsewhere while its gateway hangs: the pool fails by name."""
+    image("deleted")
+    node = Node(t.plimsoll, t.folder, "deleted").start()
+    h = connect(node.uri)
+    h.pwrite(b"g" * 4096, 0)
+    node.process.send_signal(signal.SIGSTOP)
+    wait("the gateway's watch has ended", lambda: "watcher=" not in run("rbd", "status", "rbd/deleted").stdout, 90)
+    removed = run("rbd", "rm", "rbd/deleted", check=False)
+    node.process.send_signal(signal.SIGCONT)
+    expect(f"the image could be removed {removed.stderr[-200:]}", removed.returncode == 0)
+    wait("the node says that the lock is lost", lambda: "lock is lost" in node.log.read_text())
+    try:
+        h.pwrite(b"h" * 4096, 0, nbd.CMD_FLAG_FUA)
+        expect("writes fail", False)
+    except nbd.Error:
+        expect("writes fail", True)
+    expect("new clients are refused", not node.is_ready())
+    node.stop()
+    out = run(t.plimsoll, "serve", "--config", node.config, check=False)
+    expect("a start says that there is no image", out.returncode != 0 and "rbd create --size" in out.stderr)
+
+
+OWN = '[[pool]]\nname = "own"\ndevice = { null = true, size = "64MiB" }'
+
+
+def moved(t):
+    """A pool moves to another gateway under load, in order; then by force from one that hangs."""
+    image("moved")
+    here = Node(t.plimsoll, t.folder, "moved", own=OWN).start()
+    there = Node(t.plimsoll, t.folder, "moved", own=OWN, name="there").start(is_owner=False)
+    load = Load(here.uri, 13)
+    load.start()
+    load.more(100)
+    began = time.monotonic()
+    here.cli("pool", "release", "ceph", "--disconnect")
+    there.cli("pool", "take", "ceph")
+    wait("the new gateway serves", there.is_ready)
+    print(f"  moved in {time.monotonic() - began:.1f} s", flush=True)
+    load.end(is_served=False)
+    load.all(there.uri)
+    expect(f"{load.writes} writes are there after the move", load.writes >= 100)
+    # And back, by force.
+    load = Load(there.uri, 14, load.model)
+    load.start()
+    load.more(100)
+    there.process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    here.cli("pool", "take", "ceph", "--force")
+    wait("the first gateway serves again", here.is_ready)
+    print(f"  taken by force in {time.monotonic() - began:.1f} s", flush=True)
+    expect("the old owner is blocked", "127.0.0.1:0/" in run("ceph", "osd", "blocklist", "ls").stdout)
+    known = {at: list(contents) for at, contents in load.model.items()}
+    after = Load(here.uri, 15, known)
+    after.start()
+    after.more(50)
+    there.process.send_signal(signal.SIGCONT)
+    load.join(60)
+    expect(f"the client of the gateway that hung hears of it ({load.ended})", load.ended and not load.is_alive())
+    wait("the gateway that hung says why", lambda: "lock is lost" in there.log.read_text())
+    after.more(50)
+    after.end()
+    after.all(here.uri)
+    expect(f"{load.writes} and {after.writes} writes are there: it wrote nothing after it was taken", True)
+    here.stop()
+    there.stop()
+
+
 def resized(t):
     """An image that is made smaller elsewhere fails its pool by name; one made larger doesn't."""
     image("resized")
@@ -444,16 +639,22 @@ def steered(t):
             print(node.pool())
 
     # A volume's bytes, and the same in an image of its own for qemu-storage-daemon.
-    image("steered")
-    image("plain")
-    (t.folder / "fill").write_bytes(random.Random(5).randbytes(64 * MIB))
+    image("steered", "1G")
+    fill = random.Random(5).randbytes(64 * MIB)
+    (t.folder / "fill").write_bytes(fill)
     run("rbd", "import", "--dest-pool", "rbd", t.folder / "fill", "filled")
     for name, extra in (("steered", ""), ("default (one black box)", 'sched = "blackbox"')):
-        node = Node(t.plimsoll, t.folder, "steered", extra).start()
-        run("nbdcopy", t.folder / "fill", node.uri)
-        # Later writes of every group tell replicas that the earlier ones are stable.
-        run("rbd", "bench", "--io-type", "write", "--io-size", "4K", "--io-total", "4M", "--io-pattern", "rand", "rbd/plain")
-        time.sleep(3)  # the node has the cluster's map
+        node = Node(t.plimsoll, t.folder, "steered", extra, volume="768MiB").start()
+        if not extra:
+            wait("reads are steered", lambda: "not steered" not in node.pool() and "osd.2" in node.pool())
+        h = connect(node.uri)
+        for offset in range(0, 64 * MIB, MIB):
+            h.pwrite(fill[offset : offset + MIB], offset)
+        # Later writes of every group tell replicas that the earlier ones are stable: elsewhere, in objects that aren't read. 16 groups have
+        # 176 objects there.
+        for offset in range(64 * MIB, 768 * MIB, 4 * MIB):
+            h.pwrite(b"w" * 4096, offset)
+        h.shutdown()
         row(name, node.uri, node)
         node.stop()
     policies = [("qsd default", "", ""), ("qsd balance", "balance", "")]
@@ -469,7 +670,7 @@ def steered(t):
     print(f"  p99.9 with a slow OSD: {slow / healthy:.1f} times the healthy one's (goal 2), {slow / qsd:.2f} of qemu-storage-daemon's (goal 0.2)")
 
 
-SCENES = [data, lock, killed, osds, resized, full, steered]
+SCENES = [data, lock, killed, osds, monitors, resized, deleted, full, moved, steered, replaced]
 
 
 def main():
