@@ -55,7 +55,7 @@ tenants = ["*"]
 "#;
 
 /// Commands whose examples aren't run here, with the reason.
-const ELSEWHERE: [(&str, &str); 23] = [
+const ELSEWHERE: [(&str, &str); 25] = [
     ("plimsoll demo", "measures for 80 seconds, tests/demo.rs"),
     ("plimsoll mkfs", "files and mounts, tests/files.rs"),
     ("plimsoll mount", "serves, tests/files.rs"),
@@ -78,6 +78,8 @@ const ELSEWHERE: [(&str, &str); 23] = [
     ("plimsoll fence status main --baseline", "needs a baseline, tests/fence.rs"),
     ("plimsoll pool restore", "a pool that no node serves, tests/lifecycle.rs"),
     ("plimsoll pool remove", "a pool that left the file, tests/pools.rs"),
+    ("plimsoll pool release", "a pool on an RBD image, tests/rbd.rs"),
+    ("plimsoll pool take", "a pool on an RBD image, tests/rbd.rs"),
     ("plimsoll volume resync", "needs other nodes, tests/replicas.rs"),
 ];
 
