@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import date
 from pathlib import Path
 
 import nbd
@@ -524,7 +525,9 @@ def moved(t):
     here.cli("pool", "take", "ceph", "--force")
     wait("the first gateway serves again", here.is_ready)
     print(f"  taken by force in {time.monotonic() - began:.1f} s", flush=True)
-    expect("the old owner is blocked", "127.0.0.1:0/" in run("ceph", "osd", "blocklist", "ls").stdout)
+    listed = re.findall(r"^\S+:0/\d+ (\d+-\d+-\d+)", run("ceph", "osd", "blocklist", "ls").stdout, re.MULTILINE)
+    days = [(date.fromisoformat(end) - date.today()).days for end in listed]
+    expect(f"the old owner is blocked for a year (days: {days})", max(days, default=0) > 360)
     known = {at: list(contents) for at, contents in load.model.items()}
     after = Load(here.uri, 15, known)
     after.start()
