@@ -194,12 +194,15 @@ impl Oracle {
         }
     }
 
-    /// The newest data of these sectors were given up: each has any content that it ever had, until it is written again.
+    /// The newest data of these sectors were given up: each has any content that it ever had, until it is written again. Changes in flight
+    /// come after that.
     pub fn given_up(&mut self, volume: u32, sectors: std::ops::Range<u64>) {
         self.undecided = self.next;
         let any: Vec<(u64, u64)> = (0..self.next).map(|version| (0, version)).collect();
         for s in sectors {
-            self.possible[volume as usize][s as usize].clone_from(&any);
+            let all = &mut self.possible[volume as usize][s as usize];
+            all.retain(|(n, _)| *n > 0 && !self.acknowledged.contains(n));
+            all.splice(..0, any.iter().copied());
         }
     }
 
