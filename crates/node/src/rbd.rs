@@ -5,7 +5,7 @@ pub(crate) mod steering;
 
 use crate::config::DeviceConfig;
 use crate::engine::{Command, PoolHandle};
-use plimsoll_rbd::{Cluster, FENCE, Image, LEASE, Libraries, LockState, Queue};
+use plimsoll_rbd::{Cluster, Image, LEASE, Libraries, LockState, Queue};
 use plimsoll_store::{Expect, Look, Medium, MetaView, Remote, RemoteDevice};
 use std::io;
 use std::path::Path;
@@ -57,21 +57,22 @@ fn handle_at(d: &DeviceConfig, host: &str) -> Result<Queue, String> {
 /// If the image can't be opened, or the lock can't be broken.
 pub(crate) fn break_lock(pool: &str, d: &DeviceConfig) -> Result<Option<String>, String> {
     let image = open(&connect(d, &[])?, d, false)?;
+    let Some(owner) = image.owner().map_err(|e| e.to_string())? else { return Ok(None) };
+    // Ceph 16 keeps the time of an entry that exists, and the break adds one. Others may take the last time.
+    let before = image.block(&owner);
     let broken = image.break_lock().map_err(|e| e.to_string())?;
-    if let Some(owner) = &broken {
+    let after = image.block(&owner);
+    tracing::warn!(
+        pool,
+        image = image.name(),
+        owner,
+        "the RBD image's exclusive lock was taken from its owner by order, which is blocked from now on"
+    );
+    if let Err(error) = before.and(after) {
         tracing::warn!(
-            pool,
-            image = image.name(),
-            owner,
-            "the RBD image's exclusive lock was taken from its owner by order, which is blocked from now on"
+            pool, owner, %error,
+            "the former owner may be blocked for the cluster's default time only (an hour): end it before that"
         );
-        if let Err(error) = image.block(owner) {
-            let seconds = FENCE.as_secs();
-            tracing::warn!(
-                pool, owner, %error,
-                "the former owner is blocked for the cluster's default time only (an hour): end it, or run `ceph osd blocklist add {owner} {seconds}`"
-            );
-        }
     }
     Ok(broken)
 }

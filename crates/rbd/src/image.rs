@@ -296,7 +296,7 @@ impl Image {
     }
 
     /// Takes the exclusive lock away from its owner, whose address is returned; `None` if there is none. Ceph blocks the owner before: OSDs
-    /// refuse its requests from then on, for [`FENCE`] if the monitors agree, else for their own time.
+    /// refuse its requests from then on, for the monitors' own time, or for that of an earlier [`Image::block`].
     ///
     /// # Errors
     /// The library's: then the owner may still have the lock.
@@ -319,7 +319,8 @@ impl Image {
         Ok(Some(owner))
     }
 
-    /// Keeps an owner whose lock was broken out for [`FENCE`]. librbd's own entry on the blocklist ends earlier.
+    /// Keeps an owner whose lock is to be broken out for [`FENCE`]. librbd's own entry on the blocklist ends earlier; Ceph 16 keeps the time of the
+    /// first entry.
     ///
     /// # Errors
     /// The monitors'.
