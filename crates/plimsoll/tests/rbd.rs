@@ -274,6 +274,13 @@ fn a_gateway_that_hung_writes_nothing_after_its_pool_was_taken() {
     client.write(0, &[7; 4096]).unwrap().unwrap();
     let new = gateway(&fake, there.path());
     old.signal(rustix::process::Signal::STOP);
+    // The signal is sent; each thread stops when it comes to it.
+    let has_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap_or_default();
+        status.lines().any(|l| l.starts_with("State:") && l.contains("(stopped)"))
+    };
+    let tasks = format!("/proc/{}/task", old.pid());
+    wait_for("all threads have stopped", || std::fs::read_dir(&tasks).unwrap().all(has_stopped));
     let writing = std::thread::spawn(move || (0..16).map(|n| client.write(n * 4096, &[9; 4096])).collect::<Vec<_>>());
     new.cli(&["pool", "take", "p", "--force"]);
     let mut moved = Client::connect(&new.socket(), "vol").unwrap();
