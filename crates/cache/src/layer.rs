@@ -273,8 +273,7 @@ impl Layer for Cache {
     fn is_using(&self, volume: VolumeKey) -> bool {
         // Were it over before, a power loss could bring back what nobody will ever ask for, and only the cache has.
         // While the fast device's failure isn't noted, neither is what that has of the volume: the note gives it up.
-        let counts =
-            matches!(self.state, State::Serving) || self.state.is_starting() || self.wants_failure_record();
+        let counts = matches!(self.state, State::Serving) || self.state.is_starting() || self.wants_failure_record();
         if counts && self.durability.is_deleting(&volume) {
             return true;
         }

@@ -4,7 +4,7 @@ mod nvme;
 
 use crate::crowd::{Crowd, PeerKey, Pulse, Standing};
 use crate::directory::{Directory, Identity};
-use crate::engine::{Command, Wire};
+use crate::engine::{Command, Wire, is_disconnect};
 use crate::events::{Events, Kind, Severity};
 use crate::node::Pools;
 use crate::replica::{Granted, ReplicaUse};
@@ -12,7 +12,7 @@ use crate::seats::{Seat, Seats};
 use nvme::Controllers;
 use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
 use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
-use plimsoll_nbd::wire::TransmissionFlags;
+use plimsoll_nbd::wire::{REQUEST_BYTES, TransmissionFlags};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, RwLock};
@@ -28,6 +28,8 @@ use tokio_rustls::TlsAcceptor;
 const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
 /// Bytes of each direction of a TLS session that are on their way between it and its pool.
 const RELAY_BYTES: usize = 256 << 10;
+/// What a client that has left may have sent before, at most: more than a socket's buffer.
+const LEFT_MAX: u64 = 16 << 20;
 /// Time that a TLS client has to take its last answers after its pool has ended.
 const TLS_END_TIME: Duration = Duration::from_secs(5);
 /// A TLS session looks this often whether its pool has ended, which it doesn't hear while its client takes nothing.
@@ -397,7 +399,8 @@ async fn has_left(socket: TcpStream) {
 }
 
 /// Carries a client's bytes to its pool until either ends, or the client leaves while the pool takes nothing. Then the pool must learn of it
-/// at once: it drops the requests that waited, since their client may have repeated them on another connection.
+/// at once: it drops the requests that waited, since their client may have repeated them on another connection. A client that has taken its
+/// leave by a disconnect is heard out.
 async fn carry(
     from: &mut (impl AsyncBufRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -412,7 +415,15 @@ async fn carry(
         let taken = tokio::select! {
             biased;
             taken = to.write(bytes) => taken?,
-            () = &mut has_left => return Err(io::ErrorKind::ConnectionAborted.into()),
+            () = &mut has_left => {
+                let mut rest = bytes.to_vec();
+                from.consume(rest.len());
+                let _ = (&mut *from).take(LEFT_MAX).read_to_end(&mut rest).await; // it may end without TLS's own end
+                if !is_disconnect(&rest[rest.len().saturating_sub(REQUEST_BYTES)..]) {
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
+                return to.write_all(&rest).await;
+            }
         };
         from.consume(taken);
     }
@@ -487,6 +498,7 @@ pub async fn accept_failed(whose: &str, error: &io::Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_nbd::wire::REQUEST_MAGIC;
     use std::io::{Read, Write};
 
     /// A client that takes nothing holds its session only for a while after its pool has ended.
@@ -502,37 +514,57 @@ mod tests {
             .expect("it ends");
     }
 
-    /// A client leaves while its pool takes nothing: the pool learns of it though bytes are left to carry. One that leaves in order is heard out.
+    /// A client leaves while its pool takes nothing: the pool learns of it though bytes are left to carry. One that has taken its leave is
+    /// heard out, and so is one whose pool takes all.
     #[tokio::test]
     async fn a_pool_that_takes_nothing_learns_that_its_client_has_left() {
-        for is_stuck in [true, false] {
-            let (mut client, session) = tokio::io::duplex(1 << 20);
+        let disconnect = [&REQUEST_MAGIC.to_be_bytes()[..], &[0, 0, 0, 2], &[0; 20]].concat();
+        for (sent, end, is_cut) in [(1 << 20, &[][..], true), (1 << 20, &disconnect, false), (1000, &[], false)] {
+            let (mut client, session) = tokio::io::duplex(2 << 20);
             let (ours, theirs) = UnixStream::pair().unwrap();
-            let sent = if is_stuck { 1 << 20 } else { 1000 };
-            client.write_all(&vec![7; sent]).await.unwrap();
-            let (leave, left) = tokio::sync::oneshot::channel::<()>();
-            let relayed = tokio::spawn(relay(session, ours, async { drop(left.await) }, || false));
+            let sent = [&vec![7; sent], end].concat();
+            client.write_all(&sent).await.unwrap();
+            drop(client);
+            let relayed = tokio::spawn(relay(session, ours, async {}, || false));
             let mut pool = theirs.into_std().unwrap();
-            leave.send(()).unwrap();
+            pool.set_nonblocking(false).unwrap();
             let taken = tokio::task::spawn_blocking(move || {
-                if is_stuck {
+                if is_cut {
                     let mut fds = [rustix::event::PollFd::new(&pool, rustix::event::PollFlags::RDHUP)];
                     assert_eq!(rustix::event::poll(&mut fds, None).unwrap(), 1);
                 }
-                pool.set_nonblocking(false).unwrap();
-                let mut taken = vec![0; if is_stuck { sent } else { 1000 }];
-                let mut n = 0;
-                while n < taken.len() {
-                    match pool.read(&mut taken[n..]).unwrap() {
-                        0 => break,
-                        more => n += more,
-                    }
-                }
-                n
+                let mut taken = Vec::new();
+                pool.read_to_end(&mut taken).unwrap();
+                taken
             });
-            let n = taken.await.unwrap();
-            assert_eq!(n < sent, is_stuck, "{n} of {sent} bytes");
+            let taken = taken.await.unwrap();
+            assert!(
+                sent.starts_with(&taken) && (taken.len() < sent.len()) == is_cut,
+                "{} of {}",
+                taken.len(),
+                sent.len()
+            );
             relayed.abort();
+        }
+    }
+
+    /// A socket's peer closes it, or only its sending side, with bytes that nobody has read.
+    #[tokio::test]
+    async fn who_has_left_is_noticed_behind_unread_bytes() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for half in [false, true] {
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (socket, _) = listener.accept().await.unwrap();
+            let gone = tokio::spawn(has_left(socket));
+            client.write_all(&[7; 10_000]).await.unwrap();
+            tokio::task::yield_now().await;
+            assert!(!gone.is_finished(), "it is there");
+            if half {
+                client.shutdown().await.unwrap();
+            } else {
+                drop(client);
+            }
+            tokio::time::timeout(Duration::from_secs(30), gone).await.expect("noticed").unwrap();
         }
     }
 

@@ -13,6 +13,7 @@ use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::promise::Promise;
 use plimsoll_nbd::request::{Request, Rules};
 use plimsoll_nbd::wire::{Command, MetaContexts};
+use rustix::net::RecvFlags;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -133,6 +134,10 @@ pub struct Conn {
     goes_on: bool,
     /// No more requests will be taken.
     ending: bool,
+    /// This node ended it.
+    closed_here: bool,
+    /// See [`Conn::disconnects`].
+    disconnects: Option<bool>,
     /// Its volume was deleted: what was received and not understood yet never will be.
     volume_gone: bool,
     /// The client announced the end of the session.
@@ -167,6 +172,8 @@ impl Conn {
             inflight: 0,
             goes_on: false,
             ending: false,
+            closed_here: false,
+            disconnects: None,
             volume_gone: false,
             disconnected: false,
             writes_replicas,
@@ -363,9 +370,26 @@ impl Conn {
         self.inflight -= 1;
     }
 
+    /// True if [`Conn::close`] ended it.
+    pub fn is_closed_here(&self) -> bool {
+        self.closed_here
+    }
+
+    /// True if the last bytes that its client sent are NBD's disconnect. To be asked once nothing more can come.
+    pub fn disconnects(&mut self) -> bool {
+        if let Some(known) = self.disconnects {
+            return known;
+        }
+        let found = self.inbox.is_nbd() && {
+            let unread = unread(self.socket());
+            self.inbox.ends_with_disconnect(&unread)
+        };
+        *self.disconnects.insert(found)
+    }
+
     /// Takes no new bytes. With `volume_gone`, what was received and not understood yet never will be.
     pub fn close(&mut self, volume_gone: bool) {
-        self.ending = true;
+        (self.ending, self.closed_here) = (true, true);
         self.volume_gone |= volume_gone;
     }
 
@@ -396,4 +420,16 @@ impl Conn {
         let quiet = !self.inbox.is_receiving() && self.inflight == 0 && !self.goes_on;
         quiet && self.ending && self.outbox.is_done()
     }
+}
+
+/// A socket's buffer has less.
+const UNREAD_MAX: u64 = 64 << 20;
+
+/// What a socket has that wasn't read; it stays there. Nothing if that can't be had.
+fn unread(socket: BorrowedFd<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; rustix::io::ioctl_fionread(socket).map_or(0, |n| n.min(UNREAD_MAX)) as usize];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let came = rustix::net::recv(socket, bytes.as_mut_slice(), flags).map_or(0, |(n, _)| n);
+    bytes.truncate(came);
+    bytes
 }

@@ -6,7 +6,7 @@ use super::ring::RecvInto;
 use crate::planted::{self, Mistake};
 use plimsoll_base::{BufMut, BufPool, Data, Span, Time};
 use plimsoll_nbd::request::{Incoming, RefusedRequest, Request, Rules};
-use plimsoll_nbd::wire::{Command, REQUEST_BYTES};
+use plimsoll_nbd::wire::{Command, REQUEST_BYTES, REQUEST_MAGIC};
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::pdu::Fault;
 use plimsoll_nvme::queue::{Next, ReadyToTransfer};
@@ -61,6 +61,14 @@ enum Dialect {
 #[inline]
 fn is_announced(request: &Request) -> bool {
     request.command == Command::Write && request.length as usize > BUFFERED_PAYLOAD_BYTES
+}
+
+/// True for the bytes of an NBD disconnect request.
+pub fn is_disconnect(bytes: &[u8]) -> bool {
+    let disconnect = Command::Disconnect as u16;
+    bytes.len() == REQUEST_BYTES
+        && bytes.starts_with(&REQUEST_MAGIC.to_be_bytes())
+        && bytes[6..8] == disconnect.to_be_bytes()
 }
 
 /// A payload that a client is slow to send.
@@ -157,6 +165,20 @@ impl Inbox {
     pub fn has_received(&self) -> bool {
         let waits = || matches!(&self.dialect, Dialect::Nvme(receiving) if !receiving.waiting.is_empty());
         !self.have.is_empty() || self.payload.as_ref().map_or_else(waits, Payload::is_whole)
+    }
+
+    /// True if the protocol is NBD.
+    pub fn is_nbd(&self) -> bool {
+        matches!(self.dialect, Dialect::Nbd(_))
+    }
+
+    /// True if what is here and `unread`, which comes after it, ends with an NBD disconnect. A payload's bytes that look like one are taken for
+    /// it: they are the client's own.
+    pub fn ends_with_disconnect(&self, unread: &[u8]) -> bool {
+        let here = self.buffer.as_deref().map_or(&[][..], |buffer| &buffer[self.have.clone()]);
+        let from_here = REQUEST_BYTES.saturating_sub(unread.len()).min(here.len());
+        let end = [&here[here.len() - from_here..], &unread[unread.len().saturating_sub(REQUEST_BYTES)..]].concat();
+        is_disconnect(&end)
     }
 
     /// Begins a receive. Returns the place of the next bytes.

@@ -44,6 +44,7 @@ pub use command::{
 };
 pub use conn::{DeadlineFrom, ExportParams, Wire};
 pub use device::{Device, Devices, FileDevice, RbdDevice};
+pub use inbox::is_disconnect;
 pub use inject::{Fault, InjectTerms, InjectView, Only};
 pub use nvme::{HostId, QueueParams};
 pub use permits::PermitLimits;

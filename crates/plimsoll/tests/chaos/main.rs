@@ -290,6 +290,7 @@ fn every_composition_keeps_what_it_acknowledged() {
         seed - only.unwrap_or(from),
         begun.elapsed()
     );
+    assert!(only.is_some() || leaves > 0, "no client left with requests in flight");
     assert!(wrong.is_empty(), "{} seeds:\n{}", wrong.len(), wrong.join("\n"));
 }
 

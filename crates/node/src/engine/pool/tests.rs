@@ -178,6 +178,7 @@ fn reads(many: u64, length: u32) -> Vec<u8> {
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const WRITE_ZEROES: u16 = 6;
+const DISCONNECT: u16 = 2;
 
 /// `many` requests for the first bytes of the export.
 fn requests(command: u16, many: u64, length: u32) -> Vec<u8> {
@@ -241,6 +242,36 @@ fn changes_that_wait_are_not_begun_when_their_client_has_left() {
         }
         assert_eq!((s.pool.stack.inflight() as u64, s.done()), (0, begun));
         assert!(s.pool.clients.inside().values().all(|i| *i == (0, 0)), "its permits came back");
+        s.end();
+    }
+}
+
+/// Nobody has left: a client that disconnects and half-closes its socket, as libnbd does, and one whose connection the node closes. All that
+/// they sent before is done and answered.
+#[test]
+fn what_waits_of_a_client_that_takes_its_leave_is_done() {
+    for node_closes in [false, true] {
+        let mut s = slow_scene(PermitLimits { jobs_max: 1, bytes_max: 1 << 20 });
+        s.set_volume(1);
+        let mut client = s.connect(1);
+        client.write_all(&requests(WRITE_ZEROES, 40, 512)).unwrap();
+        if !node_closes {
+            client.write_all(&requests(DISCONNECT, 1, 0)).unwrap();
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        while s.pool.stack.inflight() == 0 {
+            s.round();
+        }
+        if node_closes {
+            s.pool.clients.close(&ClientFilter::default(), false, &mut s.pool.buffers);
+        }
+        while !s.pool.clients.is_empty() {
+            s.round();
+        }
+        assert_eq!(s.done(), 40);
+        let mut answers = Vec::new();
+        client.read_to_end(&mut answers).unwrap();
+        assert_eq!(answers.len(), 40 * 16);
         s.end();
     }
 }
