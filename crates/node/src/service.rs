@@ -28,7 +28,7 @@ use tokio_rustls::TlsAcceptor;
 const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
 /// Bytes of each direction of a TLS session that are on their way between it and its pool.
 const RELAY_BYTES: usize = 256 << 10;
-/// What a client that has left may have sent before, at most: more than a socket's buffer.
+/// Bytes that a client which has left may have sent before, at most: more than a socket's buffer.
 const LEFT_MAX: u64 = 16 << 20;
 /// Time that a TLS client has to take its last answers after its pool has ended.
 const TLS_END_TIME: Duration = Duration::from_secs(5);

@@ -425,7 +425,7 @@ impl Conn {
 /// A socket's buffer has less.
 const UNREAD_MAX: u64 = 64 << 20;
 
-/// What a socket has that wasn't read; it stays there. Nothing if that can't be had.
+/// Bytes that a socket has and nobody has read; they stay there. Nothing if that can't be had.
 fn unread(socket: BorrowedFd<'_>) -> Vec<u8> {
     let mut bytes = vec![0; rustix::io::ioctl_fionread(socket).map_or(0, |n| n.min(UNREAD_MAX)) as usize];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
