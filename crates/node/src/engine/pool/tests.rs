@@ -265,7 +265,7 @@ fn what_waits_of_a_client_that_takes_its_leave_is_done() {
     s.end();
 }
 
-/// What the node does to a socket that it closes is no end of its client: what was received is done, in as many turns as it takes.
+/// A socket that the node closes is no end of its client: all that was received is done, in as many turns as that takes.
 #[test]
 fn what_has_come_of_a_client_that_is_let_go_is_done() {
     const MANY: u64 = 10 * PARSE_MAX as u64;
