@@ -58,6 +58,9 @@ pub struct Image {
     event: OwnedFd,
 }
 
+/// The monitors' own time of a block. A shorter one lets an owner in again too early.
+const BLOCK_SECONDS_MIN: u64 = 3600;
+
 // SAFETY: an rbd_image_t may be used by several threads at once (qemu and others do); the pointers are only passed to the library.
 unsafe impl Send for Image {}
 // SAFETY: as above.
@@ -120,7 +123,8 @@ impl Image {
         let name = &self.name;
         for (key, value, source) in self.settings()? {
             let required = self.cluster.required.iter().find(|(k, _)| *k == key).map(|(_, value)| value);
-            let Some(required) = required.filter(|required| !is_same(required, &value)) else { continue };
+            let is_fit = |required: &str| is_same(required, &value) || is_long_block(&key, &value);
+            let Some(required) = required.filter(|required| !is_fit(required)) else { continue };
             let pool = name.split('/').next().unwrap_or(name);
             let (whose, remedy) = match source {
                 1 => (format!("pool `{pool}`"), format!("rbd config pool remove {pool} {key}")),
@@ -129,7 +133,9 @@ impl Image {
             };
             let why = match key.as_str() {
                 "rbd_blocklist_on_break_lock" => "an owner whose lock was broken could go on writing",
-                "rbd_blocklist_expire_seconds" => "an owner whose lock was broken may be let in again too early",
+                "rbd_blocklist_expire_seconds" => {
+                    "an owner whose lock was broken may be let in again too early (0, which is the cluster's time, or at least 3600 is needed)"
+                }
                 "rbd_read_from_replica_policy" => "reads wouldn't go to the OSDs that their forecasts are of",
                 _ => "writes would be acknowledged from a cache",
             };
@@ -463,6 +469,11 @@ impl Image {
 }
 
 /// True if two values of a setting mean the same.
+/// True for a time of blocks that is long enough: at least the monitors' own.
+fn is_long_block(key: &str, value: &str) -> bool {
+    key == "rbd_blocklist_expire_seconds" && value.parse().is_ok_and(|seconds: u64| seconds >= BLOCK_SECONDS_MIN)
+}
+
 fn is_same(a: &str, b: &str) -> bool {
     let plain = |text: &str| match text {
         "yes" | "on" | "1" => "true".to_string(),

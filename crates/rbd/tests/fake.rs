@@ -188,6 +188,10 @@ fn what_is_missing_is_named() {
             "`rbd config image remove pool/image rbd_blocklist_expire_seconds`",
         ),
         (
+            "setting 1 rbd_blocklist_expire_seconds 3599\n",
+            "(0, which is the cluster's time, or at least 3600 is needed)",
+        ),
+        (
             "setting 2 rbd_read_from_replica_policy balance\n",
             "reads wouldn't go to the OSDs that their forecasts are of",
         ),
@@ -201,6 +205,12 @@ fn what_is_missing_is_named() {
         "setting 2 rbd_cache no\nsetting 1 rbd_blocklist_on_break_lock true\nsetting 1 rbd_qos_iops_limit 5\n",
     );
     Image::open(&fake.cluster(), "pool/image", false).unwrap();
+    // A longer block is as good as the cluster's.
+    for seconds in [0, 3600, 31_536_000] {
+        fake.control(&format!("setting 1 rbd_blocklist_expire_seconds {seconds}\n"));
+        Image::open(&fake.cluster(), "pool/image", false).unwrap();
+    }
+    fake.control("");
     // A handle of one host has a policy of its own, which the image's would override as well.
     let policy = [("rbd_read_from_replica_policy", "localize")];
     let at_host = || {
