@@ -55,6 +55,14 @@ impl Leaves {
             Leaves::Released => "released",
         }
     }
+
+    /// The order that disconnects its clients, for messages.
+    fn by_force(self, name: &str) -> String {
+        match self {
+            Leaves::Removed => "remove it with `--disconnect`".into(),
+            Leaves::Released => format!("`plimsoll pool release {name} --disconnect`"),
+        }
+    }
 }
 
 /// A pool that is being opened.
@@ -418,18 +426,31 @@ impl Node {
         if pool.handle.health.borrow().flush_failed && !disconnect {
             let what = format!(
                 "pool `{name}` had a failed flush: writes since the last good one may be lost; see \"After a failed flush\" in \
-                 docs/guides/backup-and-recover.md, or remove it with `--disconnect` all the same"
+                 docs/guides/backup-and-recover.md, or {} all the same",
+                leaves.by_force(name)
             );
             return Err(NodeError::Conflict(what));
         }
+        // Whatever can fail comes before the pool is taken out.
+        let absent = match leaves {
+            Leaves::Removed => None,
+            Leaves::Released => {
+                let why = format!(
+                    "pool `{name}` was released for another gateway: take its sections out of the configuration, or take it back with \
+                     `plimsoll pool take {name}`"
+                );
+                Some(RunningPool::absent(name, pool.device.clone(), why)?)
+            }
+        };
         let volumes = self.withdraw_all(number);
         let asked = pool.ask_soon(|reply| Command::Connections { of: ClientFilter::default(), reply }).await;
         let disconnected = match asked {
             Ok((some, n)) if n > 0 && !disconnect => {
                 self.offer_all_again(&volumes);
                 let what = format!(
-                    "pool `{name}` is in use: {}: let them disconnect, or remove it with `--disconnect`",
-                    connected(&some, n)
+                    "pool `{name}` is in use: {}: let them disconnect, or {}",
+                    connected(&some, n),
+                    leaves.by_force(name)
                 );
                 return Err(NodeError::Conflict(what));
             }
@@ -439,7 +460,8 @@ impl Node {
             Err(_) => {
                 self.offer_all_again(&volumes);
                 let what = format!(
-                    "pool `{name}` doesn't answer: nobody knows whether its volumes are used; remove it with `--disconnect` all the same"
+                    "pool `{name}` doesn't answer: nobody knows whether its volumes are used; {} all the same",
+                    leaves.by_force(name)
                 );
                 return Err(NodeError::Conflict(what));
             }
@@ -447,18 +469,12 @@ impl Node {
         // Live settings of tenants outlive any one pool.
         if let Err(e) = self.share_tenants(Some(number)).await {
             self.offer_all_again(&volumes);
-            return Err(e.about(&format!("pool `{name}` isn't removed")));
+            return Err(e.about(&format!("pool `{name}` isn't {}", leaves.done())));
         }
         self.pools.take(number);
-        match leaves {
-            Leaves::Removed => self.forget_section(name),
-            Leaves::Released => {
-                let why = format!(
-                    "pool `{name}` was released for another gateway: take its sections out of the configuration, or take it back with \
-                     `plimsoll pool take {name}`"
-                );
-                self.pools.put(RunningPool::absent(name, pool.device.clone(), why)?);
-            }
+        match absent {
+            None => self.forget_section(name),
+            Some(absent) => _ = self.pools.put(absent),
         }
         // Another pool's volume of that name has none of them. Added again, the pool brings its own.
         volumes.iter().for_each(|v| self.forget_promise(&v.name));
