@@ -23,6 +23,7 @@ pub use effective::{Drift, Effective};
 pub use ending::{Ending, unclean_note};
 pub use error::NodeError;
 pub use lifecycle::RemovedPool;
+pub(crate) use lifecycle::lost_here;
 pub use patch::{ReplicaStep, VolumePatch};
 pub use pool::RunningPool;
 pub use pools::Pools;

@@ -157,6 +157,10 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
                 }
                 Some(order) = ordered.recv() => match order {
                     Order::Reload(reply) => Some(Some(reply)),
+                    Order::Check(reply) => {
+                        let _ = reply.send(checked(&config, &host)); // whoever asked may have gone
+                        None
+                    }
                     Order::Drain(reply) => break drain(reply, config.control.drain.0.into()),
                 },
                 pool = node.a_pool_ended() => {
@@ -176,6 +180,7 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
                 _ = interrupt.recv() => break 'serving "SIGINT".to_string(),
                 Some(order) = ordered.recv() => match order {
                     Order::Reload(reply) => reloads.push_back(reply),
+                    Order::Check(reply) => _ = reply.send(checked(&config, &host)),
                     Order::Drain(reply) => break 'serving drain(reply, config.control.drain.0.into()),
                 },
                 pool = node.a_pool_ended() => {
@@ -246,6 +251,15 @@ fn has_ended(pool: &str) -> String {
 fn acceptor(config: &Config) -> Result<Option<(TlsAcceptor, bool)>, NodeError> {
     let of = |t: &Tls| Ok((crate::tls::acceptor(t).map_err(NodeError::Refused)?, t.required));
     config.listen.tls.as_ref().map(of).transpose()
+}
+
+/// The configuration as it is written now, if a reload would accept it.
+fn checked(old: &Config, host: &Host<'_>) -> Result<Box<Config>, String> {
+    let new = (host.reread)().map_err(|e| e.to_string())?;
+    let served = reload::served(old.clone(), new.clone());
+    acceptor(&served).map_err(|e| e.to_string())?;
+    Prepared::of(&served).map_err(|e| e.to_string())?;
+    Ok(Box::new(new))
 }
 
 /// Applies the configuration as it is written now. Returns what is served from now on, and the result.

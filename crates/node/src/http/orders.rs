@@ -2,6 +2,8 @@
 
 use super::api::{Draining, PoolTaken, Reloaded};
 use super::{ApiError, Shared};
+use crate::config::Config;
+use crate::node::lost_here;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
@@ -15,6 +17,8 @@ use tokio::sync::{mpsc, oneshot};
 pub enum Order {
     /// Read the configuration anew.
     Reload(oneshot::Sender<Result<crate::reload::Reloaded, String>>),
+    /// Read the configuration anew and check it, without applying it.
+    Check(oneshot::Sender<Result<Box<Config>, String>>),
     /// End in order. The answer: the longest time that it takes.
     Drain(oneshot::Sender<Duration>),
 }
@@ -71,16 +75,32 @@ pub(super) async fn take_pool(
     uri: Uri,
 ) -> Result<Json<PoolTaken>, ApiError> {
     let query = Query::<TakeQuery>::try_from_uri(&uri).map_err(|e| ApiError::bad(e.body_text()).at(uri.path()))?;
+    let conflict = |what: String| ApiError::new(StatusCode::CONFLICT, what).at(format!("pool `{name}`"));
+    let wrong = |what: String| conflict(what).todo("correct it; nothing was changed");
+    let missing = || {
+        ApiError::missing(format!("the configuration has no pool `{name}`"))
+            .todo("add its sections; `plimsoll config export` on the other gateway prints them")
+    };
     if query.0.force {
+        // Its owner is blocked for good: a file that the reload would refuse is refused before.
+        let config = control.orders.ask(Order::Check).await?.map_err(wrong)?;
+        if !config.pool.iter().any(|p| *p.name.get_ref() == name) {
+            return Err(missing());
+        }
         let owned = name.clone();
-        let broken = super::change::change(&control.node, |node| async move { node.break_lock(&owned).await });
+        let broken = super::change::change(&control.node, |node| async move { node.break_lock(&owned, &config).await });
         broken.await.map_err(|e| e.at(format!("pool `{name}`")))?;
     }
     let done = control.orders.ask(Order::Reload).await?;
-    let conflict = |what: String| ApiError::new(StatusCode::CONFLICT, what).at(format!("pool `{name}`"));
-    done.map_err(|what| conflict(what).todo("correct it; nothing was changed"))?;
+    done.map_err(|what| {
+        conflict(what).todo(match query.0.force {
+            false => "correct it; nothing was changed",
+            true => "correct it, then take the pool without `--force`: the lock was taken, nothing else was changed",
+        })
+    })?;
     let pool = control.node.pools.named(&name).map(|(_, pool)| pool);
     match pool {
+        Some(pool) if pool.has_lost_lock() => Err(conflict(lost_here(&name))),
         Some(pool) if pool.failed.is_none() => Ok(Json(PoolTaken {
             taken: name,
             device: pool.device.clone(),
@@ -88,8 +108,7 @@ pub(super) async fn take_pool(
         })),
         Some(pool) => Err(conflict(pool.failed.clone().unwrap_or_default())
             .todo("if its owner hangs or can't be reached: `--force` takes the lock away, and blocks it")),
-        None => Err(ApiError::missing(format!("the configuration has no pool `{name}`"))
-            .todo("add its sections; `plimsoll config export` on the other gateway prints them")),
+        None => Err(missing()),
     }
 }
 

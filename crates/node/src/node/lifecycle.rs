@@ -98,6 +98,26 @@ impl Drop for OpenedPool {
     }
 }
 
+/// The one try to open a pool that may be under way. Another may begin once this is dropped.
+struct Turn {
+    name: String,
+    pools: Arc<Pools>,
+}
+
+impl Turn {
+    /// `None` while an earlier try is under way.
+    fn of(name: &str, pools: &Arc<Pools>) -> Option<Turn> {
+        let is_first = pools.opening().insert(name.to_string());
+        is_first.then(|| Turn { name: name.to_string(), pools: pools.clone() })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.pools.opening().remove(&self.name);
+    }
+}
+
 /// Opens a pool on a thread of its own. If nobody waits for the answer any more, the pool is closed again.
 fn open_on_thread(
     p: PoolConfig,
@@ -105,16 +125,27 @@ fn open_on_thread(
     pools: Arc<Pools>,
     directory: Arc<RwLock<Directory>>,
 ) -> Result<Opening> {
+    let name = p.name.get_ref().clone();
+    let turn = Turn::of(&name, &pools).ok_or_else(|| {
+        NodeError::Conflict("it is still being opened since an earlier try: try again when its device answers".into())
+    })?;
     let (reply, opened) = oneshot::channel();
     let (trace_every, limits) = (config.control.trace_every, config.limits.clone());
-    let thread = std::thread::Builder::new().name(format!("open-{}", p.name.get_ref()));
+    let thread = std::thread::Builder::new().name(format!("open-{name}"));
     let open = move || {
         let opened = match shared_file(&pools, &p) {
             Some(what) => Err(NodeError::Conflict(what)),
             None => RunningPool::start(&p, trace_every, &limits, directory),
         };
-        // Whoever wanted it may have gone.
-        let _ = reply.send(opened.map(|pool| OpenedPool { pool: Some(pool), pools }));
+        let opened = opened.map(|pool| OpenedPool { pool: Some(pool), pools });
+        if reply.is_closed() {
+            // Nobody wants it any more. It is in the list of those that leave before another try may begin.
+            drop(opened);
+            return drop(turn);
+        }
+        // Whoever hears of a failure may try again at once.
+        drop(turn);
+        let _ = reply.send(opened); // whoever wanted it may have gone
     };
     thread.spawn(open).map_err(|e| NodeError::Failed(format!("no thread to open it: {e}")))?;
     Ok(opened)
@@ -139,14 +170,25 @@ pub(super) async fn open_all(
     for (at, opened) in opened_in_time(opening, is_served, IMAGES_TIME).await {
         all[at] = Some(opened.and_then(OpenedPool::take));
     }
-    let late = |p: &PoolConfig| {
-        let seconds = IMAGES_TIME.as_secs();
-        NodeError::Failed(format!(
-            "pool `{}`: its RBD image hasn't answered for {seconds} s: check the cluster, then `plimsoll reload`",
-            p.name.get_ref()
-        ))
-    };
+    let late = |p: &PoolConfig| hasnt_answered().about(&pool_section(p.name.get_ref()));
     Ok(config.pool.iter().zip(all).map(|(p, opened)| opened.unwrap_or_else(|| Err(late(p)))).collect())
+}
+
+/// The error of a pool whose image took longer than [`IMAGES_TIME`].
+fn hasnt_answered() -> NodeError {
+    let seconds = IMAGES_TIME.as_secs();
+    NodeError::Failed(format!(
+        "its RBD image hasn't answered for {seconds} s: check the cluster, then `plimsoll reload`"
+    ))
+}
+
+/// Waits for a pool that is being opened, until `end` if it is given.
+async fn opened_until(opened: Opening, end: Option<tokio::time::Instant>) -> Result<OpenedPool> {
+    let answer = match end {
+        Some(end) => tokio::time::timeout_at(end, opened).await.map_err(|_| hasnt_answered())?,
+        None => opened.await,
+    };
+    answer.unwrap_or_else(|_| Err(NodeError::Failed("its opening broke off".into())))
 }
 
 /// Waits for pools that are being opened. Once any is served, it waits no longer than `at_most`.
@@ -229,6 +271,13 @@ fn shared_file(pools: &Pools, new: &PoolConfig) -> Option<String> {
     None
 }
 
+/// The text for a pool whose image another client has taken while the pool was served here.
+pub(crate) fn lost_here(name: &str) -> String {
+    format!(
+        "pool `{name}`: the lock of its RBD image was lost here, and it serves nobody: restart the node to have it again"
+    )
+}
+
 /// The error of an order that is for pools on RBD images.
 fn not_on_an_image(name: &str) -> NodeError {
     NodeError::Refused(format!("pool `{name}` isn't on an RBD image, which another gateway could serve"))
@@ -270,10 +319,11 @@ impl Node {
         for p in config.pool.iter().filter(is_wanted).filter(|p| !self.serves_pool(p.name.get_ref())) {
             opening.push((p.clone(), self.open_aside(p.clone(), config)));
         }
+        let end = tokio::time::Instant::now() + IMAGES_TIME;
         let mut all = Vec::new();
         for (p, opened) in opening {
             let opened = match opened {
-                Ok(opened) => opened.await.unwrap_or_else(|_| Err(NodeError::Failed("its opening broke off".into()))),
+                Ok(opened) => opened_until(opened, p.device.rbd.is_some().then_some(end)).await,
                 Err(e) => Err(e),
             };
             all.push((p, opened));
@@ -390,13 +440,15 @@ impl Node {
     /// Takes the lock of an RBD image away from its owner, for a pool that is configured and isn't served. A reload then serves the pool.
     ///
     /// # Errors
-    /// If the pool is served, isn't configured on an image, or the lock can't be taken.
-    pub async fn break_lock(&self, name: &str) -> Result<()> {
+    /// If the pool is served, `config` doesn't declare it on an image, or the lock can't be taken.
+    pub async fn break_lock(&self, name: &str, config: &Config) -> Result<()> {
+        if self.pools.named(name).is_some_and(|(_, p)| p.has_lost_lock()) {
+            return Err(NodeError::Conflict(lost_here(name)));
+        }
         if self.serves_pool(name) {
             return Err(NodeError::Conflict(format!("pool `{name}` is served here already")));
         }
-        let configured = self.configured();
-        let declared = configured.config.pool.iter().find(|p| p.name.get_ref() == name);
+        let declared = config.pool.iter().find(|p| p.name.get_ref() == name);
         let pool = declared.ok_or_else(|| self.no_pool(name))?.clone();
         if pool.device.rbd.is_none() {
             return Err(not_on_an_image(name));
@@ -613,6 +665,20 @@ mod tests {
         }
         late.send(Ok(8)).unwrap();
         assert!(matches!(opening.await.unwrap()[..], [(0, Ok(8))]));
+    }
+
+    /// A reload doesn't wait without end, and an earlier try doesn't compete with a later one.
+    #[tokio::test]
+    async fn an_image_that_does_not_answer_is_waited_for_so_long_and_opened_once() {
+        let (_hangs, opened) = oneshot::channel();
+        let why = opened_until(opened, Some(tokio::time::Instant::now())).await.err().unwrap().to_string();
+        assert!(why.contains("hasn't answered"), "{why}");
+        let pools = Arc::new(Pools::new().unwrap());
+        let first = Turn::of("p", &pools).unwrap();
+        assert!(Turn::of("p", &pools).is_none());
+        let _other = Turn::of("q", &pools).unwrap();
+        drop(first);
+        assert!(Turn::of("p", &pools).is_some());
     }
 
     /// Its thread may be recovering, and writes.

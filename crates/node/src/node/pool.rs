@@ -258,6 +258,11 @@ impl RunningPool {
         })
     }
 
+    /// True if it is on an RBD image whose lock another client has taken.
+    pub fn has_lost_lock(&self) -> bool {
+        matches!(&self.lock, Some(Held::Image(_, held)) if held.image.known_lock_state() == plimsoll_rbd::LockState::Lost)
+    }
+
     /// The RBD image that it is on, if it is on one.
     pub(super) fn image(&self) -> Weak<plimsoll_rbd::Image> {
         match &self.lock {

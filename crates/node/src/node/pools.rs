@@ -2,6 +2,7 @@
 
 use super::error::Result;
 use super::pool::RunningPool;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 use std::time::Instant;
 use tokio::sync::watch;
@@ -20,6 +21,8 @@ pub struct Pools {
     /// Pools that were removed and whose devices aren't closed yet.
     leaving: Mutex<Leaving>,
     left: Condvar,
+    /// Names of pools that are being opened on a thread of their own.
+    opening: Mutex<BTreeSet<String>>,
 }
 
 impl Pools {
@@ -31,6 +34,7 @@ impl Pools {
             changes: watch::Sender::new(0),
             leaving: Mutex::default(),
             left: Condvar::new(),
+            opening: Mutex::default(),
         })
     }
 
@@ -116,6 +120,11 @@ impl Pools {
     /// Pools that were removed and whose devices aren't closed yet.
     pub fn leaving(&self) -> MutexGuard<'_, Leaving> {
         self.leaving.lock().expect("no panic while held")
+    }
+
+    /// Names of pools that are being opened on a thread of their own.
+    pub(super) fn opening(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.opening.lock().expect("no panic while held")
     }
 
     /// Notes that a pool that was removed has closed its devices.
