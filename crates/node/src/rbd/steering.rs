@@ -35,11 +35,31 @@ pub(crate) struct Steering {
     pub places: Range<usize>,
 }
 
+/// The reason why not all reads can be steered as wanted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Fault {
+    /// It may pass: handles that are steered to go on being used.
+    Passes(String),
+    /// No read may be steered.
+    Lasts(String),
+}
+
+/// Returns the reason to report, if reads aren't steered from now on. Handles have their ports only if there is none.
+fn unsteered(is_steered: bool, fault: Option<&Fault>) -> Option<String> {
+    match fault {
+        Some(Fault::Passes(_)) if is_steered => None,
+        Some(Fault::Passes(why) | Fault::Lasts(why)) => Some(why.clone()),
+        None => None,
+    }
+}
+
 /// State that a pool's layer has received.
 #[derive(Default)]
 struct Sent {
     map: Option<OsdMap>,
     unsteered: Option<Option<String>>,
+    /// A fault that may pass is there: the next attempt is made though reads are steered.
+    is_again: bool,
     /// Hosts that are read from by a handle of their own, in the order of the places.
     hosts: Vec<String>,
 }
@@ -58,7 +78,7 @@ impl Steering {
                 if now.is_some() && now != known {
                     looks = LOOKS_AFTER_CHANGE;
                 }
-                let is_unsteered = sent.unsteered != Some(None);
+                let is_unsteered = sent.unsteered != Some(None) || sent.is_again;
                 if looks > 0 || is_unsteered && number % LOOKS_BETWEEN_ATTEMPTS == 0 {
                     looks = looks.saturating_sub(1);
                     let Ok(epoch) = self.look(&mut sent, &handle) else { return };
@@ -90,12 +110,22 @@ impl Steering {
                 return Ok(None);
             }
         };
-        let unsteered = match is_steerable {
+        let fault = match is_steerable {
             Ok(()) => self.open_missing(&map, sent, handle)?,
-            Err(why) => Some(why),
+            Err(fault) => Some(fault),
         };
-        // Handles that were opened just now have their ports.
-        let map = answers.map(&layout, &sent.hosts).unwrap_or(map);
+        let unsteered = unsteered(sent.unsteered == Some(None), fault.as_ref());
+        sent.is_again = fault.is_some() && unsteered.is_none();
+        if let (Some(Fault::Passes(why)), true) = (&fault, sent.is_again) {
+            tracing::warn!(
+                pool = self.pool,
+                why,
+                "reads are steered by the handles that are open; tried again every ten seconds"
+            );
+        }
+        // Handles that were opened just now have their ports. None has one while reads aren't said to be steered.
+        let ports = if unsteered.is_none() { &sent.hosts[..] } else { &[] };
+        let map = answers.map(&layout, ports).unwrap_or(map);
         let epoch = map.epoch;
         // Most looks after a change find nothing new: the pool's thread isn't bothered with those.
         if is_news(&mut sent.map, &map) {
@@ -109,7 +139,7 @@ impl Steering {
     ///
     /// # Errors
     /// The step that failed.
-    fn read(&self, hosts: &[String]) -> Result<(OsdMap, Layout, Answers, Result<(), String>), String> {
+    fn read(&self, hosts: &[String]) -> Result<(OsdMap, Layout, Answers, Result<(), Fault>), String> {
         // The lock is free once nobody has the image: not longer than its facts take.
         let image = self.image.upgrade().ok_or("the pool ends")?;
         let layout = Layout::of(&image, self.home.0)?
@@ -119,16 +149,16 @@ impl Steering {
         let answers = Answers::ask(&self.cluster)?;
         let is_steerable = match answers.is_replicated(layout.pool) {
             true => is_whole,
-            false => Err("the image's data are in an erasure-coded pool".into()),
+            false => Err(Fault::Lasts("the image's data are in an erasure-coded pool".into())),
         };
         Ok((answers.map(&layout, hosts)?, layout, answers, is_steerable))
     }
 
     /// Opens handles for hosts that have none, as long as there are places. Returns the reason why reads aren't steered, if they aren't.
-    fn open_missing(&self, map: &OsdMap, sent: &mut Sent, handle: &PoolHandle) -> Result<Option<String>, PoolGone> {
+    fn open_missing(&self, map: &OsdMap, sent: &mut Sent, handle: &PoolHandle) -> Result<Option<Fault>, PoolGone> {
         let wanted = hosts_to_read_from(map, HANDLES_MAX);
         if wanted.len() < 2 {
-            return Ok(Some("all copies are on one CRUSH host".into()));
+            return Ok(Some(Fault::Lasts("all copies are on one CRUSH host".into())));
         }
         for host in wanted {
             let number = self.places.start + sent.hosts.len();
@@ -141,7 +171,9 @@ impl Steering {
                     handle.send(Command::PutDevice { number, device: Device::Rbd(RbdDevice { queue, start, len }) })?;
                     sent.hosts.push(host);
                 }
-                Err(why) => return Ok(Some(format!("the handle for host {host} can't be opened: {why}"))),
+                Err(why) => {
+                    return Ok(Some(Fault::Passes(format!("the handle for host {host} can't be opened: {why}"))));
+                }
             }
         }
         Ok(None)
@@ -170,9 +202,23 @@ fn tell(message: &OsdsControl, handle: &PoolHandle) -> Result<(), PoolGone> {
 
 /// Returns whether an image has all its bytes itself. A handle that is opened read-only doesn't hear of a flattened clone, and would read the
 /// parent's old bytes.
-fn is_whole(image: &Image) -> Result<(), String> {
-    match image.has_parent().map_err(|e| e.to_string())? {
-        true => Err(format!("the image is a clone: `rbd flatten {}`", image.name())),
+fn is_whole(image: &Image) -> Result<(), Fault> {
+    match image.has_parent().map_err(|e| Fault::Passes(e.to_string()))? {
+        true => Err(Fault::Lasts(format!("the image is a clone: `rbd flatten {}`", image.name()))),
         false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_that_passes_does_not_end_steering() {
+        let (passes, lasts) = (Fault::Passes("p".into()), Fault::Lasts("l".into()));
+        assert_eq!(unsteered(true, Some(&passes)), None);
+        assert_eq!(unsteered(false, Some(&passes)), Some("p".into()));
+        assert_eq!(unsteered(true, Some(&lasts)), Some("l".into()));
+        assert_eq!(unsteered(false, None), None);
     }
 }
