@@ -180,7 +180,14 @@ fn owner_of_records(opened: &DeviceFile, salt: u64) -> Result<RecordOf, CacheErr
     let mut at = 0;
     while at < region.len {
         let piece = &mut bytes[..(region.len - at).min(NVRAM_READ_BYTES as u64) as usize];
-        file.read_exact_at(piece, region.offset + at).map_err(CacheError::of_io)?;
+        if file.read_exact_at(piece, region.offset + at).is_err() {
+            // The ring has two copies, and outlives the loss of one: a block that can't be read says nothing.
+            for (n, one) in (0..).zip(piece.chunks_mut(block)) {
+                if file.read_exact_at(one, region.offset + at + n * block as u64).is_err() {
+                    one.fill(0);
+                }
+            }
+        }
         for block in piece.chunks(block) {
             match RecordOf::of(block, salt) {
                 RecordOf::This => return Ok(RecordOf::This),
