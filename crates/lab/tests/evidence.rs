@@ -3,6 +3,7 @@
 //! Seeds and lengths are chosen so that all of it takes five minutes on two cores in the test profile; `tests/quick.toml` has the
 //! measured times. Few seeds leave more rows undecided than a full run does: they are printed. `make evidence` is the full run.
 
+use plimsoll_lab::evidence::Evidence;
 use plimsoll_lab::evidence::audit::Audit;
 use plimsoll_lab::evidence::misses::Misses;
 use plimsoll_lab::evidence::switches::Switches;
@@ -79,6 +80,25 @@ fn part() -> Option<u64> {
     let head = std::process::Command::new("git").args(["rev-parse", "--short=7", "HEAD"]).output();
     let commit = head.ok().and_then(|o| u64::from_str_radix(String::from_utf8_lossy(&o.stdout).trim(), 16).ok());
     Some(commit.unwrap_or(0) % PARTS)
+}
+
+/// The kept results of full runs, as far as their rows are still judged so, and the list.
+#[test]
+fn kept_results_fall_short_exactly_where_it_is_known() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
+    let (misses, _) = read();
+    let mut wrong = Vec::new();
+    let mut kept = 0;
+    for e in experiment::all() {
+        let Some(mut found) = Evidence::read(&folder, e.id()).expect("a result") else { continue };
+        let rows = e.rows(&inputs());
+        let is_as_then = |name: &str, check: &str| rows.iter().any(|r| r.name == name && r.check.to_string() == check);
+        found.report.rows.retain(|r| is_as_then(&r.name, &r.check));
+        kept += found.report.rows.len();
+        wrong.extend(misses.disagreements(&found.report));
+    }
+    assert!(kept > 0, "there are no results in {}", folder.display());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
