@@ -486,3 +486,28 @@ fn a_deletion_after_the_failure_writes_nothing_to_the_failed_disk() {
     deleted_after_the_failure(None).unwrap();
     println!("{}", deleted_after_the_failure(Some(Planted::OF_DELETION)).unwrap_err());
 }
+
+/// A volume is deleted after the fast disk failed, and before that is noted: the deletion doesn't end before the note, which gives up what that
+/// disk has of the volume.
+#[test]
+fn a_deletion_waits_for_the_note_of_the_failure() {
+    let mut life = Life::begin(7, Setup { known: Some([true; 2]), ..Setup::of([Mode::Back; 2]) });
+    life.ask_extents(Op::Write, 1, 0..2).unwrap();
+    life.settle().unwrap();
+    life.may_fail = true;
+    let (flushes, _) = life.pool.disk(1).counts();
+    life.pool.disk(1).set_faults(DiskFaults { flush_fails_at: Some(flushes + 1), ..DiskFaults::default() });
+    life.ask_flush(1).unwrap();
+    while !life.cache().wants_failure_record() {
+        assert!(life.step().unwrap(), "the fast disk's flush didn't fail");
+    }
+    life.all_end(20_000).unwrap();
+    let (key, now) = (life.oracle.key(1), life.pool.now());
+    life.pool.with_layer(|f: &mut Front, _| f.remove_volume(key));
+    life.pool.with_layer(|c: &mut Cache, out| c.forget(now, key, out));
+    while life.step().unwrap() {}
+    assert!(life.cache().wants_failure_record() && life.pool.stack().is_using(key));
+    assert!(life.note_failure());
+    while life.step().unwrap() {}
+    assert!(!life.pool.stack().is_using(key), "it ends now");
+}
