@@ -563,7 +563,7 @@ impl Node {
         if let Some(why) = &pool.failed {
             return Err(NodeError::Conflict(format!("pool `{name}` isn't served here: {why}")));
         }
-        if !pool.live().is_some_and(|live| live.config.device.rbd.is_some()) {
+        if pool.live().is_none_or(|live| live.config.device.rbd.is_none()) {
             return Err(not_on_an_image(name));
         }
         let behind = self.volumes_behind(number);
