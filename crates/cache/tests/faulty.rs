@@ -171,12 +171,13 @@ fn live(
     life.may_fail = true;
     let seed = rng.next_u64();
     let (mut at, mut heals, mut notes) = (rng.below(500), 40 + rng.below(300), 1 + rng.below(40));
-    let knows = life.setup.known.is_some();
+    // Planted mistakes are rare enough without them.
+    let deletes = life.setup.known.is_some() && life.setup.config.planted.is_none();
     let acts: Vec<Act> = some_acts(seed, ACTS)
         .into_iter()
         // The zeroes of a deletion go to the slow disk, and the node tries again until they are there. A failed disk keeps what it has of a
         // deleted volume: only a start that knows the volumes passes it over, as the node's do.
-        .filter(|a| !matches!(a, Act::Delete) || kind == Kind::FastUnreadable || (knows && !kind.is_slow()))
+        .filter(|a| !matches!(a, Act::Delete) || kind == Kind::FastUnreadable || (deletes && !kind.is_slow()))
         .collect();
     let mut events = 0;
     life.run(&acts, &mut |life| {
