@@ -117,10 +117,10 @@ fn show(all: &[InjectStatus], control: &Control) -> Result<()> {
             InjectFault::Latency => format!("latency {}", micros(i.latency_us.unwrap_or(0))),
             InjectFault::Stall => "stall".to_string(),
         };
-        let only = match i.only {
-            None => "all",
-            Some(InjectOnly::Reads) => "reads",
-            Some(InjectOnly::Writes) => "writes",
+        let only = match (i.fault, i.only) {
+            (InjectFault::Busy, _) | (_, Some(InjectOnly::Reads)) => "reads",
+            (_, None) => "all",
+            (_, Some(InjectOnly::Writes)) => "writes",
         };
         let share = format!("{} %", f64::from(i.share_permille) / 10.0);
         let counts = [i.seen, i.hit, i.held].map(|n| n.to_string());

@@ -82,7 +82,7 @@ pub(super) async fn take_pool(
             .todo("add its sections; `plimsoll config export` on the other gateway prints them")
     };
     if query.0.force {
-        // Its owner is blocked for good: a file that the reload would refuse is refused before.
+        // Its owner is blocked for a year: a file that the reload would refuse is refused before.
         let config = control.orders.ask(Order::Check).await?.map_err(wrong)?;
         if !config.pool.iter().any(|p| *p.name.get_ref() == name) {
             return Err(missing());
