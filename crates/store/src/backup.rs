@@ -19,8 +19,8 @@
 //! A restore that is broken off leaves a note (`unfinished.rs`), by which every start refuses the pool and the same restore goes on.
 
 use crate::device::{
-    DeviceError, DeviceErrorKind, First, Locked, ROLE_MAIN, first_bytes, lock, open_restored_meta, owner,
-    read_superblock, write_superblock,
+    DeviceError, DeviceErrorKind, First, ROLE_MAIN, first_bytes, lock, open_restored_meta, owner, read_superblock,
+    write_superblock,
 };
 use crate::meta::{CACHE_ROW, MetaError, MetaStore, MetaView};
 use crate::older::{Found, set_aside};
@@ -202,8 +202,8 @@ impl Backup {
     /// whether the pool had a cache, and `options` don't say.
     pub fn restore(&self, path: &Path, options: RestoreOptions) -> Result<Restored, RestoreError> {
         let on_device = |kind| RestoreError::Device(DeviceError { path: path.to_owned(), kind });
-        let Locked { file, probe } = lock(path, false).map_err(on_device)?;
-        self.restore_onto(path, (Shared(Arc::new(file)), probe), options)
+        let (medium, probe) = lock(path, false).map_err(on_device)?.into_medium();
+        self.restore_onto(path, (Shared(Arc::new(medium)), probe), options)
     }
 
     /// The same onto a device behind a protocol, which nobody has open. `name` is for errors.

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 use uuid::Uuid;
 
 /// Magic at byte 0 while a device is being created. It distinguishes an interrupted creation from foreign data.
@@ -73,6 +73,11 @@ pub enum DeviceErrorKind {
     Locked {
         /// That process, if known.
         pid: Option<u32>,
+    },
+    /// A process that had it has ended, but its requests haven't: they could still change what is written from now on.
+    RequestsUnderWay {
+        /// That process.
+        pid: u32,
     },
     /// It is there and is a Plimsoll device already.
     Exists,
@@ -134,6 +139,10 @@ impl fmt::Display for DeviceError {
                     "another process (or a mount) uses this device: stop it, or give each node a device of its own"
                 )
             }
+            DeviceErrorKind::RequestsUnderWay { pid } => write!(
+                f,
+                "process {pid} has ended, and its requests to this device are still under way: wait until the device answers, then start again"
+            ),
             DeviceErrorKind::Exists => write!(f, "is a Plimsoll device already: open it, or remove it first"),
             DeviceErrorKind::Foreign => write!(
                 f,
@@ -184,10 +193,12 @@ pub struct Look {
     pub is_converted: bool,
 }
 
-/// An open device. The lock is held until this and every metadata store opened from it are dropped.
+/// An open device. The lock is held until this and every metadata store opened from it are dropped, and until the last request to
+/// [`DeviceFile::data`] has ended: also if its process ended before.
 #[derive(Debug)]
 pub struct DeviceFile {
     path: PathBuf,
+    /// Has the lock.
     data: File,
     buffered: File,
     superblock: Superblock,
@@ -268,7 +279,8 @@ impl DeviceFile {
     /// See [`MetaError`].
     pub fn open_meta(&self, home_bytes: u64) -> Result<MetaStore, MetaError> {
         let file = self.buffered.try_clone().map_err(MetaError::Io)?;
-        open_meta(file, &self.superblock, home_bytes)
+        let lock = self.data.try_clone().map_err(MetaError::Io)?;
+        open_meta(Held { file, _lock: lock }, &self.superblock, home_bytes)
     }
 
     /// Allocates runs (offset and length) of the device, so that writing there later can't find its file system full. Does
@@ -498,22 +510,23 @@ pub(crate) fn look_meta(
 
 fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceErrorKind> {
     check_role(&options.role).map_err(DeviceErrorKind::Superblock)?;
-    let Locked { file, probe } = lock(path, true)?;
-    match first_bytes(&file, &probe)? {
+    let locked = lock(path, true)?;
+    let Locked { file, probe, .. } = &locked;
+    match first_bytes(file, probe)? {
         First::Blank | First::Creating => {}
         First::Ours => return Err(DeviceErrorKind::Exists),
         First::Lost => return Err(DeviceErrorKind::SuperblockLost),
         First::Foreign => return Err(DeviceErrorKind::Foreign),
     }
-    let superblock = new_superblock(&probe, options)?;
-    format(&file, &probe, &superblock).map_err(|e| match e {
+    let superblock = new_superblock(probe, options)?;
+    format(file, probe, &superblock).map_err(|e| match e {
         FormatError::Io(error) => DeviceErrorKind::Io { doing: "cannot format it", error },
         FormatError::Meta(e) => DeviceErrorKind::Meta(e),
     })?;
     if !probe.is_block_device {
         sync_directory(path).map_err(|error| DeviceErrorKind::Io { doing: "cannot sync its directory", error })?;
     }
-    assemble(path, Locked { file, probe }, superblock)
+    Ok(assemble(path, locked, superblock))
 }
 
 /// The superblock of a new device.
@@ -577,9 +590,10 @@ fn format(file: &File, probe: &Probe, superblock: &Superblock) -> Result<(), For
 }
 
 fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceErrorKind> {
-    let Locked { file, probe } = lock(path, false)?;
-    let (mut superblock, copies) = read_superblock(&file, &probe)?;
-    must_be(&superblock, expect, &probe)?;
+    let locked = lock(path, false)?;
+    let Locked { file, probe, .. } = &locked;
+    let (mut superblock, copies) = read_superblock(file, probe)?;
+    must_be(&superblock, expect, probe)?;
     // A copy that isn't what would be written now is torn, behind, or of an older version. An upgrade has a sequence of its
     // own, so that the metadata region can note that it was made.
     if Superblock::is_of_older_version(&copies) {
@@ -587,9 +601,9 @@ fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceErrorKind> {
         // Earlier versions didn't note it: a cache's device that was opened before has its page.
         superblock.formatted |= superblock.role != ROLE_MAIN;
     }
-    write_superblock(&file, &superblock, &superblock.stale(&copies))
+    write_superblock(file, &superblock, &superblock.stale(&copies))
         .map_err(|error| DeviceErrorKind::Io { doing: "cannot renew its superblock", error })?;
-    assemble(path, Locked { file, probe }, superblock)
+    Ok(assemble(path, locked, superblock))
 }
 
 fn look(path: &Path, expect: &Expect) -> Result<Option<Look>, DeviceErrorKind> {
@@ -688,76 +702,139 @@ pub(crate) fn write_superblock(file: &impl Medium, superblock: &Superblock, copi
     Ok(())
 }
 
-fn assemble(path: &Path, locked: Locked, superblock: Superblock) -> Result<DeviceFile, DeviceErrorKind> {
-    let Locked { file: buffered, probe } = locked;
-    let direct =
-        OpenOptions::new().read(true).write(true).custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32).open(path);
-    let (data, is_direct) = match direct {
-        Ok(data) => (data, true),
-        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-            // Opened anew, not duplicated: the kernel tells a lost write once per open file, and the metadata store's own
-            // sync must not be the one that hears of lost data.
-            let data = OpenOptions::new().read(true).write(true).open(path);
-            (data.map_err(|error| DeviceErrorKind::Io { doing: "cannot open it", error })?, false)
-        }
-        Err(error) => return Err(DeviceErrorKind::Io { doing: "cannot open it for direct I/O", error }),
-    };
-    if !probe::same_file(&data, &buffered).map_err(|error| DeviceErrorKind::Io { doing: "cannot stat it", error })? {
-        let error = io::Error::other("the path was replaced meanwhile");
-        return Err(DeviceErrorKind::Io { doing: "cannot open it", error });
-    }
+fn assemble(path: &Path, locked: Locked, superblock: Superblock) -> DeviceFile {
+    let Locked { file: buffered, data, is_direct, probe } = locked;
     let block_bytes = probe.block_bytes.max(superblock.block_bytes);
     let is_block_device = probe.is_block_device;
     // A device of an earlier version may have holes. A file system that is full now is no reason to refuse it.
     let reserved = if is_block_device { Ok(true) } else { probe::reserve(&buffered, &[(0, own_bytes(&superblock))]) };
     let unreserved = reserved.err();
     let path = path.to_owned();
-    Ok(DeviceFile { path, data, buffered, superblock, block_bytes, is_block_device, is_direct, unreserved })
+    DeviceFile { path, data, buffered, superblock, block_bytes, is_block_device, is_direct, unreserved }
 }
 
+/// A device that this process alone may change.
 pub(crate) struct Locked {
+    /// For metadata, through the page cache.
     pub(crate) file: File,
+    /// For data, direct if that is possible. It has the lock: requests of a process that was killed go on for as long as their device
+    /// takes, and keep nothing but the open file that they were sent to. Whoever comes next must not write before they have ended.
+    pub(crate) data: File,
+    pub(crate) is_direct: bool,
     pub(crate) probe: Probe,
 }
 
-/// Times that a lock is asked for, and the pause between: [`DeviceFile::is_in_use`] of a `plimsoll check` may have it for a moment, and a
+impl Locked {
+    /// The device as a medium of metadata, which keeps the lock.
+    pub(crate) fn into_medium(self) -> (Held, Probe) {
+        (Held { file: self.file, _lock: self.data }, self.probe)
+    }
+}
+
+/// A file, with the lock of its device.
+#[derive(Debug)]
+pub(crate) struct Held {
+    file: File,
+    _lock: File,
+}
+
+impl Held {
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Medium for Held {
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
+        Medium::read_at(&self.file, out, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        Medium::write_at(&self.file, data, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Medium::sync(&self.file)
+    }
+}
+
+/// Pause between two tries of a lock, and the time for which it is tried: [`DeviceFile::is_in_use`] of a `plimsoll check` may have it for a moment, and a
 /// start mustn't fail for that. Waiting for the lock itself would hang where another node has it.
-const LOCK_TRIES: u32 = 4;
-const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+const LOCK_WAIT: Duration = Duration::from_millis(20);
+/// The same where a thread of this process may be about to close it.
+const LOCK_WAIT_FOR_OWN: Duration = Duration::from_millis(500);
+/// The same where the process that took the lock has ended: the kernel waits for its requests, and takes down its ring.
+const LOCK_WAIT_FOR_REQUESTS: Duration = Duration::from_secs(5);
 
 pub(crate) fn lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind> {
-    for _ in 1..LOCK_TRIES {
-        match try_lock(path, create) {
-            Err(DeviceErrorKind::Locked { .. }) => std::thread::sleep(LOCK_PAUSE),
-            locked => return locked,
+    let begun = Instant::now();
+    loop {
+        let locked = try_lock(path, create);
+        let wait = match &locked {
+            Err(DeviceErrorKind::Locked { pid: Some(pid) }) if *pid == std::process::id() => LOCK_WAIT_FOR_OWN,
+            Err(DeviceErrorKind::Locked { .. }) => LOCK_WAIT,
+            Err(DeviceErrorKind::RequestsUnderWay { .. }) => LOCK_WAIT_FOR_REQUESTS,
+            _ => return locked,
+        };
+        if begun.elapsed() >= wait {
+            return locked;
         }
+        std::thread::sleep(LOCK_PAUSE);
     }
-    try_lock(path, create)
+}
+
+/// The reason why a device that `file` is open on can't be locked.
+fn held_by(file: Option<&File>) -> DeviceErrorKind {
+    match file.and_then(probe::lock_holder) {
+        Some(pid) if has_ended(pid) => DeviceErrorKind::RequestsUnderWay { pid },
+        pid => DeviceErrorKind::Locked { pid },
+    }
+}
+
+/// Returns whether this process has ended, as far as this one can see.
+fn has_ended(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }
 
 fn try_lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind> {
     let io = |doing| move |error| DeviceErrorKind::Io { doing, error };
     let found = probe::kind(path).map_err(io("cannot stat it"))?;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    match found {
+    let open = |flags: rustix::fs::OFlags, create: bool| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(create).mode(0o600).custom_flags(flags.bits() as i32).open(path)
+    };
+    let exclusive = match found {
         Some(probe::Kind::Other) => return Err(DeviceErrorKind::NotAFile),
-        // Exclusive: the kernel refuses a block device that is mounted, or open under another name.
-        Some(probe::Kind::Block) => drop(options.custom_flags(rustix::fs::OFlags::EXCL.bits() as i32)),
-        Some(probe::Kind::Regular) => {}
-        None => drop(options.create(create).mode(0o600)),
-    }
-    let file = options.open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::ResourceBusy => DeviceErrorKind::Locked { pid: None },
+        // The kernel refuses a block device that is mounted, or open under another name.
+        Some(probe::Kind::Block) => rustix::fs::OFlags::EXCL,
+        Some(probe::Kind::Regular) | None => rustix::fs::OFlags::empty(),
+    };
+    let opened = match open(exclusive | rustix::fs::OFlags::DIRECT, create && found.is_none()) {
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+            open(exclusive, create && found.is_none()).map(|data| (data, false))
+        }
+        opened => opened.map(|data| (data, true)),
+    };
+    let (data, is_direct) = opened.map_err(|error| match error.kind() {
+        // A mount, or a node: that one has it locked, too.
+        io::ErrorKind::ResourceBusy => held_by(File::open(path).ok().as_ref()),
         _ => DeviceErrorKind::Io { doing: "cannot open it", error },
     })?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+    match rustix::fs::flock(&data, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(DeviceErrorKind::Locked { pid: probe::lock_holder(&file) }),
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(held_by(Some(&data))),
         Err(e) => return Err(io("cannot lock it")(e.into())),
     }
+    // Opened anew, not duplicated: the kernel tells a lost write once per open file, and the metadata store's own sync must not be the
+    // one that hears of lost data.
+    let file = open(rustix::fs::OFlags::empty(), false).map_err(io("cannot open it"))?;
+    if !probe::same_file(&data, &file).map_err(io("cannot stat it"))? {
+        return Err(io("cannot open it")(io::Error::other("the path was replaced meanwhile")));
+    }
     let probe = Probe::of(&file).map_err(io("cannot find its size and block size"))?;
-    Ok(Locked { file, probe })
+    Ok(Locked { file, data, is_direct, probe })
 }
 
 pub(crate) enum First {

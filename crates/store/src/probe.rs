@@ -70,12 +70,12 @@ pub(crate) fn lock_holder(file: &File) -> Option<u32> {
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let name = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    // "1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF"
+    // "1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF"; 0 for a process that isn't of this container.
     let holder = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         (words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&name.as_str())).then(|| words[4].parse().ok())?
     };
-    locks.lines().find_map(holder)
+    locks.lines().find_map(holder).filter(|pid| *pid != 0)
 }
 
 /// Allocates runs (offset and length) of a regular file, so that writing there later can't find its file system full. Data that is

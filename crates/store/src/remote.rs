@@ -1,8 +1,8 @@
 //! A Plimsoll device behind a protocol instead of a path: the same layout, over bytes that somebody else reads and writes.
 
 use crate::device::{
-    CREATING, CreateOptions, DeviceError, DeviceErrorKind, Expect, First, GrowError, Look, first_bytes, is_used_beyond,
-    look_meta, must_be, new_superblock, open_meta, owner, read_superblock, take_on, write_superblock,
+    CREATING, CreateOptions, DeviceError, DeviceErrorKind, Expect, First, GrowError, Held, Look, first_bytes,
+    is_used_beyond, look_meta, must_be, new_superblock, open_meta, owner, read_superblock, take_on, write_superblock,
 };
 use crate::meta::{MetaError, MetaStore, MetaView};
 use crate::probe::{self, Probe};
@@ -36,6 +36,16 @@ impl Remote for File {
 
     fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
         probe::zero(self, offset, len)
+    }
+}
+
+impl Remote for Held {
+    fn size_bytes(&self) -> io::Result<u64> {
+        self.file().size_bytes()
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file().zero(offset, len)
     }
 }
 

@@ -78,6 +78,22 @@ fn a_second_user_is_refused_and_told_of_the_first() {
     open(&path).expect("free again");
 }
 
+/// Requests of a killed process keep the open file that they were sent to, and nothing else.
+#[test]
+fn a_device_stays_locked_until_requests_to_it_have_ended() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("d");
+    let first = create(&path).expect("created");
+    let of_a_request = first.data_fd().try_clone_to_owned().expect("a file");
+    drop(first);
+    assert!(DeviceFile::is_in_use(&path).expect("it can be locked"));
+    assert!(matches!(open(&path).expect_err("a request is under way"), DeviceErrorKind::Locked { .. }));
+    // A start waits for a request that ends soon.
+    let ends = std::thread::spawn(move || drop(of_a_request));
+    open(&path).expect("free again");
+    ends.join().expect("ends");
+}
+
 #[test]
 fn what_is_not_ours_is_left_alone() {
     let dir = tempfile::tempdir().expect("a directory");
