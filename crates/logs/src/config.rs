@@ -207,6 +207,8 @@ pub enum Planted {
     WitnessIgnored,
     /// Nothing is written for durable records that no record follows.
     WitnessNeverWritten,
+    /// A start takes the records that it finds for durable ones.
+    StartUnflushed,
     /// A log with a record that can't be read is used on.
     UnreadableUnsealed,
     /// Records don't say of which start they are.
@@ -256,8 +258,8 @@ impl Planted {
     /// Power losses among failing requests show it.
     pub const OF_ERRORS: Planted = Planted::KilledBeforeReplaced;
 
-    /// The others: a power loss shows them.
-    pub const ALL: [Planted; 20] = [
+    /// The others: a power loss shows them, the last one after a kill.
+    pub const ALL: [Planted; 21] = [
         Planted::FlushNotPassed,
         Planted::ImageNotFlushed,
         Planted::DataSumIgnored,
@@ -278,5 +280,6 @@ impl Planted {
         Planted::LossUnheard,
         Planted::ReusedBeforeNote,
         Planted::WitnessTooEarly,
+        Planted::StartUnflushed,
     ];
 }

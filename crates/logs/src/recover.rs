@@ -41,8 +41,13 @@ enum Phase {
     Layout(usize),
     Note(usize),
     Header(usize),
-    Body { slot: usize, from: u64 },
+    Body {
+        slot: usize,
+        from: u64,
+    },
     Scan,
+    /// The records found are made durable.
+    Flush,
 }
 
 /// See the module's documentation.
@@ -176,6 +181,11 @@ impl Logs {
                 }
             }
             Phase::Scan => return self.scanned(now, r, bytes, out),
+            Phase::Flush if bytes.is_none() => {
+                let what = "the device can't be flushed: the records in its logs may not be durable; look at the device, then start again";
+                return self.refuse(what.into(), out);
+            }
+            Phase::Flush => return self.recovered(now, *r, out),
         }
         self.recovery = Some(r);
     }
@@ -354,7 +364,7 @@ impl Logs {
     fn scan(&mut self, now: Time, mut r: Box<Recovery>, out: &mut Actions) {
         loop {
             let Some(walk) = &mut r.walk else {
-                let Some(log) = r.to_scan.pop_front() else { return self.recovered(now, *r, out) };
+                let Some(log) = r.to_scan.pop_front() else { return self.all_scanned(now, r, out) };
                 self.counters.recovery.logs_scanned += 1;
                 let is_busy = r.image.as_ref().is_some_and(|i| i.logs[log as usize].busy);
                 r.walk = Some(Walk::new(&self.layout, log, &self.logs[log as usize], is_busy));
@@ -368,6 +378,18 @@ impl Logs {
                 Next::End => self.log_scanned(&mut r),
             }
         }
+    }
+
+    /// The records found may be in a volatile cache only: the process before was killed, and the power wasn't lost. What is written from now on
+    /// says that they are durable, so they are flushed first.
+    fn all_scanned(&mut self, now: Time, mut r: Box<Recovery>, out: &mut Actions) {
+        if r.found.is_empty() || self.has(Planted::StartUnflushed) {
+            return self.recovered(now, *r, out);
+        }
+        r.phase = Phase::Flush;
+        self.recovery = Some(r);
+        let io = self.own(now, Op::Flush, 0, 0, OwnKind::Recovery, out);
+        self.send_own(io, Own::Recovery, out);
     }
 
     fn rules(&self, version: u32) -> Rules<'_> {

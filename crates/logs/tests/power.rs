@@ -26,6 +26,7 @@ fn phase(a: Activity) -> &'static str {
 struct Tally {
     points: BTreeMap<&'static str, u64>,
     second_lives: u64,
+    kills: u64,
     recovery_max: Span,
     from_dump: u64,
     dumps_cut: u64,
@@ -99,6 +100,10 @@ fn run(seed: u64, acts: usize, config: LogsConfig, cuts: f64, tally: &mut Tally)
         let (again, found) = recovered(disk, config, shuffle)?;
         let mut oracle = life.oracle.clone();
         oracle.check(&found)?;
+        if rng.chance(0.2) && config.capacitor.is_none() && !life.pool.disk(0).has_failed() {
+            tally.kills += 1;
+            killed(life, &mut rng, config, tally)?;
+        }
         let mut next = Life { pool: again, oracle };
         let report = next.pool.stack().layer::<Logs>().unwrap().counters().recovery;
         tally.recovery_max = tally.recovery_max.max(report.took);
@@ -114,7 +119,7 @@ fn run(seed: u64, acts: usize, config: LogsConfig, cuts: f64, tally: &mut Tally)
     })
 }
 
-/// A life after a power loss, as short as it gets, and another loss.
+/// A life after a loss or a kill, as short as it gets, and a power loss.
 fn second_life(life: &mut Life, rng: &mut Rng, config: LogsConfig, tally: &mut Tally) -> Result<(), String> {
     let (size_bytes, block) = (life.pool.disk(0).size_bytes(), life.pool.disk(0).block_bytes());
     let work = in_blocks(acts_on(size_bytes, rng.next_u64(), 12), block);
@@ -126,6 +131,17 @@ fn second_life(life: &mut Life, rng: &mut Rng, config: LogsConfig, tally: &mut T
     let disk = cut(life, rng, tally);
     let (_, found) = recovered(disk, config, None)?;
     life.oracle.check(&found)
+}
+
+/// The process is killed instead: what it wrote is in the device's volatile cache. The next one loses the power.
+fn killed(life: &mut Life, rng: &mut Rng, config: LogsConfig, tally: &mut Tally) -> Result<(), String> {
+    let mut disk = life.pool.disk(0).clone();
+    disk.abandoned();
+    disk.set_faults(DiskFaults::default());
+    let (again, found) = recovered(disk, config, None)?;
+    let mut oracle = life.oracle.clone();
+    oracle.check_killed(&found)?;
+    second_life(&mut Life { pool: again, oracle }, rng, config, tally)
 }
 
 /// Some devices have blocks of 4096 bytes, of which sectors of 512 tear.
@@ -156,6 +172,7 @@ fn nothing_promised_is_lost_at_any_instant() {
         run(seed, 160, config, 1.0, &mut tally).unwrap_or_else(|e| panic!("seed {seed}, {:?}: {e}", tally.points));
     }
     println!("{} power losses, {} with a second life, by what was under way:", tally.total(), tally.second_lives);
+    println!("{} lives after a kill, and a power loss", tally.kills);
     for (phase, n) in &tally.points {
         println!("  {phase:18} {n}");
     }
@@ -166,6 +183,7 @@ fn nothing_promised_is_lost_at_any_instant() {
         tally.after_failures, tally.with_errors
     );
     println!("{} with logs that take records of several units", tally.large);
+    assert!(tally.kills > 500, "hardly any kill");
     assert!(tally.large > 100, "hardly any run had such logs");
     assert!(tally.dumps_cut > 500 && tally.after_failures > 250 && tally.with_errors > 500);
     for phase in ["append", "checkpoint", "checkpoint, table", "swap", "swap, table", "table", "kills"] {

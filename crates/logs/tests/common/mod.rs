@@ -495,6 +495,31 @@ impl Oracle {
         Ok(())
     }
 
+    /// The same after a kill of the process without a power loss. The version found stays from now on. Until it is flushed, a power loss
+    /// may still bring an earlier one back.
+    pub fn check_killed(&mut self, found: &[Vec<u8>]) -> Result<(), String> {
+        self.acknowledged.clear();
+        self.covers.clear();
+        self.reads.clear();
+        for volume in 0..VOLUMES {
+            for s in 0..SECTORS {
+                let got = &found[volume as usize][(s * SECTOR) as usize..][..SECTOR as usize];
+                self.version_of(volume, s, got)?;
+                let all = &mut self.possible[place(volume, s)];
+                let from = all.iter().rposition(|(n, _)| self.durable.contains_key(n)).expect("the first is durable");
+                let is = |(_, version): &(u64, u64)| got == content(volume, s, *version);
+                let last = all.iter().rposition(is).filter(|last| *last >= from).expect("just found");
+                all.truncate(last + 1);
+                if all[last].0 == 0 {
+                    all.retain(is);
+                }
+                // A flush covers what was read, acknowledged or not.
+                self.acknowledged.extend(all.iter().map(|p| p.0).filter(|n| *n > 0));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns a sector's version. It must be one that is allowed: the last durable one, or a later one.
     fn version_of(&self, volume: u32, s: u64, got: &[u8]) -> Result<u64, String> {
         let all = &self.possible[place(volume, s)];
