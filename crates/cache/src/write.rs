@@ -44,7 +44,8 @@ impl Cache {
         let cached = |c: &Cache, k: Key| {
             let whole = (k.extent() + 1) * e <= size;
             let only_here = c.dirty.contains(&k) || c.destaging.contains(&k) || c.gate.is_closed(&k);
-            whole && (only_here || (mode == Mode::Back && head.op == Op::Write && has_part))
+            // One that ends beyond the volume is there if the volume was larger: a restore of older metadata made it smaller.
+            only_here || (whole && mode == Mode::Back && head.op == Op::Write && has_part)
         };
         let busy = |c: &Cache, k: Key| cached(c, k) && c.gate.is_busy(&k);
         if let Some(k) = extents().find(|k| busy(self, *k)) {

@@ -455,15 +455,22 @@ fn a_volume_that_is_deleted_while_starting_stays_deleted() {
 
 /// A pool whose cache is told of these volumes of the oracle, and of no others.
 fn told_of(disks: Vec<SimDisk>, setup: &Setup, keys: &[VolumeKey]) -> plimsoll_stack::sim::SimPool {
+    told_of_sizes(disks, setup, &keys.iter().map(|key| (*key, SECTORS * SECTOR)).collect::<Vec<_>>())
+}
+
+/// The same with the volumes' sizes.
+fn told_of_sizes(disks: Vec<SimDisk>, setup: &Setup, volumes: &[(VolumeKey, u64)]) -> plimsoll_stack::sim::SimPool {
     let mut p = plimsoll_stack::sim::SimPool::with_stack(disks, |offers| {
         let mut s = plimsoll_stack::Stack::new(plimsoll_stack::StackConfig::default(), offers);
         s.push(Box::new(plimsoll_stack::Front::new()), vec![plimsoll_stack::Target::Node(1)]);
-        let cache = Cache::new(layout(), setup.config).with_known(keys.iter().map(|key| (*key, true)));
+        let cache = Cache::new(layout(), setup.config).with_known(volumes.iter().map(|(key, _)| (*key, true)));
         s.push(Box::new(cache), vec![plimsoll_stack::Target::Node(2), plimsoll_stack::Target::Device(1)]);
         s.push(Box::new(plimsoll_stack::Map::new()), vec![plimsoll_stack::Target::Device(0)]);
         s
     });
-    keys.iter().for_each(|key| announce(&mut p, *key, setup.modes[key.id as usize - 1]));
+    for (key, size_bytes) in volumes {
+        announce_of(&mut p, *key, setup.modes[key.id as usize - 1], *size_bytes);
+    }
     assert_eq!(p.start(), LayerState::Ready);
     p
 }
@@ -515,4 +522,41 @@ fn a_volume_that_is_there_again_keeps_what_is_written_to_it() {
     life.settle().unwrap();
     let mut next = Life::again(life.cut(), setup, life.oracle.clone()).unwrap();
     assert_eq!(next.cache().status().dirty, 60);
+}
+
+/// The metadata were restored from before the volume grew, and it ends within an extent now of which only the cache has the latest. A write
+/// to its end keeps the rest of that extent, also what is beyond the end: the volume may grow again.
+#[test]
+fn a_write_to_the_end_of_a_volume_that_was_larger_keeps_the_extent_that_it_ends_in() {
+    let setup = plain([Mode::Back, Mode::Back]);
+    let setup = Setup { config: CacheConfig { watermark_percent: 90, ..setup.config }, ..setup };
+    let mut life = written(setup);
+    let (key, other) = (life.oracle.key(0), life.oracle.key(1));
+    let all = life.read_all().unwrap().remove(0);
+    let (at, small) = (20 * EXTENT, 20 * EXTENT + 3 * SECTOR);
+    let sizes = |size| [(key, size), (other, SECTORS * SECTOR)];
+    let mut p = told_of_sizes(life.killed(), &setup, &sizes(small));
+    let one = |p: &mut plimsoll_stack::sim::SimPool, op, offset, len, data| {
+        let now = p.now();
+        p.offer(now, Io::new(IoHead::new(op, key, TenantId(1), offset, len, now), data));
+        loop {
+            if let Some(c) = p.next_done() {
+                assert!(c.outcome.is_done(), "{op:?}: {:?}", c.outcome);
+                let mut bytes = vec![0; c.io.len as usize];
+                if op == Op::Read {
+                    c.io.data.copy_to(&mut bytes);
+                }
+                break bytes;
+            }
+            p.step().expect("it ends");
+        }
+    };
+    let new = vec![0xa5; SECTOR as usize];
+    one(&mut p, Op::Write, at + 2 * SECTOR, SECTOR, Data::Bytes(Buf::copy_of(&new)));
+    one(&mut p, Op::Flush, 0, 0, Data::Absent);
+    let expected = |to: usize| [&all[at as usize..][..2 * SECTOR as usize], &new, &all[small as usize..to]].concat();
+    assert_eq!(one(&mut p, Op::Read, at, 3 * SECTOR, Data::Absent), expected(small as usize));
+    // It grows again.
+    let mut p = told_of_sizes(p.lose_power(), &setup, &sizes(SECTORS * SECTOR));
+    assert_eq!(one(&mut p, Op::Read, at, EXTENT, Data::Absent), expected((at + EXTENT) as usize));
 }

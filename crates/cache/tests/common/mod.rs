@@ -166,12 +166,16 @@ pub fn extent_of(volume: u32) -> Extent {
 
 /// Makes a volume known to all layers.
 pub fn announce(p: &mut SimPool, key: VolumeKey, mode: Mode) {
+    announce_of(p, key, mode, SECTORS * SECTOR);
+}
+
+/// The same of a volume that has this size.
+pub fn announce_of(p: &mut SimPool, key: VolumeKey, mode: Mode, size_bytes: u64) {
     let volume = key.id - 1;
-    let front = FrontVolume { size_bytes: SECTORS * SECTOR, read_only: false };
-    p.with_layer(|f: &mut Front, _| f.set_volume(key, front));
+    p.with_layer(|f: &mut Front, _| f.set_volume(key, FrontVolume { size_bytes, read_only: false }));
     p.with_layer(|m: &mut Map, _| m.set_volume(key, &[extent_of(volume)]));
-    let now = p.now();
-    p.with_layer(|c: &mut Cache, out| c.announce(now, key, cache_volume(mode, volume), out)).unwrap().unwrap();
+    let (now, config) = (p.now(), CacheVolume { size_bytes, ..cache_volume(mode, volume) });
+    p.with_layer(|c: &mut Cache, out| c.announce(now, key, config, out)).unwrap().unwrap();
 }
 
 /// Front, cache, map over the disks; with a seed, over something that shuffles.
