@@ -606,9 +606,21 @@ impl MetaStore {
     /// # Errors
     /// An unknown name or a failing storage.
     pub fn begin_delete(&mut self, name: &str) -> Result<VolumeRecord, MetaError> {
+        self.delete(name, self.cache().absent)
+    }
+
+    /// The same while the pool has a cache that can't record anything, as its start failed: the volume is given up, too.
+    ///
+    /// # Errors
+    /// As of [`MetaStore::begin_delete`].
+    pub fn begin_delete_given_up(&mut self, name: &str) -> Result<VolumeRecord, MetaError> {
+        self.delete(name, true)
+    }
+
+    fn delete(&mut self, name: &str, gives_up: bool) -> Result<VolumeRecord, MetaError> {
         let mut volume = VolumeRecord { state: VolumeState::Deleting, ..self.ready(name)?.clone() };
         let mut edits = vec![Edit::DropName(name.to_owned())];
-        if self.cache().absent && self.may_be_behind(&volume) {
+        if gives_up && self.may_be_behind(&volume) {
             let next = self.cache_generation() + 1;
             volume = given_up_at(next, volume);
             edits.push(Edit::PutGeneration(CACHE_ROW, next));

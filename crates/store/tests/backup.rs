@@ -522,11 +522,17 @@ fn what_was_given_up_of_a_volume_is_known_when_a_restore_brings_it_back() {
     }
 }
 
-/// A volume is deleted while its pool is served without the cache that may have its latest data, or while that cache fails. The cache can't
-/// record the deletion. So a restore that brings the volume back doesn't bring those data back, should the device come back, too.
+/// A volume is deleted while its pool is served without the cache that may have its latest data, while that cache fails, or after its start
+/// failed. The cache can't record the deletion. So a restore that brings the volume back doesn't bring those data back, should the device come back, too.
 #[test]
 fn what_an_absent_cache_has_of_a_deleted_volume_is_given_up() {
-    for begins_before in [false, true] {
+    #[derive(Clone, Copy, Debug)]
+    enum Cache {
+        Absent,
+        Fails,
+        StartFailed,
+    }
+    for how in [Cache::Absent, Cache::Fails, Cache::StartFailed] {
         for is_behind in [false, true] {
             let dir = tempfile::tempdir().expect("a directory");
             let path = dir.path().join("p.img");
@@ -537,19 +543,23 @@ fn what_an_absent_cache_has_of_a_deleted_volume_is_given_up() {
             store.set_behind(&[id], is_behind).expect("noted");
             let with = Backup::of(device.superblock(), &store);
             let written_under = store.cache_generation();
-            if begins_before {
-                store.begin_delete("v").expect("there");
-                store.miss_cache().expect("noted");
-            } else {
-                store.miss_cache().expect("noted");
-                store.begin_delete("v").expect("there");
+            match how {
+                Cache::Fails => {
+                    store.begin_delete("v").expect("there");
+                    store.miss_cache().expect("noted");
+                }
+                Cache::Absent => {
+                    store.miss_cache().expect("noted");
+                    store.begin_delete("v").expect("there");
+                }
+                Cache::StartFailed => drop(store.begin_delete_given_up("v").expect("there")),
             }
             store.finish_delete(id).expect("deleted");
             drop((store, device));
             with.restore(&path, OLDER).expect("asked to");
             let (_device, store) = open(&path);
             let given_up = store.volume("v").expect("back").given_up;
-            assert_eq!(given_up.is_some_and(|since| since > written_under), is_behind, "{begins_before}, {given_up:?}");
+            assert_eq!(given_up.is_some_and(|since| since > written_under), is_behind, "{how:?}, {given_up:?}");
             assert!(given_up.is_none_or(|since| since <= store.cache_generation()));
         }
     }

@@ -367,6 +367,12 @@ impl RunningPool {
         Some(Backup::of(held.superblock(), &store.view()))
     }
 
+    /// True if it has a cache whose start failed: it can't record anything.
+    pub(super) async fn has_failed_cache(&self) -> bool {
+        let looked = async || self.handle.look(plimsoll_cache::Cache::look).await.ok().flatten();
+        self.cache_section().is_some() && looked().await.is_some_and(|cache| cache.state == "failed")
+    }
+
     /// The section of its cache, as it is served.
     pub(super) fn cache_section(&self) -> Option<crate::config::CacheConfig> {
         self.live.lock().expect("no panic while held").as_ref()?.config.cache.clone()

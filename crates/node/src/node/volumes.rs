@@ -48,7 +48,12 @@ impl Node {
             return self.pools.get(volume.pool).forget(&volume).await;
         };
         let owned = name.to_string();
-        let begun = blocking(move || store.change().begin_delete(&owned)).await;
+        let gives_up = self.pools.get(volume.pool).has_failed_cache().await;
+        let begin = move || {
+            let mut store = store.change();
+            if gives_up { store.begin_delete_given_up(&owned) } else { store.begin_delete(&owned) }
+        };
+        let begun = blocking(begin).await;
         let record = begun.inspect_err(|_| self.offer_again(volume.clone()))?;
         self.forget_promise(name);
         drop(one); // zeroing may take long, and what is zeroed is nobody's any more: other changes need not wait
