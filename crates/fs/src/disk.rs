@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Bytes of a block, the file system's unit.
 pub const BLOCK: usize = 4096;
@@ -44,12 +44,13 @@ pub trait Disk: Send + Sync {
 pub struct FileDisk {
     file: File,
     blocks: u64,
+    flushes: Flushes,
 }
 
 impl FileDisk {
     /// Takes a file of `bytes` bytes; a part of a block at its end isn't used.
     pub fn new(file: File, bytes: u64) -> FileDisk {
-        FileDisk { file, blocks: bytes / BLOCK as u64 }
+        FileDisk { file, blocks: bytes / BLOCK as u64, flushes: Flushes::default() }
     }
 }
 
@@ -67,7 +68,53 @@ impl Disk for FileDisk {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.flushes.flush(|| self.file.sync_data())
+    }
+}
+
+/// Flushes of a file that several threads ask for. The kernel reports a write that it lost to one of them only, so one runs at a time,
+/// for all that wait, and after one that failed all fail.
+#[derive(Debug, Default)]
+struct Flushes {
+    state: Mutex<FlushState>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct FlushState {
+    begun: u64,
+    ended: u64,
+    failed: Option<io::ErrorKind>,
+}
+
+impl Flushes {
+    fn flush(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that is under way may have begun before this one's writes.
+        let needed = state.begun + 1;
+        loop {
+            if let Some(kind) = state.failed {
+                return Err(io::Error::new(
+                    kind,
+                    "an earlier flush failed, and what it was to make durable may be lost",
+                ));
+            }
+            if state.ended >= needed {
+                return Ok(());
+            }
+            if state.begun == state.ended {
+                break;
+            }
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.begun += 1;
+        drop(state);
+        let synced = sync();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.ended = state.begun;
+        state.failed = synced.as_ref().err().map(io::Error::kind);
+        self.ended.notify_all();
+        synced
     }
 }
 
@@ -135,5 +182,52 @@ impl Disk for MemDisk {
 
     fn flush(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// Results of two flushes that are asked for while another one is under way, which ends with `first`; and the number of their syncs.
+    fn two_beside(flushes: &Flushes, first: io::Result<()>) -> (io::Result<()>, Vec<io::Result<()>>, u32) {
+        let (begun, ends, syncs) = (Barrier::new(2), Barrier::new(2), AtomicU32::new(0));
+        let sync = || {
+            syncs.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        };
+        let (first, others) = std::thread::scope(|s| {
+            let held = || {
+                begun.wait();
+                ends.wait();
+                first
+            };
+            let one = s.spawn(|| flushes.flush(held));
+            begun.wait();
+            let others = [(); 2].map(|()| s.spawn(|| flushes.flush(sync)));
+            ends.wait();
+            (one.join().expect("no panic"), others.map(|o| o.join().expect("no panic")))
+        });
+        (first, others.into(), syncs.into_inner())
+    }
+
+    /// The kernel reports a lost write to one that asks.
+    #[test]
+    fn a_flush_that_fails_fails_for_all_that_wait_and_for_later_ones() {
+        let flushes = Flushes::default();
+        let (first, others, syncs) = two_beside(&flushes, Err(io::Error::other("lost")));
+        assert!(first.is_err() && others.iter().all(io::Result::is_err));
+        assert!(flushes.flush(|| Ok(())).is_err());
+        assert_eq!(syncs, 0);
+    }
+
+    /// What was written while a flush was under way isn't covered by it.
+    #[test]
+    fn a_flush_is_done_by_one_that_began_after_it_was_asked_for() {
+        let (first, others, syncs) = two_beside(&Flushes::default(), Ok(()));
+        assert!(first.is_ok() && others.iter().all(io::Result::is_ok));
+        assert!((1..=2).contains(&syncs), "{syncs}");
     }
 }
