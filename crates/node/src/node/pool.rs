@@ -8,7 +8,7 @@ use crate::engine::tape::TapeWriter;
 use crate::engine::{Command, Look, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Report};
 use crate::open::{CacheLocks, Held, open_pool};
 use crate::parts::settings::{Changed, Live};
-use crate::parts::{self, Layers, PoolView};
+use crate::parts::{self, Layers, Part, PoolView};
 use crate::plan::Facts;
 use crate::rbd::steering::Steering;
 use crate::store::PoolStore;
@@ -369,8 +369,8 @@ impl RunningPool {
 
     /// True if it has a cache whose start failed: it can't record anything.
     pub(super) async fn has_failed_cache(&self) -> bool {
-        let looked = async || self.handle.look(plimsoll_cache::Cache::look).await.ok().flatten();
-        self.cache_section().is_some() && looked().await.is_some_and(|cache| cache.state == "failed")
+        let state = async || self.handle.look(parts::cache::Cache::look).await.ok().flatten().map(|cache| cache.state);
+        self.cache_section().is_some() && state().await == Some("failed")
     }
 
     /// The section of its cache, as it is served.
