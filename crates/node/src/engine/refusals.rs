@@ -2,20 +2,20 @@
 //!
 //! An NVMe host has no memory of refusals. It sends a refused read to another path, and may send the read here again at once,
 //! merged with others or split. So a read is served, however late, if it overlaps one that was refused to the same host on the same
-//! volume within [`MEMORY`]. All reads of a host on a volume are served once the host has [`REFUSED_MAX`] refusals on it in that
-//! time.
+//! volume within [`MEMORY`], and the deadline of that one on top: another path may have held it for as long before it refused it, too. All
+//! reads of a host on a volume are served once the host has [`REFUSED_MAX`] refusals on it in that time.
 
 use super::nvme::HostId;
 use plimsoll_base::{Span, Time, VolumeKey};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Time for which a refusal is remembered.
+/// Time for which a refusal is remembered, beside the read's deadline.
 const MEMORY: Span = Span::from_millis(100);
 /// Refusals within [`MEMORY`] from which on a host's reads of a volume are served. Those inside by then may be refused on top.
 const REFUSED_MAX: usize = 256;
 
 struct Refused {
-    at: Time,
+    until: Time,
     start: u64,
     end: u64,
 }
@@ -23,7 +23,7 @@ struct Refused {
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Refusals {
-    /// By host and volume, in the order of time.
+    /// By host and volume, in the order in which they are forgotten.
     all: BTreeMap<(HostId, VolumeKey), VecDeque<Refused>>,
     forgot_at: Time,
 }
@@ -32,23 +32,26 @@ impl Refusals {
     /// True if a read must be served, however late.
     pub fn must_serve(&self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64)) -> bool {
         let Some(refused) = self.all.get(&who) else { return false };
-        let old = refused.partition_point(|r| r.at + MEMORY <= now);
+        let old = refused.partition_point(|r| r.until <= now);
         let fresh = refused.len() - old;
         fresh >= REFUSED_MAX || refused.range(old..).any(|r| r.start < start + len && start < r.end)
     }
 
-    /// A read was refused.
-    pub fn note(&mut self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64)) {
+    /// A read was refused that was to be done `within` this time.
+    pub fn note(&mut self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64), within: Span) {
         if self.forgot_at + MEMORY <= now {
             // Of hosts that ask for nothing more, too.
             self.forgot_at = now;
             self.all.retain(|_, refused| {
-                let old = refused.partition_point(|r| r.at + MEMORY <= now);
+                let old = refused.partition_point(|r| r.until <= now);
                 refused.drain(..old);
                 !refused.is_empty()
             });
         }
-        self.all.entry(who).or_default().push_back(Refused { at: now, start, end: start + len });
+        let refused = self.all.entry(who).or_default();
+        // Nothing is forgotten before an earlier one.
+        let until = (now + MEMORY + within).max(refused.back().map_or(Time::ZERO, |last| last.until));
+        refused.push_back(Refused { until, start, end: start + len });
     }
 }
 
@@ -66,7 +69,7 @@ mod tests {
     fn a_read_that_overlaps_a_refused_one_is_served_for_a_while() {
         let mut all = Refusals::default();
         assert!(!all.must_serve(at(0), HOST, (0, 4096)));
-        all.note(at(10), HOST, (4096, 4096));
+        all.note(at(10), HOST, (4096, 4096), Span::ZERO);
         for (range, served) in [((0, 4096), false), ((0, 4097), true), ((8191, 1), true), ((8192, 512), false)] {
             assert_eq!(all.must_serve(at(109), HOST, range), served, "{range:?}");
         }
@@ -75,16 +78,26 @@ mod tests {
         assert!(!others.iter().any(|who| all.must_serve(at(11), *who, (4096, 4096))));
     }
 
+    /// The other path may hold the read until its deadline, and refuse it then. Here it must not be refused a second time.
+    #[test]
+    fn a_refusal_is_remembered_for_the_deadline_of_its_read() {
+        let mut all = Refusals::default();
+        all.note(at(0), HOST, (0, 4096), Span::from_millis(300));
+        all.note(at(10), HOST, (4096, 4096), Span::ZERO);
+        assert!(all.must_serve(at(399), HOST, (0, 4096)) && all.must_serve(at(399), HOST, (4096, 4096)));
+        assert!(!all.must_serve(at(400), HOST, (0, 8192)));
+    }
+
     #[test]
     fn a_host_with_many_refusals_is_served_and_nothing_is_kept_of_old_ones() {
         let mut all = Refusals::default();
         for n in 0..REFUSED_MAX as u64 {
             assert!(!all.must_serve(at(50), HOST, (1 << 40, 512)), "{n} refusals");
-            all.note(at(50), HOST, (n * 512, 512));
+            all.note(at(50), HOST, (n * 512, 512), Span::ZERO);
         }
         assert!(all.must_serve(at(50), HOST, (1 << 40, 512)), "full");
         assert!(!all.must_serve(at(150), HOST, (1 << 40, 512)));
-        all.note(at(150), (HostId([2; 16]), HOST.1), (0, 512));
+        all.note(at(150), (HostId([2; 16]), HOST.1), (0, 512), Span::ZERO);
         assert_eq!(all.all.len(), 1);
     }
 }

@@ -97,7 +97,7 @@ impl Pool {
         let export = self.export(conn);
         self.exports.refused(export, self.now);
         self.teach_deadline(conn, export, request, None);
-        self.note_refusal(conn, request);
+        self.note_refusal(conn, request, within(head));
         let outcome = Outcome::Busy { wait: forecast.wait, confidence: forecast.confidence };
         let in_all = forecast.total() + self.now.since(head.arrived_at);
         let notes = [(NoteKind::InFlight, self.stack.inflight() as u32), (NoteKind::ForecastUs, micros(in_all))];
@@ -105,9 +105,9 @@ impl Pool {
     }
 
     /// A host that sends refused reads again is served then.
-    pub(super) fn note_refusal(&mut self, conn: usize, request: &Request) {
+    fn note_refusal(&mut self, conn: usize, request: &Request, within: Span) {
         if let Some(who) = self.clients[conn].sends_again() {
-            self.refusals.note(self.now, who, (request.offset, request.length.into()));
+            self.refusals.note(self.now, who, (request.offset, request.length.into()), within);
         }
     }
 
@@ -158,7 +158,7 @@ impl Pool {
         let injected = if self.injections.is_empty() { None } else { self.injections.hit(self.now, &head) };
         let injected = match injected {
             Some(Hit::Fails) => return self.fail_injected(conn, &head, &request, data),
-            Some(Hit::Refused(wait)) => return self.refuse_injected(conn, &request, wait),
+            Some(Hit::Refused(wait)) => return self.refuse_injected(conn, &head, &request, wait),
             Some(Hit::Holds(number)) => number,
             None => 0,
         };
@@ -200,10 +200,10 @@ impl Pool {
     }
 
     /// Refuses a read on purpose. It is counted as its client sees it; the deadline that sets itself learns nothing of it.
-    fn refuse_injected(&mut self, conn: usize, request: &Request, wait: Span) {
+    fn refuse_injected(&mut self, conn: usize, head: &IoHead, request: &Request, wait: Span) {
         let export = self.export(conn);
         self.exports.refused(export, self.now);
-        self.note_refusal(conn, request);
+        self.note_refusal(conn, request, within(head));
         self.clients.turned_away(conn, request);
         let outcome = Outcome::Busy { wait, confidence: Confidence::CERTAIN };
         self.clients.refuse(conn, request, outcome, &[]);
@@ -284,7 +284,33 @@ impl Pool {
         }
     }
 
+    /// True of a read that was withdrawn as late, if one that it overlaps was refused to its host since it came.
+    fn must_still_serve(&self, c: &Completion) -> bool {
+        if !matches!(c.outcome, Outcome::Busy { .. }) {
+            return false;
+        }
+        let conn = &self.clients[self.inside[c.io.tag as usize].conn];
+        let range = (c.io.offset, c.io.len);
+        // Of a client that has left, nothing is begun.
+        !conn.is_ending() && conn.sends_again().is_some_and(|who| self.refusals.must_serve(self.now, who, range))
+    }
+
+    /// Offers such a read once more, to be served however late.
+    fn enter_again(&mut self, c: Completion) {
+        let inside = self.inside.remove(c.io.tag as usize);
+        if inside.trace > 0 {
+            self.traces.ended(inside.trace, self.now, &c);
+        }
+        let waited_since = Some(c.io.arrived_at);
+        recycle(self.inside.give_back(c.io), &mut self.buffers);
+        self.clients[inside.conn].answered();
+        self.enter(inside.conn, Ready { request: inside.request, data: Data::Absent, waited_since });
+    }
+
     pub(super) fn answer(&mut self, c: Completion) {
+        if self.must_still_serve(&c) {
+            return self.enter_again(c);
+        }
         let inside = self.inside.remove(c.io.tag as usize);
         if self.exports.ended(inside.export, self.now, &c) {
             self.exports.mark(inside.export, self.now, self.stack.waited(account_of(inside.export)));
@@ -299,7 +325,7 @@ impl Pool {
                     self.teach_deadline(inside.conn, inside.export, &inside.request, Some(took));
                 }
                 Outcome::Busy { .. } => {
-                    self.note_refusal(inside.conn, &inside.request);
+                    self.note_refusal(inside.conn, &inside.request, within(&c.io.head));
                     self.teach_deadline(inside.conn, inside.export, &inside.request, None);
                 }
                 Outcome::Failed(_) => {} // says nothing of how long reads take
@@ -330,6 +356,11 @@ impl Pool {
         let data = if is_done { data } else { Data::Absent };
         self.clients.answer(inside.conn, &inside.request, (outcome, data), &notes, &mut self.buffers);
     }
+}
+
+/// Time within which a request was to be done, from its arrival on; zero without a deadline.
+fn within(head: &IoHead) -> Span {
+    if head.deadline.is_set() { head.deadline.since(head.arrived_at) } else { Span::ZERO }
 }
 
 fn changes_or_flushes(op: Op) -> bool {

@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::conn::DeadlineFrom;
 use crate::engine::nvme::fixture;
 use crate::replica::ReplicaUse;
-use plimsoll_base::{Io, IoError, IoHead, Outcome};
+use plimsoll_base::{Confidence, Io, IoError, IoHead, Outcome};
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::host::{Command as HostCommand, Ear, Heard};
 use plimsoll_nvme::pdu::Digests;
@@ -184,6 +184,73 @@ fn a_read_that_fails_on_one_copy_is_tried_on_another_first() {
     s.end();
 }
 
+/// A layer that holds the first requests, and withdraws them when it is woken: as a scheduler does that finds reads late after it has taken
+/// them in.
+struct Regrets {
+    held: Vec<Io>,
+    to_hold: usize,
+}
+
+impl Layer for Regrets {
+    fn name(&self) -> &'static str {
+        "regrets"
+    }
+
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        below.ask(0, at, head)
+    }
+
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        if self.to_hold == 0 {
+            return out.submit(0, io);
+        }
+        self.held.push(io);
+        self.to_hold -= 1;
+        if self.to_hold == 0 {
+            out.wake_at(now);
+        }
+    }
+
+    fn wake(&mut self, _: Time, out: &mut Actions) {
+        for io in self.held.drain(..) {
+            assert!(io.may_be_refused());
+            out.end(io, Outcome::Busy { wait: Span::ZERO, confidence: Confidence::NONE });
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+/// Two reads that overlap are both found late after they have come in: one is refused, and the other is served.
+#[test]
+fn of_reads_that_overlap_one_is_refused_though_both_are_found_late() {
+    let devices = Devices::new(vec![Device::Null { size_bytes: 1 << 40 }]);
+    let mut stack = Stack::new(StackConfig::default(), devices.offers());
+    stack.push(Box::new(Regrets { held: Vec::new(), to_hold: 3 }), vec![Target::Node(1)]);
+    stack.push(Box::new(Front::new()), vec![Target::Node(2)]);
+    stack.push(Box::new(Map::new()), vec![Target::Device(0)]);
+    let mut s = scene_of(stack, devices, PermitLimits::default());
+    s.set_volume(1);
+    let mut host = Host::connect(&mut s, false, |params| {
+        params.deadline = Some((Span::from_secs(100), DeadlineFrom::Connection));
+        params.on_busy = OnBusy::Error;
+    });
+    for (n, block) in [(1, 0), (2, 4), (3, 100)] {
+        host.send(HostCommand::read(n, block, 8), &[]);
+    }
+    let mut ended: Vec<Status> = (0..3).map(|_| host.status(&mut s)).collect();
+    ended.sort_by_key(|status| *status == Status::OK);
+    assert_eq!(ended, [Status::INACCESSIBLE, Status::INACCESSIBLE, Status::OK]);
+    drop(host);
+    s.end();
+}
+
 /// More late reads than the node remembers refusals of: the next ones are served, and counted as such.
 #[test]
 fn late_reads_are_served_when_the_table_of_refusals_is_full() {
@@ -202,7 +269,7 @@ fn late_reads_are_served_when_the_table_of_refusals_is_full() {
     assert!(served.iter().all(|status| *status == Status::OK), "{served:?}");
     let (_, view) = s.pool.exports.view(0, s.pool.now).expect("its counts");
     assert_eq!(view.busy_refused, 256);
-    s.shift(Duration::from_millis(100));
+    s.shift(Duration::from_millis(101));
     assert_eq!(host.ask(&mut s, HostCommand::read(1, 0, 1), &[]), Status::INACCESSIBLE, "forgotten");
     drop(host);
     s.end();
