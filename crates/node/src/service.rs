@@ -14,6 +14,7 @@ use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
 use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
 use plimsoll_nbd::wire::{REQUEST_BYTES, TransmissionFlags};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -112,6 +113,7 @@ impl Service {
             match listener.accept().await {
                 Ok((stream, from)) => {
                     crate::panics::point("nbd");
+                    let from = SocketAddr::new(from.ip().to_canonical(), from.port());
                     let who = Identity { local: from.ip().is_loopback(), address: Some(from), ..Identity::default() };
                     let service = self.clone();
                     let client = move |guest| async move {

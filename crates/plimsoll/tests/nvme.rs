@@ -208,7 +208,7 @@ fn hosts_that_break_rules_are_refused_or_let_go_and_others_notice_nothing() {
     let refused = |queue, controller, names| Host::open(&address, PLAIN).connect(queue, controller, names);
     assert_eq!(refused(0, 0xffff, (HOST, "nqn.2026-11.test:none")), Err(Status::CONNECT_PARAMETER));
     assert_eq!(refused(1, 99, (HOST, NQN)), Err(Status::CONNECT_PARAMETER), "no such controller");
-    assert_eq!(refused(1, controller, (HOST, NQN)), Err(Status::CONNECT_PARAMETER), "the queue is in use");
+    assert_eq!(refused(1, controller, (HOST, NQN)), Err(Status::CONNECT_BUSY), "the queue is in use");
     assert_eq!(refused(9, controller, (HOST, NQN)), Err(Status::CONNECT_PARAMETER), "more queues than allowed");
     let mut disabled = Host::open(&address, PLAIN);
     let id = disabled.connect(0, 0xffff, (HOST, NQN)).expect("it may connect");

@@ -44,6 +44,8 @@ const CONTROLLERS_MAX: u16 = 4000;
 const DISCOVERY_IDS: Range<u16> = PATHS_MAX * CONTROLLERS_MAX + 1..0xfff0;
 /// Discovery controllers at a time. No grant is needed for one, so the oldest makes room for the next.
 const DISCOVERIES_MAX: usize = 256;
+/// Controllers of one peer, beside discovery: one that takes more keeps the others from nothing.
+const OF_PEER_MAX: usize = 1000;
 /// Time after which a host that doesn't take an answer on its admin queue is disconnected.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// Interval between two looks whether a replica lacks writes or was changed.
@@ -57,6 +59,7 @@ type No = (Status, Option<Parameter>);
 struct Association {
     /// The host's identifier and NQN: whoever claims the one and proves the other isn't the same host.
     host: ([u8; 16], String),
+    peer: PeerKey,
     subsystem: String,
     queues_max: u16,
     is_ready: bool,
@@ -64,25 +67,36 @@ struct Association {
 }
 
 impl Association {
-    fn new(connect: &Connect, queues_max: u16) -> Association {
-        let host = (connect.host_id, connect.host.clone());
-        Association { host, subsystem: connect.subsystem.clone(), queues_max, is_ready: false, queues: BTreeMap::new() }
+    fn new(connect: &Connect, peer: PeerKey, queues_max: u16) -> Association {
+        let (host, subsystem) = ((connect.host_id, connect.host.clone()), connect.subsystem.clone());
+        Association { host, peer, subsystem, queues_max, is_ready: false, queues: BTreeMap::new() }
+    }
+
+    /// Ends its I/O queues.
+    fn end_queues(&mut self) {
+        for queue in std::mem::take(&mut self.queues).values().filter_map(Weak::upgrade) {
+            let _ = rustix::net::shutdown(queue, Shutdown::Both); // its host may have closed it
+        }
     }
 }
 
 /// Discovery controllers in the order in which they were made. One whose sender is dropped ends.
 #[derive(Default)]
-struct Discoveries(VecDeque<oneshot::Sender<()>>);
+struct Discoveries(VecDeque<(PeerKey, oneshot::Sender<()>)>);
 
 impl Discoveries {
-    /// One more, and its end. The oldest one ends if there are too many.
-    fn add(&mut self) -> oneshot::Receiver<()> {
-        self.0.retain(|ends| !ends.is_closed());
-        while self.0.len() >= DISCOVERIES_MAX {
-            self.0.pop_front();
-        }
+    /// One more of a peer, and its end. If there are too many, the oldest one of the peer with the most ends.
+    fn add(&mut self, peer: PeerKey) -> oneshot::Receiver<()> {
+        self.0.retain(|(_, ends)| !ends.is_closed());
         let (sender, ends) = oneshot::channel();
-        self.0.push_back(sender);
+        self.0.push_back((peer, sender));
+        while self.0.len() > DISCOVERIES_MAX {
+            let mut of: BTreeMap<PeerKey, usize> = BTreeMap::new();
+            self.0.iter().for_each(|(peer, _)| *of.entry(*peer).or_default() += 1);
+            let most = of.into_iter().max_by_key(|(_, n)| *n).map(|(peer, _)| peer);
+            let oldest = self.0.iter().position(|(peer, _)| Some(*peer) == most);
+            self.0.remove(oldest.expect("that peer has some"));
+        }
         ends
     }
 }
@@ -105,6 +119,10 @@ impl Controllers {
     /// A new one's number, of these.
     fn add(&self, mut ids: Range<u16>, association: Association) -> Result<u16, No> {
         self.with(|all| {
+            let of_peer = all.range(ids.clone()).filter(|(_, a)| a.peer == association.peer).count();
+            if ids != DISCOVERY_IDS && of_peer >= OF_PEER_MAX {
+                return Err((Status::CONNECT_BUSY, None));
+            }
             let free = ids.find(|id| !all.contains_key(id));
             let id = free.ok_or((Status::CONNECT_BUSY, None))?;
             all.insert(id, association);
@@ -134,14 +152,16 @@ impl Controllers {
         self.with(|all| {
             if let Some(a) = all.get_mut(&id) {
                 a.is_ready = is_ready;
+                if !is_ready {
+                    a.end_queues();
+                }
             }
         });
     }
 
     fn remove(&self, id: u16) {
-        let gone = self.with(|all| all.remove(&id));
-        for queue in gone.iter().flat_map(|a| a.queues.values()).filter_map(Weak::upgrade) {
-            let _ = rustix::net::shutdown(queue, Shutdown::Both); // its host may have closed it
+        if let Some(mut gone) = self.with(|all| all.remove(&id)) {
+            gone.end_queues();
         }
     }
 
@@ -161,7 +181,10 @@ fn may_join(all: &BTreeMap<u16, Association>, connect: &Connect) -> Result<(), N
         Some(a) if (a.host.0, &a.host.1) != (connect.host_id, &connect.host) => no(Parameter::Host),
         Some(a) if !a.is_ready => Err((Status::SEQUENCE, None)),
         Some(a) if connect.queue > a.queues_max => no(Parameter::Queue),
-        Some(a) if a.queues.get(&connect.queue).is_some_and(|q| q.strong_count() > 0) => no(Parameter::Queue),
+        // Its connection may have broken, which isn't noticed yet: the host tries again.
+        Some(a) if a.queues.get(&connect.queue).is_some_and(|q| q.strong_count() > 0) => {
+            Err((Status::CONNECT_BUSY, None))
+        }
         Some(_) => Ok(()),
     }
 }
@@ -448,8 +471,9 @@ impl Service {
         proof: Option<Proof>,
         guest: &Guest,
     ) -> io::Result<Result<Connected, No>> {
-        let checked = self.nvme.check(connect).and_then(|()| self.nvme_export(connect, &guest.who));
-        let (name, export) = match checked {
+        // Whoever has no grant learns nothing of others' controllers.
+        let granted = self.nvme_export(connect, &guest.who);
+        let (name, export) = match granted.and_then(|granted| self.nvme.check(connect).map(|()| granted)) {
             Ok(checked) => checked,
             Err(no) => return Ok(Err(no)),
         };
@@ -489,7 +513,9 @@ impl Service {
             None => (DISCOVERY_IDS, 0),
             Some((name, _)) => (ids_of(name.path.unwrap_or(1)), name.queues_max),
         };
-        let id = match self.nvme.add(ids, Association::new(connect, queues_max)) {
+        let address = guest.who.address.ok_or(io::ErrorKind::NotConnected)?;
+        let peer = PeerKey::host(address.ip());
+        let id = match self.nvme.add(ids, Association::new(connect, peer, queues_max)) {
             Ok(id) => id,
             Err(no) => return Ok(Err(no)),
         };
@@ -505,7 +531,7 @@ impl Service {
         };
         let (role, watched) = match known {
             None => {
-                let ends = self.nvme.discoveries.lock().expect("no panic while held").add();
+                let ends = self.nvme.discoveries.lock().expect("no panic while held").add(peer);
                 (Role::Discovery(self.nvme_targets(&guest.who, door.stream.local_addr()?)), Watched::Nothing(ends))
             }
             Some((name, export)) => match self.nvme_subsystem(connect, (name, export), guest).await {
@@ -667,6 +693,8 @@ async fn attend(
 mod tests {
     use super::*;
 
+    const PEER: PeerKey = PeerKey::Uid(1);
+
     fn connect_of(host: &str, subsystem: &str) -> Connect {
         let (host, subsystem) = (host.to_string(), subsystem.to_string());
         Connect { queue: 1, entries: 32, keep_alive_ms: 0, controller: 0, host_id: [7; 16], host, subsystem }
@@ -681,7 +709,7 @@ mod tests {
     fn a_queue_is_one_connection_and_its_controllers() {
         let all = Controllers::default();
         let mut connect = connect_of("nqn.h", "nqn.a");
-        let ready = |connect: &Connect| Association { is_ready: true, ..Association::new(connect, 2) };
+        let ready = |connect: &Connect| Association { is_ready: true, ..Association::new(connect, PEER, 2) };
         connect.controller = all.add(ids_of(1), ready(&connect)).unwrap();
         let controller = connect.controller;
         let (first, second) = (socket(), socket());
@@ -701,7 +729,7 @@ mod tests {
     fn a_queue_of_another_hosts_controller_is_refused() {
         let all = Controllers::default();
         let mut theirs = connect_of("nqn.theirs", "nqn.a");
-        let association = Association { is_ready: true, ..Association::new(&theirs, 2) };
+        let association = Association { is_ready: true, ..Association::new(&theirs, PEER, 2) };
         theirs.controller = all.add(ids_of(1), association).unwrap();
         let ours = Connect { host: "nqn.ours".into(), ..theirs.clone() };
         assert_eq!(all.check(&ours), Err((Status::CONNECT_PARAMETER, Some(Parameter::Host))));
@@ -726,12 +754,47 @@ mod tests {
     #[test]
     fn the_oldest_discovery_controllers_make_room() {
         let mut all = Discoveries::default();
-        let mut ends: Vec<_> = (0..DISCOVERIES_MAX).map(|_| all.add()).collect();
+        let mut ends: Vec<_> = (0..DISCOVERIES_MAX).map(|_| all.add(PEER)).collect();
         drop(ends.remove(7));
         let mut is_over = |n: usize| ends[n].try_recv() == Err(oneshot::error::TryRecvError::Closed);
-        let _in_its_place = all.add();
+        let _in_its_place = all.add(PEER);
         assert!(!is_over(0), "one had ended by itself");
-        let _one_more = all.add();
+        let _one_more = all.add(PEER);
         assert!(is_over(0) && !is_over(1));
+        // One of another peer costs that one none of its own.
+        let mut others = all.add(PeerKey::Uid(2));
+        let _one_more = all.add(PEER);
+        assert!(is_over(1) && is_over(2) && !is_over(3));
+        assert_eq!(others.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+    }
+
+    /// One peer's controllers leave numbers for the others.
+    #[test]
+    fn a_peer_has_a_share_of_the_controllers() {
+        let (all, connect) = (Controllers::default(), connect_of("nqn.h", "nqn.a"));
+        let add = |peer| all.add(ids_of(1), Association::new(&connect, peer, 2));
+        let ids: Vec<u16> = (0..OF_PEER_MAX).map(|_| add(PEER).unwrap()).collect();
+        assert_eq!(add(PEER), Err((Status::CONNECT_BUSY, None)));
+        assert!(add(PeerKey::Uid(2)).is_ok());
+        all.remove(ids[3]);
+        assert!(add(PEER).is_ok());
+    }
+
+    /// A controller that its host disables has no queues, and those of its next life may be connected at once.
+    #[test]
+    fn queues_end_when_their_controller_is_disabled() {
+        let all = Controllers::default();
+        let mut connect = connect_of("nqn.h", "nqn.a");
+        let association = Association { is_ready: true, ..Association::new(&connect, PEER, 2) };
+        connect.controller = all.add(ids_of(1), association).unwrap();
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let queue = Arc::new(OwnedFd::from(ours));
+        assert!(all.join(&connect, &queue));
+        assert_eq!(all.check(&connect), Err((Status::CONNECT_BUSY, None)));
+        all.set_ready(connect.controller, false);
+        assert_eq!(std::io::Read::read(&mut theirs, &mut [0; 8]).unwrap(), 0, "its connection is over");
+        assert_eq!(all.check(&connect), Err((Status::SEQUENCE, None)));
+        all.set_ready(connect.controller, true);
+        assert!(all.check(&connect).is_ok());
     }
 }
