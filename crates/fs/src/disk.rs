@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(syncs, 0);
     }
 
-    /// What was written while a flush was under way isn't covered by it.
+    /// Writes that were made while a flush was under way aren't covered by it.
     #[test]
     fn a_flush_is_done_by_one_that_began_after_it_was_asked_for() {
         let (first, others, syncs) = two_beside(&Flushes::default(), Ok(()));

@@ -380,8 +380,8 @@ impl Logs {
         }
     }
 
-    /// The records found may be in a volatile cache only: the process before was killed, and the power wasn't lost. What is written from now on
-    /// says that they are durable, so they are flushed first.
+    /// The records found may be in a volatile cache only: the process before was killed, and the power wasn't lost. Records and notes
+    /// from now on say that they are durable, so they are flushed first.
     fn all_scanned(&mut self, now: Time, mut r: Box<Recovery>, out: &mut Actions) {
         if r.found.is_empty() || self.has(Planted::StartUnflushed) {
             return self.recovered(now, *r, out);

@@ -198,7 +198,7 @@ pub struct Look {
 #[derive(Debug)]
 pub struct DeviceFile {
     path: PathBuf,
-    /// Has the lock.
+    /// The lock is this file's.
     data: File,
     buffered: File,
     superblock: Superblock,
@@ -718,7 +718,7 @@ pub(crate) struct Locked {
     /// For metadata, through the page cache.
     pub(crate) file: File,
     /// For data, direct if that is possible. It has the lock: requests of a process that was killed go on for as long as their device
-    /// takes, and keep nothing but the open file that they were sent to. Whoever comes next must not write before they have ended.
+    /// takes, and keep nothing but the open file that they were sent to. The next process must not write before they have ended.
     pub(crate) data: File,
     pub(crate) is_direct: bool,
     pub(crate) probe: Probe,
