@@ -207,7 +207,7 @@ pub enum Planted {
     WitnessIgnored,
     /// Nothing is written for durable records that no record follows.
     WitnessNeverWritten,
-    /// A start takes the records that it finds for durable ones.
+    /// A start takes all that it finds for durable.
     StartUnflushed,
     /// A log with a record that can't be read is used on.
     UnreadableUnsealed,

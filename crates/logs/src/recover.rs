@@ -46,7 +46,7 @@ enum Phase {
         from: u64,
     },
     Scan,
-    /// The records found are made durable.
+    /// All that was found is made durable.
     Flush,
 }
 
@@ -182,7 +182,7 @@ impl Logs {
             }
             Phase::Scan => return self.scanned(now, r, bytes, out),
             Phase::Flush if bytes.is_none() => {
-                let what = "the device can't be flushed: the records in its logs may not be durable; look at the device, then start again";
+                let what = "the device can't be flushed: its logs may not be durable; look at the device, then start again";
                 return self.refuse(what.into(), out);
             }
             Phase::Flush => return self.recovered(now, *r, out),
@@ -380,10 +380,10 @@ impl Logs {
         }
     }
 
-    /// The records found may be in a volatile cache only: the process before was killed, and the power wasn't lost. Records and notes
-    /// from now on say that they are durable, so they are flushed first.
+    /// All that was found may be in a volatile cache only: the process before was killed, and the power wasn't lost. Records and notes
+    /// from now on say that it is durable, and the next image takes the place of one of two copies. So it is flushed first.
     fn all_scanned(&mut self, now: Time, mut r: Box<Recovery>, out: &mut Actions) {
-        if r.found.is_empty() || self.has(Planted::StartUnflushed) {
+        if self.has(Planted::StartUnflushed) {
             return self.recovered(now, *r, out);
         }
         r.phase = Phase::Flush;

@@ -191,6 +191,14 @@ fn nothing_promised_is_lost_at_any_instant() {
     }
 }
 
+/// A kill left the second copy of an image in a volatile cache. The next start took it for durable, wrote another image over the first copy, and
+/// lost the power.
+#[test]
+fn a_copy_of_an_image_that_a_kill_leaves_is_made_durable() {
+    let (seed, all) = (108, configs(block_of(108)));
+    run(seed, 160, all[seed as usize / 8 % all.len()], 1.0, &mut Tally::default()).unwrap();
+}
+
 /// Tests of the test: every planted mistake is found by the oracle. An assertion of the layer's own that ends a run finds nothing: a build
 /// without assertions must be found out, too.
 #[test]
