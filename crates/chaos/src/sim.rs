@@ -291,7 +291,7 @@ impl Run {
         self.pool.with_layer(|f: &mut Front, _| f.set_parts(parts));
         let now = self.pool.now();
         for (n, t) in all.tenant.iter().enumerate() {
-            let terms = Terms::of(t.class()?, 1024);
+            let terms = Terms::of(t.class().map_err(|e| e.to_string())?, 1024);
             self.pool.stack().set_tenant(now, TenantId(n as u16 + 1), Some(&terms));
         }
         self.pool.stack().start(now);

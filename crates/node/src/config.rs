@@ -3,6 +3,7 @@
 //! It is one TOML file. Unknown keys are refused. An error names file, line and key. `plimsoll.example.toml` explains every key and is
 //! parsed by a test.
 
+mod bad;
 mod limits;
 mod nvme_host;
 mod pool;
@@ -11,6 +12,7 @@ mod subsystem;
 mod tenant;
 mod text;
 
+pub use bad::BadConfig;
 pub use limits::Limits;
 pub use nvme_host::NvmeHostConfig;
 pub use plimsoll_base::CacheMode;
@@ -25,6 +27,7 @@ pub use tenant::{
 };
 pub use text::{ByteSize, SpanText};
 
+use crate::reload::pool_section;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -241,10 +244,14 @@ impl Source {
         }
     }
 
-    /// An error at a place in the text.
+    /// A finding at a place in the text.
     pub fn error(&self, at: Place, what: String) -> ConfigError {
         let line = at.map_or(0, |at| self.line(at));
         ConfigError { file: self.file.clone(), line, what }
+    }
+
+    fn fault(&self, e: &BadConfig) -> ConfigError {
+        self.error(e.place(), e.to_string())
     }
 
     /// The file; of an embedded configuration a name that says so.
@@ -305,7 +312,7 @@ impl Config {
             folder.into_iter().for_each(|folder| config.pool.iter_mut().for_each(|p| p.models_from(folder)));
             config.check(&mut errors);
         }
-        let mut errors: Vec<_> = errors.into_iter().map(|(at, what)| source.error(at, what)).collect();
+        let mut errors: Vec<_> = errors.iter().map(|e| source.fault(e)).collect();
         if let Err(e) = &here {
             errors.push(source.error(None, format!("cannot find out where it is: {e}")));
         }
@@ -331,47 +338,46 @@ impl Config {
     }
 
     /// Adds what is wrong with it: the first error of each pool, tenant, volume and grant.
-    fn check(&self, errors: &mut Vec<(Place, String)>) {
-        let at = |s: &Spanned<String>| Some(s.span().start);
+    fn check(&self, errors: &mut Vec<BadConfig>) {
+        let at = |s: &Spanned<String>| s.span().start;
+        let in_pool = |name: &Spanned<String>, e: BadConfig| e.about(pool_section(name.get_ref())).at(at(name));
         unique(self.pool.iter().map(|p| &p.name), "pool", errors);
         unique(self.tenant.iter().map(|t| &t.name), "tenant", errors);
         unique(self.volume.iter().map(|v| &v.name), "volume", errors);
         unique(self.subsystem.iter().map(|s| &s.nqn), "subsystem", errors);
         unique(self.nvme_host.iter().map(|h| &h.nqn), "nvme_host", errors);
         if self.pool.is_empty() {
-            errors.push((None, "no [[pool]]: a node needs at least one".into()));
+            errors.push(BadConfig::new("no [[pool]]: a node needs at least one"));
         }
-        errors.extend(self.limits.check().err().map(|what| (None, what)));
+        errors.extend(self.limits.check().err());
         errors.extend(self.pool.iter().filter_map(|p| p.check().err()));
         let tapes: Vec<(&Spanned<String>, &PathBuf)> =
             self.pool.iter().filter_map(|p| Some((&p.name, p.tape.as_ref()?))).collect();
         for (i, (name, tape)) in tapes.iter().enumerate() {
             if tapes[..i].iter().any(|(_, t)| t == tape) {
-                let what = format!("pool `{}`: two pools have the tape {}", name.get_ref(), tape.display());
-                errors.push((at(name), what));
+                errors.push(in_pool(name, BadConfig::new(format!("two pools have the tape {}", tape.display()))));
             }
         }
         let files: Vec<(&Spanned<String>, String)> =
             self.pool.iter().filter(|p| !p.device.null).map(|p| (&p.name, p.device.label())).collect();
         for (i, (name, file)) in files.iter().enumerate() {
             if let Some((first, _)) = files[..i].iter().find(|(_, f)| f == file) {
-                let (name_, first) = (name.get_ref(), first.get_ref());
-                errors.push((at(name), format!("pool `{name_}`: pool `{first}` has the device {file} already")));
+                let what = format!("pool `{}` has the device {file} already", first.get_ref());
+                errors.push(in_pool(name, BadConfig::new(what)));
             }
         }
         errors.extend(self.tenant.iter().filter_map(|t| t.check(&self.pool).err()));
         // Layers are checked with tenants and volumes once each pool and tenant makes sense by itself.
         let sound = if errors.is_empty() { &self.pool[..] } else { &[] };
         for p in sound {
-            let in_pool = |what| (at(&p.name), format!("pool `{}`: {what}", p.name.get_ref()));
             let parts = crate::parts::PARTS.iter().try_for_each(|part| part.check_config(self, p));
-            errors.extend(parts.err().map(in_pool));
+            errors.extend(parts.err().map(|e| in_pool(&p.name, e)));
         }
         errors.extend(self.volume.iter().filter_map(|v| v.check(self).err()));
         errors.extend(self.subsystem.iter().filter_map(|s| s.check(self).err()));
         errors.extend(self.nvme_host.iter().filter_map(|h| h.check().err()));
         for g in &self.grant {
-            errors.extend(Peer::parse(g.peer.get_ref()).err().map(|what| (at(&g.peer), what)));
+            errors.extend(Peer::parse(g.peer.get_ref()).err().map(|e| e.at(at(&g.peer))));
         }
     }
 
@@ -389,10 +395,11 @@ impl Config {
     }
 }
 
-fn unique<'a>(names: impl Iterator<Item = &'a Spanned<String>>, kind: &str, errors: &mut Vec<(Place, String)>) {
+fn unique<'a>(names: impl Iterator<Item = &'a Spanned<String>>, kind: &str, errors: &mut Vec<BadConfig>) {
     let mut seen = std::collections::BTreeSet::new();
     for name in names.filter(|name| !seen.insert(name.get_ref())) {
-        errors.push((Some(name.span().start), format!("{kind} `{}` is declared twice", name.get_ref())));
+        let twice = BadConfig::new(format!("{kind} `{}` is declared twice", name.get_ref()));
+        errors.push(twice.at(name.span().start));
     }
 }
 

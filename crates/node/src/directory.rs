@@ -2,10 +2,10 @@
 //!
 //! An export's name only chooses among the volumes and tenants that the peer was granted; it never grants anything.
 
-use crate::config::{Config, Grant, Peer, SubsystemConfig, TenantConfig, VolumeConfig, check_deadline};
+use crate::config::{BadConfig, Config, Grant, Peer, SubsystemConfig, TenantConfig, VolumeConfig, check_deadline};
 use crate::engine::{AutoTerms, DeadlineFrom, ExportParams, Health, PermitLimits, Wire};
 use crate::predict::auto_terms;
-use crate::replica::{Behind, Replica, ReplicaUse};
+use crate::replica::{Behind, Replica, ReplicaUse, UnknownUse};
 use crate::secrets::AllSecrets;
 use plimsoll_base::{BadPriority, Class, OnBusy, Priority, Span, TenantId, VolumeKey};
 use plimsoll_nbd::export::{BlockSizes, ExportInfo, ListedExport, Refusal, RefusalReason};
@@ -276,7 +276,7 @@ impl Asked<'_> {
     }
 }
 
-fn parse_name(name: &str) -> Result<Asked<'_>, String> {
+fn parse_name(name: &str) -> Result<Asked<'_>, BadConfig> {
     let (volume, query) = name.split_once('?').unwrap_or((name, ""));
     let mut asked = Asked::plain(volume);
     for part in query.split('&').filter(|p| !p.is_empty()) {
@@ -286,16 +286,16 @@ fn parse_name(name: &str) -> Result<Asked<'_>, String> {
                     check_deadline(d)?;
                     asked.deadline = Some(d);
                 }
-                Err(e) => return Err(format!("deadline: {e}")),
+                Err(e) => return Err(BadConfig::new(format!("deadline: {e}"))),
             },
-            Some(("busy", b)) => asked.busy = Some(b.parse()?),
-            Some(("replica", r)) => asked.replica = Some(r.parse()?),
+            Some(("busy", b)) => asked.busy = Some(b.parse().map_err(|e: String| BadConfig::new(e))?),
+            Some(("replica", r)) => asked.replica = Some(r.parse().map_err(|e: UnknownUse| BadConfig::found(e))?),
             Some(("tenant", t)) => asked.tenant = Some(t),
-            Some(("priority", p)) => asked.priority = Some(p.parse().map_err(|e: BadPriority| e.to_string())?),
+            Some(("priority", p)) => asked.priority = Some(p.parse().map_err(|e: BadPriority| BadConfig::found(e))?),
             _ => {
                 let known =
                     "deadline=TIME, busy=wait|error, priority=CLASS:LEVEL, tenant=NAME or replica=read|write|copy";
-                return Err(format!("`{part}` is unknown in an export name: {known}"));
+                return Err(BadConfig::new(format!("`{part}` is unknown in an export name: {known}")));
             }
         }
     }
@@ -303,11 +303,11 @@ fn parse_name(name: &str) -> Result<Asked<'_>, String> {
 }
 
 /// Checks the name of an export that NVMe/TCP hosts use; the name of its volume.
-pub fn check_export(name: &str) -> Result<&str, String> {
+pub fn check_export(name: &str) -> Result<&str, BadConfig> {
     let asked = parse_name(name)?;
     match asked.replica {
         None | Some(ReplicaUse::Read) => Ok(asked.volume),
-        Some(_) => Err("an NVMe host uses a replica with replica=read, or without `replica`".into()),
+        Some(_) => Err(BadConfig::new("an NVMe host uses a replica with replica=read, or without `replica`")),
     }
 }
 
@@ -332,14 +332,14 @@ impl Directory {
     ///
     /// # Errors
     /// If there are 65,535 already.
-    pub fn set_tenant(&mut self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId, String> {
+    pub fn set_tenant(&mut self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId, BadConfig> {
         let id = match self.tenants.get(name) {
             Some(t) => t.id,
             None => {
                 self.next_tenant = self
                     .next_tenant
                     .checked_add(1)
-                    .ok_or("65,535 tenants were declared since the start: restart the node")?;
+                    .ok_or(BadConfig::new("65,535 tenants were declared since the start: restart the node"))?;
                 TenantId(self.next_tenant)
             }
         };
@@ -443,7 +443,7 @@ impl Directory {
     }
 
     fn resolve<'a, 'n>(&'a self, who: &Identity, name: &'n str) -> Result<(&'a Volume, Asked<'n>, bool), Refusal> {
-        let asked = parse_name(name).map_err(|what| Refusal::new(RefusalReason::Unknown, what))?;
+        let asked = parse_name(name).map_err(|e| Refusal::new(RefusalReason::Unknown, e.to_string()))?;
         let grants: Vec<&Grant> = self.grants_for(who).filter(|g| covers(g, asked.volume)).collect();
         let unknown = || {
             let what =

@@ -1,7 +1,7 @@
 //! A look at a pool's devices that changes and creates nothing, and the decision to open or to create them. A start and
 //! `plimsoll check` share the decision.
 
-use crate::config::{CacheConfig, DeviceConfig, PoolConfig};
+use crate::config::{BadConfig, CacheConfig, DeviceConfig, PoolConfig};
 use crate::engine::tape::TapeWriter;
 use plimsoll_store::{
     DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, MetaView, ROLE_MAIN, RegionKind, RemoteDevice, Superblock,
@@ -236,7 +236,7 @@ impl Grower<'_> {
 }
 
 /// Tells that a pool couldn't be served with its device as large as that.
-pub(crate) fn not_served(path: &str, superblock: &Superblock, to: u64, why: &str) -> String {
+pub(crate) fn not_served(path: &str, superblock: &Superblock, to: u64, why: &BadConfig) -> String {
     let unused = to - superblock.end();
     format!("{path}: its last {unused} bytes aren't used: with them, {why}")
 }

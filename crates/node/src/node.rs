@@ -32,7 +32,7 @@ pub use tenants::DeadlineChange;
 pub use volumes::Deletion;
 pub use watch::Clients;
 
-use crate::config::{Config, TenantConfig, VolumeConfig, there_is_no};
+use crate::config::{BadConfig, Config, TenantConfig, VolumeConfig, there_is_no};
 use crate::directory::{Directory, NvmeName, Promises, Volume};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Recovered, Trace};
@@ -71,7 +71,7 @@ pub(crate) struct Configured {
 }
 
 impl Configured {
-    fn of(config: &Config) -> std::result::Result<Configured, String> {
+    fn of(config: &Config) -> std::result::Result<Configured, BadConfig> {
         let baselines = parts::fence::baselines(&config.volume)?;
         Ok(Configured::with(config, baselines.into_iter().map(|(name, b)| (name, Arc::new(b))).collect()))
     }
@@ -128,8 +128,8 @@ impl Node {
     /// Opens every pool, brings back its volumes, and makes sure that the configured ones exist. Clients are not yet
     /// taken in.
     pub async fn start(config: &Config) -> Result<Node> {
-        let configured = Configured::of(config).map_err(NodeError::Failed)?;
-        let secrets = crate::secrets::load(&config.nvme_host).map_err(NodeError::Refused)?;
+        let configured = Configured::of(config).map_err(error::failed)?;
+        let secrets = crate::secrets::load(&config.nvme_host)?;
         let directory = Arc::<RwLock<Directory>>::default();
         let pools = Arc::new(Pools::new()?);
         for (p, opened) in config.pool.iter().zip(lifecycle::open_all(config, &pools, &directory).await?) {
@@ -155,7 +155,7 @@ impl Node {
             d.secrets = secrets;
         });
         for t in &config.tenant {
-            let class = t.class().map_err(NodeError::Refused)?;
+            let class = t.class()?;
             node.apply_tenant(t.name.get_ref(), class, permits_of(t))?;
         }
         for record in node.stored_tenants() {
@@ -442,7 +442,7 @@ impl Node {
     }
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
-        let id = self.directory_mut(|d| d.set_tenant(name, class.clone(), permits)).map_err(NodeError::Refused)?;
+        let id = self.directory_mut(|d| d.set_tenant(name, class.clone(), permits))?;
         let terms = self.configured().particulars.terms(name, &class, permits.jobs_max);
         for (_, p) in self.pools.all() {
             let terms = terms.clone();

@@ -1,6 +1,6 @@
 //! Opening a pool: its devices, their metadata, and the layers over them.
 
-use crate::config::{ByteSize, PoolConfig, VolatileConfig};
+use crate::config::{BadConfig, ByteSize, PoolConfig, VolatileConfig};
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, RbdDevice, VolatileFile};
 use crate::look::{Grower, Growth, Step, Wanted};
 use crate::parts::cache::CacheError;
@@ -111,13 +111,10 @@ fn pool_options(config: &PoolConfig, precise_timers: bool, trace_every: u32) -> 
 ///
 /// # Errors
 /// If a device or the configuration is wrong; the error names the mistake.
-pub(crate) fn open_pool(
-    config: &PoolConfig,
-    mut facts: Facts,
-    trace_every: u32,
-) -> std::result::Result<Opened, String> {
+pub(crate) fn open_pool(config: &PoolConfig, mut facts: Facts, trace_every: u32) -> Result<Opened, String> {
     let d = &config.device;
-    crate::engine::check_allowed(config.worker_cpus.as_deref().unwrap_or_default())?;
+    let allowed = crate::engine::check_allowed(config.worker_cpus.as_deref().unwrap_or_default());
+    allowed.map_err(|e| BadConfig::found(e).about("worker_cpus"))?;
     if d.null {
         let size_bytes = d.size.expect("checked with the configuration").0;
         let devices = Devices::new(vec![Device::Null { size_bytes }]);
@@ -146,8 +143,8 @@ pub(crate) fn open_pool(
     };
     let mut configured = config.clone();
     let mut config = config.clone();
-    for what in settings::keep(&mut config, &store.settings()) {
-        warn_of_settings(&config, &what);
+    for unfit in settings::keep(&mut config, &store.settings()) {
+        warn_of_settings(&config, &unfit);
     }
     let cache = open_cache(&config, &mut facts.cache, held.superblock(), &mut store)?;
     let (cache_locks, cache_device, fast) = cache.map_or((None, None, Vec::new()), |c| (c.locks, c.device, c.devices));
@@ -202,8 +199,8 @@ pub(crate) fn open_pool(
             build(&devices)?
         }
     };
-    if let Err(what) = is_live {
-        warn_of_settings(&config, &what);
+    if let Err(unfit) = is_live {
+        warn_of_settings(&config, &unfit);
         config = configured.clone();
     }
     let devices = Devices::new(devices)
@@ -228,25 +225,21 @@ pub(crate) fn open_pool(
 
 /// A pool's plan and stack with the first of two configurations, in which are settings that were changed live; or with the second, and why it
 /// isn't the first.
-type Built = (PoolPlan, Stack, std::result::Result<(), String>);
+type Built = (PoolPlan, Stack, Result<(), BadConfig>);
 
-fn build_live(
-    [live, configured]: [&PoolConfig; 2],
-    facts: &Facts,
-    devices: &[Device],
-) -> std::result::Result<Built, String> {
+fn build_live([live, configured]: [&PoolConfig; 2], facts: &Facts, devices: &[Device]) -> Result<Built, BadConfig> {
     let offers = || devices.iter().map(Device::offer).collect();
     match build_stack(live, facts, offers()) {
-        Err(what) if settings::values(live) != settings::values(configured) => {
+        Err(unfit) if settings::values(live) != settings::values(configured) => {
             let (plan, stack) = build_stack(configured, facts, offers())?;
-            Ok((plan, stack, Err(what)))
+            Ok((plan, stack, Err(unfit)))
         }
         built => built.map(|(plan, stack)| (plan, stack, Ok(()))),
     }
 }
 
 /// Asks for the rest of a start that may be refused, after the devices are open: the tape, and what an RBD image is watched by.
-fn check_rest(config: &PoolConfig, held: &Held) -> std::result::Result<(), String> {
+fn check_rest(config: &PoolConfig, held: &Held) -> Result<(), String> {
     if let Some(path) = &config.tape {
         crate::engine::tape::TapeWriter::check(path).map_err(|e| tape_fault(path, &e))?;
     }
@@ -277,7 +270,7 @@ fn set_len(devices: &mut [Device], numbers: &[std::ops::Range<usize>], len: u64)
 }
 
 /// Opens a pool's own file or block device.
-fn open_main_file(config: &PoolConfig) -> std::result::Result<Main, String> {
+fn open_main_file(config: &PoolConfig) -> Result<Main, String> {
     let d = &config.device;
     let path = d.file.as_deref().expect("checked with the configuration");
     let (device_file, store) = open_device(config, path, |main| {
@@ -348,12 +341,7 @@ fn warn_of_growth(config: &PoolConfig, what: &str) {
 
 /// Takes on what a pool's own device has beyond its regions, up to `to` bytes; its metadata are opened anew. False, after a warning, if there
 /// is no room for that, or it can't be zeroed: the device is as it was.
-fn grow(
-    config: &PoolConfig,
-    held: &mut Held,
-    store: MetaStore,
-    to: u64,
-) -> std::result::Result<(MetaStore, bool), String> {
+fn grow(config: &PoolConfig, held: &mut Held, store: MetaStore, to: u64) -> Result<(MetaStore, bool), String> {
     let (label, from) = (config.device.label(), held.superblock().end());
     drop(store);
     if !matches!(held, Held::File(device) if !device.is_block_device()) {
@@ -388,13 +376,13 @@ fn grow(
 }
 
 /// Bytes of a device's home that volumes can have, without logs: a modelled disk may be smaller than the file behind it.
-fn home_bytes(config: &PoolConfig, device: &DeviceFile) -> std::result::Result<u64, String> {
+fn home_bytes(config: &PoolConfig, device: &DeviceFile) -> Result<u64, BadConfig> {
     let model = model_of(config, device.home().len)?;
     Ok(model.map_or(u64::MAX, |m| m.offer(&[]).size_bytes / MIB * MIB))
 }
 
 /// Opens a pool's own RBD image, and takes its exclusive lock.
-fn open_main_image(config: &PoolConfig) -> std::result::Result<Main, String> {
+fn open_main_image(config: &PoolConfig) -> Result<Main, String> {
     let (held, store, image) = open_image(config, |main| crate::look::check_cache(config, main))?;
     let label = config.device.label();
     let home = held.home();
@@ -418,8 +406,8 @@ fn open_main_image(config: &PoolConfig) -> std::result::Result<Main, String> {
 /// Opens an RBD image and its metadata; makes them at the first use. Before, `check` is asked whether that may be.
 fn open_image(
     config: &PoolConfig,
-    check: impl FnOnce(Option<&Look>) -> std::result::Result<(), String>,
-) -> std::result::Result<(RemoteDevice, MetaStore, HeldImage), String> {
+    check: impl FnOnce(Option<&Look>) -> Result<(), String>,
+) -> Result<(RemoteDevice, MetaStore, HeldImage), String> {
     let (d, expect) = (&config.device, crate::look::expect(config));
     let label = d.label();
     let path = Path::new(&label);
@@ -449,9 +437,9 @@ fn open_image(
 }
 
 /// Says that settings which were changed live don't fit the configuration.
-pub(crate) fn warn_of_settings(config: &PoolConfig, what: &str) {
+pub(crate) fn warn_of_settings(config: &PoolConfig, unfit: &BadConfig) {
     let pool = config.name.get_ref();
-    tracing::warn!(pool, what, "settings that were changed live don't fit any more: the configured ones hold");
+    tracing::warn!(pool, what = %unfit, "settings that were changed live don't fit any more: the configured ones hold");
 }
 
 /// Bytes of a cache's device, and of its NVRAM, that are rehearsed with where the configuration leaves the size to what is there.
@@ -463,13 +451,13 @@ const NVRAM_BYTES_ASSUMED: u64 = 64 << 20;
 ///
 /// # Errors
 /// Why the pool couldn't be served.
-pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<(u64, PoolPlan), String> {
+pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> Result<(u64, PoolPlan), BadConfig> {
     if config.device.null {
         let (plan, _) = build_stack(config, &Facts::of_files(config)?, vec![rehearsed(device_bytes)])?;
         return Ok((device_bytes, plan));
     }
     if device_bytes < plimsoll_store::DEVICE_BYTES_MIN {
-        return Err(format!("a device needs at least {} bytes", plimsoll_store::DEVICE_BYTES_MIN));
+        return Err(BadConfig::new(format!("a device needs at least {} bytes", plimsoll_store::DEVICE_BYTES_MIN)));
     }
     let tables = config.logs.as_ref().map_or(Ok(0), |logs| crate::parts::logs::table_bytes(logs, device_bytes))?;
     let home = *Superblock::region_map(device_bytes, tables).last().expect("home is the last");
@@ -485,7 +473,7 @@ fn rehearsed(size_bytes: u64) -> Offer {
 ///
 /// # Errors
 /// Why the pool couldn't be served.
-pub fn rehearse_layers(config: &PoolConfig, len: u64) -> std::result::Result<(u64, PoolPlan), String> {
+pub fn rehearse_layers(config: &PoolConfig, len: u64) -> Result<(u64, PoolPlan), BadConfig> {
     let (facts, offer) = (Facts::of_files(config)?, rehearsed);
     let seen = model_of(config, len)?.map_or(len, |m| m.offer(&[offer(len)]).size_bytes.min(len));
     let fast = |c: &crate::config::CacheConfig| offer(c.device_size.map_or(FAST_BYTES_ASSUMED, |s| s.0));
@@ -504,8 +492,8 @@ pub fn rehearse_layers(config: &PoolConfig, len: u64) -> std::result::Result<(u6
 fn open_device(
     config: &PoolConfig,
     path: &Path,
-    check: impl FnOnce(Option<&Look>) -> std::result::Result<(), String>,
-) -> std::result::Result<(DeviceFile, MetaStore), String> {
+    check: impl FnOnce(Option<&Look>) -> Result<(), String>,
+) -> Result<(DeviceFile, MetaStore), String> {
     let d = &config.device;
     let expect = crate::look::expect(config);
     let look = DeviceFile::look(path, &expect).map_err(|e| e.to_string())?;
@@ -561,14 +549,14 @@ fn open_device(
 }
 
 /// Notes that a device's logs, or its cache, are formatted.
-fn set_formatted(device: &mut DeviceFile) -> std::result::Result<(), String> {
+fn set_formatted(device: &mut DeviceFile) -> Result<(), String> {
     let path = device.path().to_owned();
     device.set_formatted().map_err(|e| format!("{}: cannot renew its superblock: {e}", path.display()))
 }
 
 /// Allocates the logs in a sparse file, when they are made or a pool of an earlier version is first opened. Without room for
 /// them new logs are refused; logs that hold data are served, with a warning.
-fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)], made: bool) -> std::result::Result<(), String> {
+fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)], made: bool) -> Result<(), String> {
     let path = device.path().display();
     match device.reserve(runs) {
         Err(e) if made => Err(format!("{path}: cannot allocate the logs: {e}: make room, or choose smaller logs")),
@@ -591,7 +579,7 @@ fn open_cache(
     facts: &mut CacheFacts,
     main: &Superblock,
     store: &mut MetaStore,
-) -> std::result::Result<Option<OpenCache>, String> {
+) -> Result<Option<OpenCache>, String> {
     let behind = behind(store);
     let Some(c) = &config.cache else {
         if !behind.is_empty() {
@@ -636,8 +624,8 @@ pub fn behind(view: &plimsoll_store::MetaView) -> Vec<String> {
 fn check_converted(
     config: &PoolConfig,
     look: Option<&Look>,
-    meta: impl FnOnce() -> std::result::Result<plimsoll_store::MetaView, plimsoll_store::DeviceError>,
-) -> std::result::Result<(), String> {
+    meta: impl FnOnce() -> Result<plimsoll_store::MetaView, plimsoll_store::DeviceError>,
+) -> Result<(), String> {
     if config.cache.is_some() || !look.is_some_and(|look| look.found.is_ok() && look.is_converted) {
         return Ok(());
     }
@@ -658,7 +646,7 @@ fn serve_without(
     facts: &mut CacheFacts,
     what: String,
     store: &mut MetaStore,
-) -> std::result::Result<OpenCache, String> {
+) -> Result<OpenCache, String> {
     store.miss_cache().map_err(|e| e.to_string())?;
     let known =
         |v: &VolumeRecord| KnownVolume { id: v.key.id, generation: v.key.generation, behind: store.may_be_behind(v) };
@@ -682,7 +670,7 @@ fn open_cache_devices(
     main: &Superblock,
     needed: Option<&str>,
     store: &mut MetaStore,
-) -> std::result::Result<OpenCache, CacheError> {
+) -> Result<OpenCache, CacheError> {
     let had_one = store.cache_generation() > 0;
     let needed = needed.filter(|_| had_one);
     let Superblock { pool_uuid, device_uuid, .. } = *main;
@@ -728,7 +716,7 @@ fn open_cache_devices(
     set_formatted(&mut opened.device).map_err(CacheError::Unusable)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
     let weus = crate::parts::cache::weus_of(c, &buffered, opened.region, block_bytes)?;
-    let mut devices: Vec<Device> = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
+    let mut devices: Vec<Device> = devices.into_iter().flatten().map(home_of).collect::<Result<_, _>>()?;
     if let Some(v) = &c.volatile_cache {
         // It writes sector by sector, which direct I/O may refuse.
         let region = opened.device.home();
@@ -741,7 +729,7 @@ fn open_cache_devices(
 
 /// Notes of which volumes only the cache may have something from now on, before anything is written to them. Returns all volumes, and of
 /// which of them it may have something already.
-fn note_behind(mode: CacheMode, store: &mut MetaStore) -> std::result::Result<Vec<KnownVolume>, String> {
+fn note_behind(mode: CacheMode, store: &mut MetaStore) -> Result<Vec<KnownVolume>, String> {
     let known =
         |v: &VolumeRecord| KnownVolume { id: v.key.id, generation: v.key.generation, behind: store.may_be_behind(v) };
     let known = store.volumes().map(known).collect();
@@ -755,7 +743,7 @@ fn note_behind(mode: CacheMode, store: &mut MetaStore) -> std::result::Result<Ve
 ///
 /// # Errors
 /// The reason, as a text.
-pub fn give_up(config: &PoolConfig, volume: &str) -> std::result::Result<(), String> {
+pub fn give_up(config: &PoolConfig, volume: &str) -> Result<(), String> {
     let is_there = |main: Option<&Look>| match main {
         Some(Look { found: Ok(_), .. }) => Ok(()),
         _ => Err(format!("{}: the pool's device isn't here", config.device.label())),
@@ -788,23 +776,23 @@ fn volatile(config: &VolatileConfig, file: FileDevice) -> Device {
 }
 
 /// All of a device that its layer may use.
-fn home_of(device: &DeviceFile) -> std::result::Result<Device, String> {
+fn home_of(device: &DeviceFile) -> Result<Device, String> {
     let file = std::fs::File::from(device.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?);
     let (home, block_bytes) = (device.home(), device.block_bytes());
     Ok(Device::File(FileDevice { file, start: home.offset, len: home.len, block_bytes }))
 }
 
 /// The modelled device over a file of `file_bytes`, if it is to be one.
-fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<ModelLayer<AnyModel>>, String> {
+fn model_of(config: &PoolConfig, file_bytes: u64) -> Result<Option<ModelLayer<AnyModel>>, BadConfig> {
     model_named(config.device.model.as_deref(), file_bytes)
 }
 
 /// The device modelled by this profile, if one is named.
-fn model_named(name: Option<&str>, file_bytes: u64) -> std::result::Result<Option<ModelLayer<AnyModel>>, String> {
+fn model_named(name: Option<&str>, file_bytes: u64) -> Result<Option<ModelLayer<AnyModel>>, BadConfig> {
     let Some(name) = name else { return Ok(None) };
     // A flash drive's maps take memory by capacity: no more of it than the file behind it.
-    let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(file_bytes);
-    let model = spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?;
+    let spec = DeviceSpec::named(name).map_err(BadConfig::found)?.at_most(file_bytes);
+    let model = spec.build(DeviceOptions::default()).map_err(BadConfig::found)?;
     Ok(Some(ModelLayer::new(model)))
 }
 
@@ -817,13 +805,9 @@ fn device_bytes(path: &Path) -> u64 {
 ///
 /// # Errors
 /// If the configuration is wrong; the error names the mistake.
-pub fn build_stack(
-    config: &PoolConfig,
-    facts: &Facts,
-    offers: Vec<Offer>,
-) -> std::result::Result<(PoolPlan, Stack), String> {
+pub fn build_stack(config: &PoolConfig, facts: &Facts, offers: Vec<Offer>) -> Result<(PoolPlan, Stack), BadConfig> {
     let plan = crate::plan::plan(config, facts, offers[plimsoll_pool::SLOW])?;
-    let mut stack = plimsoll_pool::build(&plan, offers).map_err(|e| e.to_string())?;
+    let mut stack = plimsoll_pool::build(&plan, offers).map_err(BadConfig::found)?;
     if planted::is(Mistake::RangesWhole) {
         stack.with_layer(Time::ZERO, |f: &mut Front, _| f.set_parts(1 << 62));
     }

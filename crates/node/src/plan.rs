@@ -1,6 +1,6 @@
 //! From a pool's section of the configuration to the plan that its stack is built from.
 
-use crate::config::PoolConfig;
+use crate::config::{BadConfig, PoolConfig};
 use crate::engine::tape::TapeHeader;
 use crate::predict;
 use crate::predict::Measured;
@@ -46,7 +46,7 @@ impl Facts {
     ///
     /// # Errors
     /// If a profile can't be read or is none.
-    pub fn of_files(config: &PoolConfig) -> Result<Facts, String> {
+    pub fn of_files(config: &PoolConfig) -> Result<Facts, BadConfig> {
         let cache_profile = config.fence.as_ref().and_then(|f| f.cache_profile.as_deref());
         Ok(Facts {
             profile: config.profile.as_deref().map(Measured::read).transpose()?,
@@ -60,15 +60,15 @@ impl Facts {
 ///
 /// # Errors
 /// If this program doesn't know everything in the plan.
-pub fn recorded(tape: &TapeHeader) -> Result<PoolPlan, String> {
-    serde_json::from_str(&tape.plan).map_err(|e| format!("the recorded pool's plan: {e}"))
+pub fn recorded(tape: &TapeHeader) -> Result<PoolPlan, BadConfig> {
+    serde_json::from_str(&tape.plan).map_err(|e| BadConfig::found(e).about("the recorded pool's plan"))
 }
 
 /// The plan of a pool over a device that offers `slow`.
 ///
 /// # Errors
 /// Names the fault of the configuration, or of a profile that it names.
-pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan, String> {
+pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan, BadConfig> {
     // Every field is named, so that a new one can't be forgotten here.
     let PoolConfig {
         name: _,
@@ -94,7 +94,7 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
         tape_max: _,
     } = config;
     let model = device.model.as_deref().map(model).transpose()?;
-    let seen = plimsoll_pool::seen(model.as_ref(), slow).map_err(|e| e.to_string())?;
+    let seen = plimsoll_pool::seen(model.as_ref(), slow).map_err(BadConfig::found)?;
     let kind = kind(config)?;
     // A modelled disk's profile is of all of it, however small the file behind it.
     let (costs, discipline) = predict::costs(config, facts.profile.as_ref(), kind, seen.whole_bytes, model.as_ref())?;
@@ -125,9 +125,9 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
 ///
 /// # Errors
 /// If there is no such scheduler.
-pub(crate) fn kind(config: &PoolConfig) -> Result<SchedulerKind, String> {
+pub(crate) fn kind(config: &PoolConfig) -> Result<SchedulerKind, BadConfig> {
     match &config.sched {
-        Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string()),
+        Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| BadConfig::found(e)),
         None if config.device.rbd.is_some() => Ok(SchedulerKind::Osds),
         None => Ok(SchedulerKind::default()),
     }
@@ -137,7 +137,7 @@ pub(crate) fn kind(config: &PoolConfig) -> Result<SchedulerKind, String> {
 ///
 /// # Errors
 /// If there is no such profile, or it can't be read.
-pub fn model(name: &str) -> Result<ModelPlan, String> {
-    let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?;
+pub fn model(name: &str) -> Result<ModelPlan, BadConfig> {
+    let spec = DeviceSpec::named(name).map_err(BadConfig::found)?;
     Ok(ModelPlan { spec, options: DeviceOptions::default() })
 }

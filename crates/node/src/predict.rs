@@ -1,7 +1,7 @@
 //! Configured sources of a pool's forecasts: costs or a profile for the scheduler, a predictor in visible flash, a page cache
 //! in memory, tenants' terms.
 
-use crate::config::{ByteSize, PoolConfig, TenantConfig};
+use crate::config::{BadConfig, ByteSize, PoolConfig, TenantConfig};
 use crate::engine::AutoTerms;
 use plimsoll_base::{Class, Span};
 use plimsoll_cores::Allotment;
@@ -31,22 +31,23 @@ impl Measured {
     ///
     /// # Errors
     /// If it can't be read or is none.
-    pub fn read(path: &Path) -> Result<Measured, String> {
+    pub fn read(path: &Path) -> Result<Measured, BadConfig> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
-        let profile = Profile::parse(&file, &text).map_err(|e| e.to_string())?;
+        let unread = |e| BadConfig::of_file(path, format!("cannot be read: {e}"));
+        let text = std::fs::read_to_string(path).map_err(unread)?;
+        let profile = Profile::parse(&file, &text).map_err(BadConfig::found)?;
         Ok(Measured { file, profile })
     }
 }
 
 /// Checks that a profile is of this model. A file's name may differ, as files are moved: that is only logged.
-fn check_name(config: &PoolConfig, file: &str, profile: &Profile) -> Result<(), String> {
+fn check_name(config: &PoolConfig, file: &str, profile: &Profile) -> Result<(), BadConfig> {
     if let Some(model) = &config.device.model {
         // Flash was once named by its title.
         if FlashSpec::by_name(model).is_ok_and(|spec| spec.name == profile.device.name) {
             return Ok(());
         }
-        return profile.check_model(file, model).map_err(|e| e.to_string());
+        return profile.check_model(file, model).map_err(BadConfig::found);
     }
     let device = config.device.file.as_deref().unwrap_or(Path::new(""));
     let measured = &profile.device.name;
@@ -66,7 +67,7 @@ pub fn costs(
     kind: SchedulerKind,
     size_bytes: u64,
     model: Option<&ModelPlan>,
-) -> Result<(Costs, Discipline), String> {
+) -> Result<(Costs, Discipline), BadConfig> {
     let Some(Measured { file, profile }) = measured else {
         // Only of a modelled disk is it known that it takes the nearest first.
         let rotational = kind != SchedulerKind::Ssd && model.is_some_and(|m| m.spec.is_rotational());
@@ -79,11 +80,11 @@ pub fn costs(
     };
     let has_part = if kind == SchedulerKind::Ssd { profile.flash.is_some() } else { profile.disk.is_some() };
     if kind != SchedulerKind::Ssd {
-        profile.check_device(file, size_bytes).map_err(|e| e.to_string())?;
+        profile.check_device(file, size_bytes).map_err(BadConfig::found)?;
         check_name(config, file, profile)?;
     }
     if !has_part {
-        return Err(format!("{file}: has no `{part}` part, which {needed_by} needs"));
+        return Err(BadConfig::new(format!("{file}: has no `{part}` part, which {needed_by} needs")));
     }
     if kind == SchedulerKind::Ssd {
         check_pages(file, profile, model)?;
@@ -95,7 +96,7 @@ pub fn costs(
 }
 
 /// Checks that the profile's pages are the modelled drive's.
-fn check_pages(file: &str, profile: &Profile, model: Option<&ModelPlan>) -> Result<(), String> {
+fn check_pages(file: &str, profile: &Profile, model: Option<&ModelPlan>) -> Result<(), BadConfig> {
     let (Some(flash), Some(DeviceSpec::Flash { spec, .. })) = (&profile.flash, model.map(|m| &m.spec)) else {
         return Ok(());
     };
@@ -104,16 +105,17 @@ fn check_pages(file: &str, profile: &Profile, model: Option<&ModelPlan>) -> Resu
     }
     let (name, theirs, ours) = (&profile.device.name, flash.page_bytes, spec.page_bytes());
     let what = format!("`{name}` with pages of {theirs} bytes, and this one's have {ours}");
-    Err(format!("{file}: is the profile of another device: {what}: measure this one"))
+    Err(BadConfig::new(format!("{file}: is the profile of another device: {what}: measure this one")))
 }
 
 /// The plan of a page cache of this size (MittCache).
 ///
 /// # Errors
 /// If it has less than a page, or more than can be counted.
-pub fn memory(memory: ByteSize) -> Result<MemoryPlan, String> {
+pub fn memory(memory: ByteSize) -> Result<MemoryPlan, BadConfig> {
     let pages = u32::try_from(memory.0 / PAGE).ok().filter(|n| (1..u32::MAX).contains(n));
-    let pages = pages.ok_or_else(|| format!("memory of {} bytes: 4 KiB to 16 TiB make sense", memory.0))?;
+    let pages =
+        pages.ok_or_else(|| BadConfig::new(format!("memory of {} bytes: 4 KiB to 16 TiB make sense", memory.0)))?;
     Ok(MemoryPlan { pages, hit: Span::ZERO })
 }
 
@@ -155,32 +157,32 @@ impl Particulars {
 ///
 /// # Errors
 /// If it's none that a deadline can be of.
-pub fn percentile_bp(percentile: f64) -> Result<u16, String> {
+pub fn percentile_bp(percentile: f64) -> Result<u16, BadConfig> {
     let bp = (percentile * 100.0).round();
     if (5000.0..=9999.0).contains(&bp) {
         return Ok(bp as u16);
     }
-    Err(format!("deadline_percentile {percentile} is not between 50 and 99.99"))
+    Err(BadConfig::new(format!("deadline_percentile {percentile} is not between 50 and 99.99")))
 }
 
 /// A tenant's automatic deadline, if it was configured one.
 ///
 /// # Errors
 /// If the share or the bounds make no sense.
-pub fn auto_terms(t: &TenantConfig) -> Result<Option<AutoTerms>, String> {
+pub fn auto_terms(t: &TenantConfig) -> Result<Option<AutoTerms>, BadConfig> {
     let Some(auto) = &t.auto_deadline else { return Ok(None) };
     if t.deadline.is_some() {
-        return Err("has both `deadline` and `auto_deadline`: keep one".into());
+        return Err(BadConfig::new("has both `deadline` and `auto_deadline`: keep one"));
     }
     let permille = (auto.refuse_percent * 10.0).round();
     if !(1.0..=500.0).contains(&permille) {
-        return Err(format!("refuse_percent {} is not between 0.1 and 50", auto.refuse_percent));
+        return Err(BadConfig::new(format!("refuse_percent {} is not between 0.1 and 50", auto.refuse_percent)));
     }
     for bound in [auto.least.0, auto.most.0] {
         crate::config::check_deadline(bound)?;
     }
     if auto.least.0 > auto.most.0 {
-        return Err("`least` is longer than `most`".into());
+        return Err(BadConfig::new("`least` is longer than `most`"));
     }
     Ok(Some(AutoTerms { refuse_permille: permille as u64, least: auto.least.0, most: auto.most.0 }))
 }

@@ -39,14 +39,26 @@ pub enum ReplicaUse {
     Copy,
 }
 
+/// A word that is no use of a replica.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownUse(String);
+
+impl fmt::Display for UnknownUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "replica={}: write replica=read, replica=write or replica=copy", self.0)
+    }
+}
+
+impl std::error::Error for UnknownUse {}
+
 impl FromStr for ReplicaUse {
-    type Err = String;
-    fn from_str(text: &str) -> Result<ReplicaUse, String> {
+    type Err = UnknownUse;
+    fn from_str(text: &str) -> Result<ReplicaUse, UnknownUse> {
         match text {
             "read" => Ok(ReplicaUse::Read),
             "write" => Ok(ReplicaUse::Write),
             "copy" => Ok(ReplicaUse::Copy),
-            _ => Err(format!("replica={text}: write replica=read, replica=write or replica=copy")),
+            _ => Err(UnknownUse(text.into())),
         }
     }
 }
@@ -241,8 +253,8 @@ impl Replica {
     /// As [`Replica::open`], for async tasks: a thread waits for the device.
     ///
     /// # Errors
-    /// A failing storage, in words.
-    pub async fn open_for_client(self: Arc<Self>) -> Result<(), String> {
+    /// A failing storage.
+    pub async fn open_for_client(self: Arc<Self>) -> Result<(), MetaError> {
         if self.open.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -256,7 +268,7 @@ impl Replica {
             drop(turn);
             opened
         });
-        opened.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+        opened.await.map_err(|e| MetaError::Io(e.into()))?
     }
 
     /// After an orderly end. Blocks; does nothing where nobody could have changed it.

@@ -1,6 +1,6 @@
 //! Secrets of NVMe/TCP hosts, from their files.
 
-use crate::config::NvmeHostConfig;
+use crate::config::{BadConfig, NvmeHostConfig};
 use plimsoll_nvme::auth::Random;
 use plimsoll_nvme::auth::secret::Secret;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -28,25 +28,22 @@ pub type AllSecrets = BTreeMap<String, Arc<HostSecrets>>;
 /// Reads the secrets of all configured hosts.
 ///
 /// # Errors
-/// A text that names the first file that can't be used, with the reason. It doesn't show a secret.
-pub fn load(hosts: &[NvmeHostConfig]) -> Result<AllSecrets, String> {
+/// The first file that can't be used, with the reason. It doesn't show a secret.
+pub fn load(hosts: &[NvmeHostConfig]) -> Result<AllSecrets, BadConfig> {
     let of = |h: &NvmeHostConfig| {
         let host = read(&h.secret_file)?;
         let subsystem = h.subsystem_secret_file.as_deref().map(read).transpose()?;
         if subsystem.as_ref() == Some(&host) {
             // Whoever takes the secret from a host could play the node.
-            return Err(format!(
-                "nvme_host `{}`: secret_file and subsystem_secret_file hold one secret: generate two",
-                h.nqn.get_ref()
-            ));
+            let what = "secret_file and subsystem_secret_file hold one secret: generate two";
+            return Err(BadConfig::new(what).about(format!("nvme_host `{}`", h.nqn.get_ref())));
         }
         Ok((h.nqn.get_ref().clone(), Arc::new(HostSecrets { host, subsystem })))
     };
     hosts.iter().map(of).collect()
 }
 
-fn read(file: &Path) -> Result<Secret, String> {
-    let named = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
+fn read(file: &Path) -> Result<Secret, BadConfig> {
     let text = || {
         let metadata = std::fs::metadata(file)?;
         if metadata.permissions().mode() & 0o007 != 0 {
@@ -57,7 +54,7 @@ fn read(file: &Path) -> Result<Secret, String> {
         }
         std::fs::read_to_string(file)
     };
-    Secret::parse(&text().map_err(|e| named(&e))?).map_err(|e| named(&e))
+    Secret::parse(&text().map_err(|e| BadConfig::of_file(file, e))?).map_err(|e| BadConfig::of_file(file, e))
 }
 
 /// Fresh random bytes for one authentication.
@@ -102,7 +99,7 @@ mod tests {
             (&"x".repeat(2000), 0o600, false, "longer than a secret"),
             (&secret[..], 0o600, true, "generate two"),
         ] {
-            let error = load(text, mode, subsystem).unwrap_err();
+            let error = load(text, mode, subsystem).unwrap_err().to_string();
             assert!(error.contains(why) && (error.contains(&name) || subsystem), "{error}");
             assert!(!error.contains(&secret[10..]), "a secret is shown");
         }

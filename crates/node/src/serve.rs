@@ -62,8 +62,7 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     allow_many_descriptors();
     crate::memory::keep_large_allocations_apart();
     let tls = acceptor(&config)?;
-    let token =
-        config.control.token_file.as_deref().map(Token::load_or_make).transpose().map_err(NodeError::Refused)?;
+    let token = config.control.token_file.as_deref().map(Token::load_or_make).transpose()?;
     // Before any device is opened, made or grown: whatever keeps the node from serving must be told at once, and harm nothing.
     crate::engine::check_io_uring().map_err(|e| NodeError::Failed(e.to_string()))?;
     let listeners = Listeners::bind(&config).await?;
@@ -249,7 +248,7 @@ fn has_ended(pool: &str) -> String {
 
 /// TLS as configured, and whether it's required.
 fn acceptor(config: &Config) -> Result<Option<(TlsAcceptor, bool)>, NodeError> {
-    let of = |t: &Tls| Ok((crate::tls::acceptor(t).map_err(NodeError::Refused)?, t.required));
+    let of = |t: &Tls| Ok((crate::tls::acceptor(t)?, t.required));
     config.listen.tls.as_ref().map(of).transpose()
 }
 

@@ -304,7 +304,7 @@ impl Service {
             (volume.replica.clone(), granted)
         };
         let opened = replica.open_for_client().await;
-        opened.map_err(|what| Refusal::new(RefusalReason::Unavailable, what))?;
+        opened.map_err(|e| Refusal::new(RefusalReason::Unavailable, e.to_string()))?;
         Ok(granted)
     }
 

@@ -1,6 +1,6 @@
 //! TLS for TCP clients: the server's certificate, and the names in clients' certificates.
 
-use crate::config::Tls;
+use crate::config::{BadConfig, Tls};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -12,32 +12,31 @@ use tokio_rustls::TlsAcceptor;
 /// An acceptor that verifies clients against the configured authorities.
 ///
 /// # Errors
-/// A text that names the file that can't be used and why.
-pub fn acceptor(tls: &Tls) -> Result<TlsAcceptor, String> {
+/// The file that can't be used, and why.
+pub fn acceptor(tls: &Tls) -> Result<TlsAcceptor, BadConfig> {
     let certificates = certificates(&tls.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|e| format!("{}: {e}", tls.key.display()))?;
+    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|e| BadConfig::of_file(&tls.key, e))?;
     let mut authorities = RootCertStore::empty();
     for certificate in self::certificates(&tls.client_ca)? {
-        authorities.add(certificate).map_err(|e| format!("{}: {e}", tls.client_ca.display()))?;
+        authorities.add(certificate).map_err(|e| BadConfig::of_file(&tls.client_ca, e))?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider.clone());
     let verifier = if tls.required { verifier } else { verifier.allow_unauthenticated() };
-    let verifier = verifier.build().map_err(|e| format!("{}: {e}", tls.client_ca.display()))?;
+    let verifier = verifier.build().map_err(|e| BadConfig::of_file(&tls.client_ca, e))?;
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|e| format!("TLS: {e}"))?
+        .map_err(|e| BadConfig::found(e).about("TLS"))?
         .with_client_cert_verifier(verifier)
         .with_single_cert(certificates, key)
-        .map_err(|e| format!("{} and {}: {e}", tls.certificate.display(), tls.key.display()))?;
+        .map_err(|e| BadConfig::found(e).about(format!("{} and {}", tls.certificate.display(), tls.key.display())))?;
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", file.display());
-    let read = CertificateDer::pem_file_iter(file).map_err(|e| fail(&e))?;
-    let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|e| fail(&e))?;
-    if all.is_empty() { Err(fail(&"no certificate in it")) } else { Ok(all) }
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, BadConfig> {
+    let read = CertificateDer::pem_file_iter(file).map_err(|e| BadConfig::of_file(file, e))?;
+    let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|e| BadConfig::of_file(file, e))?;
+    if all.is_empty() { Err(BadConfig::of_file(file, "no certificate in it")) } else { Ok(all) }
 }
 
 /// The subject's common name of a certificate that was verified.

@@ -272,7 +272,7 @@ fn addresses(config: &Config, errors: &mut Vec<String>, warnings: &mut Vec<Strin
     if let Some(Err(what)) = config.listen.tls.as_ref().map(plimsoll_node::tls::acceptor) {
         errors.push(format!("listen.tls: {what}"));
     }
-    errors.extend(plimsoll_node::secrets::load(&config.nvme_host).err());
+    errors.extend(plimsoll_node::secrets::load(&config.nvme_host).err().map(|e| e.to_string()));
 }
 
 fn folder(key: &str, path: &Path, all: &mut Vec<String>) {
@@ -313,7 +313,7 @@ fn pool(p: &PoolConfig, config: &Config, all: &mut Findings) {
     };
     match rehearsed {
         None => {} // the fault of the device is among the errors
-        Some(Err(what)) => all.errors.push(at(what)),
+        Some(Err(e)) => all.errors.push(at(e.to_string())),
         Some(Ok((has, _))) if has < wanted && used == 0 => {
             all.errors.push(at(format!("its volumes want {wanted} bytes, but its device has {has} for them")));
         }

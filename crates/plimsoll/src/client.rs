@@ -138,7 +138,7 @@ impl Client {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
         if let Some(file) = &self.control.token_file {
-            let token = Token::load(file).map_err(|e| anyhow!(e))?;
+            let token = Token::load(file)?;
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.as_str()));
         }
         let body = Full::new(Bytes::from(body.unwrap_or_default()));

@@ -39,11 +39,11 @@ impl Tape {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         let Command::Replay { file, depth, json } = self.command;
-        let mut tape = TapeReader::open(&file).map_err(|e| anyhow!(e))?;
-        let failed = |e| anyhow!("{}: {e}", file.display());
-        let mut plan = plimsoll_node::plan::recorded(&tape.header).map_err(failed)?;
+        let mut tape = TapeReader::open(&file)?;
+        let failed = |e: &dyn std::error::Error| anyhow!("{}: {e}", file.display());
+        let mut plan = plimsoll_node::plan::recorded(&tape.header).map_err(|e| failed(&e))?;
         plan.scheduler.options.depth = depth.unwrap_or(plan.scheduler.options.depth);
-        let stack = plimsoll_pool::build(&plan, tape.header.offers()).map_err(|e| failed(e.to_string()))?;
+        let stack = plimsoll_pool::build(&plan, tape.header.offers()).map_err(|e| failed(&e))?;
         let mut replay = Replay::new(stack);
         let bar = bar(std::fs::metadata(&file).map_or(0, |m| m.len()));
         // A panic of the replay is told as an error, once.
@@ -52,7 +52,7 @@ impl Tape {
         let all = replay_all(&mut tape, &mut replay, &bar);
         std::panic::set_hook(noisy);
         bar.finish_and_clear();
-        all.map_err(|what| anyhow!(what))?;
+        all?;
         let seen = replay.seen();
         let name = &tape.header.pool;
         if json {
@@ -69,10 +69,10 @@ impl Tape {
     }
 }
 
-fn replay_all(tape: &mut TapeReader, replay: &mut Replay, bar: &ProgressBar) -> Result<(), String> {
+fn replay_all(tape: &mut TapeReader, replay: &mut Replay, bar: &ProgressBar) -> Result<()> {
     while let Some(entries) = tape.next_frame()? {
         for entry in &entries {
-            step(replay, entry).map_err(|what| format!("{}: {what}", tape.path().display()))?;
+            step(replay, entry).map_err(|what| anyhow!("{}: {what}", tape.path().display()))?;
         }
         bar.set_position(tape.position());
     }
@@ -81,7 +81,7 @@ fn replay_all(tape: &mut TapeReader, replay: &mut Replay, bar: &ProgressBar) -> 
 
 /// One entry. A tape that no pool recorded may tell what can't happen (an answer to nothing), and layers assert that it
 /// doesn't: here that is the tape's fault and not theirs.
-fn step(replay: &mut Replay, entry: &Entry) -> Result<(), String> {
+fn step(replay: &mut Replay, entry: &Entry) -> std::result::Result<(), String> {
     // The stack isn't used again after a panic.
     match catch_unwind(AssertUnwindSafe(|| replay.step(entry))) {
         Ok(step) => step.map_err(|d| format!("decided otherwise: {d}")),

@@ -1,5 +1,6 @@
 //! `[limits]`: the resources that clients may take before any of their requests is served.
 
+use super::BadConfig;
 use super::text::{ByteSize, SpanText};
 use plimsoll_base::Span;
 use serde::{Deserialize, Serialize};
@@ -43,7 +44,7 @@ impl Default for Limits {
 
 impl Limits {
     /// The problem with it.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), BadConfig> {
         let counts = [
             ("connections", self.connections),
             ("connections_per_tenant", self.connections_per_tenant),
@@ -52,7 +53,7 @@ impl Limits {
             ("handshakes_per_peer", self.handshakes_per_peer),
         ];
         if let Some((key, _)) = counts.iter().find(|(_, n)| *n == 0) {
-            return Err(format!("limits.{key} = 0 would keep everybody out: at least 1"));
+            return Err(BadConfig::new(format!("limits.{key} = 0 would keep everybody out: at least 1")));
         }
         // A default above a smaller bound means nothing, what somebody wrote does.
         let defaults = Limits::default();
@@ -62,17 +63,21 @@ impl Limits {
         ];
         if let Some((key, all, peer, _)) = of_peer.iter().find(|(_, all, peer, default)| peer > all && peer != default)
         {
-            return Err(format!("limits.{key}_per_peer = {peer} is more than limits.{key} = {all}: lower it"));
+            return Err(BadConfig::new(format!(
+                "limits.{key}_per_peer = {peer} is more than limits.{key} = {all}: lower it"
+            )));
         }
         if self.payload_rate.0 == 0 {
-            return Err("limits.payload_rate = 0 would let a payload take for ever: at least 1 byte a second".into());
+            return Err(BadConfig::new(
+                "limits.payload_rate = 0 would let a payload take for ever: at least 1 byte a second",
+            ));
         }
         let times = [("payload_idle", self.payload_idle), ("payload_time", self.payload_time)];
         if let Some((key, _)) = times.iter().find(|(_, t)| t.0 < Span::from_millis(10)) {
-            return Err(format!("limits.{key} is too short for any client: at least 10ms"));
+            return Err(BadConfig::new(format!("limits.{key} is too short for any client: at least 10ms")));
         }
         if self.payload_time.0 < self.payload_idle.0 {
-            return Err("limits.payload_time is shorter than limits.payload_idle".into());
+            return Err(BadConfig::new("limits.payload_time is shorter than limits.payload_idle"));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! `[[nvme_host]]`: the secret by which an NVMe/TCP host proves its identity.
 
-use super::Place;
+use super::BadConfig;
 use plimsoll_nvme::opening::is_nqn;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -22,15 +22,13 @@ pub struct NvmeHostConfig {
 
 impl NvmeHostConfig {
     /// Checks that it is possible.
-    pub(super) fn check(&self) -> Result<(), (Place, String)> {
+    pub(super) fn check(&self) -> Result<(), BadConfig> {
         let nqn = self.nqn.get_ref();
         if is_nqn(nqn) {
             return Ok(());
         }
-        let what = format!(
-            "nvme_host `{nqn}`: an NQN is a text such as nqn.2014-08.org.nvmexpress:uuid:…, of at most 223 bytes"
-        );
-        Err((Some(self.nqn.span().start), what))
+        let what = "an NQN is a text such as nqn.2014-08.org.nvmexpress:uuid:…, of at most 223 bytes";
+        Err(BadConfig::new(what).about(format!("nvme_host `{nqn}`")).at(self.nqn.span().start))
     }
 
     pub(super) fn make_absolute(&mut self, base: &Path) {

@@ -1,8 +1,9 @@
 //! `[[pool]]`: a device and what is stacked over it.
 
 use super::text::{ByteSize, SpanText};
-use super::{Place, yes};
+use super::{BadConfig, yes};
 use crate::parts::PARTS;
+use crate::reload::pool_section;
 use plimsoll_base::CacheMode;
 use plimsoll_cache::{Codec, Sharing};
 use plimsoll_device::DeviceSpec;
@@ -271,10 +272,10 @@ impl DeviceConfig {
         }
     }
 
-    fn check_rbd(&self, image: &str) -> Result<(), String> {
+    fn check_rbd(&self, image: &str) -> Result<(), BadConfig> {
         let parts: Vec<&str> = image.split('/').collect();
         if parts.len() != 2 || parts.iter().any(|p| p.is_empty()) {
-            return Err(format!("rbd = \"{image}\" is no `pool/image`"));
+            return Err(BadConfig::new(format!("rbd = \"{image}\" is no `pool/image`")));
         }
         let others = [
             (self.file.is_some(), "`file`"),
@@ -284,44 +285,41 @@ impl DeviceConfig {
             (self.volatile_cache.is_some(), "`volatile_cache`: it needs a file"),
         ];
         match others.iter().find(|(is_there, _)| *is_there) {
-            Some((_, what)) => Err(format!("a device with `rbd` can't have {what}")),
+            Some((_, what)) => Err(BadConfig::new(format!("a device with `rbd` can't have {what}"))),
             None => Ok(()),
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), BadConfig> {
         if let Some(image) = &self.rbd {
             return self.check_rbd(image);
         }
         let keys =
             [("conf", self.conf.is_some()), ("user", self.user.is_some()), ("libraries", self.libraries.is_some())];
         if let Some((key, _)) = keys.iter().find(|(_, is_there)| *is_there) {
-            return Err(format!("`{key}` is for a device with `rbd`"));
+            return Err(BadConfig::new(format!("`{key}` is for a device with `rbd`")));
         }
         match (self.null, &self.file) {
-            (true, Some(_)) => Err("a device is either null or a file, not both".into()),
-            (false, None) => Err("device needs `file = \"…\"` (or `rbd = \"pool/image\"`, or `null = true`)".into()),
-            (true, None) if self.size.is_none() => Err("a null device needs a size".into()),
-            (true, None) if self.model.is_some() => Err("a modelled device needs a file for its data".into()),
-            (true, None) if self.uuid.is_some() => Err("a null device has no uuid".into()),
-            _ => self.model.as_deref().map_or(Ok(()), |m| DeviceSpec::named(m).map(|_| ()).map_err(|e| e.to_string())),
+            (true, Some(_)) => Err(BadConfig::new("a device is either null or a file, not both")),
+            (false, None) => {
+                Err(BadConfig::new("device needs `file = \"…\"` (or `rbd = \"pool/image\"`, or `null = true`)"))
+            }
+            (true, None) if self.size.is_none() => Err(BadConfig::new("a null device needs a size")),
+            (true, None) if self.model.is_some() => Err(BadConfig::new("a modelled device needs a file for its data")),
+            (true, None) if self.uuid.is_some() => Err(BadConfig::new("a null device has no uuid")),
+            _ => self.model.as_deref().map_or(Ok(()), |m| DeviceSpec::named(m).map(|_| ()).map_err(BadConfig::found)),
         }
     }
 }
 
 impl PoolConfig {
     /// Checks the keys that don't depend on volumes and tenants. The others are checked with those.
-    pub(super) fn check(&self) -> Result<(), (Place, String)> {
-        let named = |s: &Spanned<String>, what: String| (Some(s.span().start), what);
-        let wrong = |what| named(&self.name, format!("pool `{}`: {what}", self.name.get_ref()));
+    pub(super) fn check(&self) -> Result<(), BadConfig> {
+        let wrong = |e: BadConfig| e.about(pool_section(self.name.get_ref())).at(self.name.span().start);
         self.device.check().map_err(wrong)?;
-        for part in PARTS {
-            part.check(self).map_err(|(place, what)| (place.or(wrong(String::new()).0), wrong(what).1))?;
-        }
-        if let Some(cpus) = &self.worker_cpus {
-            crate::engine::check_cpus(cpus).map_err(|what| wrong(format!("worker_cpus: {what}")))?;
-        }
-        Ok(())
+        PARTS.iter().try_for_each(|part| part.check(self)).map_err(wrong)?;
+        let cpus = self.worker_cpus.as_deref().map_or(Ok(()), crate::engine::check_cpus);
+        cpus.map_err(|e| wrong(BadConfig::found(e).about("worker_cpus")))
     }
 
     /// Files of modelled devices' profiles that aren't absolute are taken from `base`.

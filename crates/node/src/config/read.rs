@@ -1,6 +1,6 @@
 //! Reading a configuration's text: every error in it, not only the first, each with a suggestion where one is near.
 
-use super::{Config, Place};
+use super::{BadConfig, Config, Place};
 use serde::Deserialize;
 use std::ops::Range;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer, Error};
@@ -9,14 +9,14 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer, Error};
 pub(super) const ERRORS_MAX: usize = 64;
 
 /// Reads a text. There is a configuration only if every value could be read; keys that are unknown are left out.
-pub(super) fn read(text: &str) -> (Option<Config>, Vec<(Place, String)>) {
+pub(super) fn read(text: &str) -> (Option<Config>, Vec<BadConfig>) {
     let (mut root, faults) = DeTable::parse_recoverable(text);
-    let place = |e: &Error| e.span().map(|s| s.start);
+    let place = |e: &Error| -> Place { e.span().map(|s| s.start) };
     if !faults.is_empty() {
         // What follows a fault on its line is only noise.
         let line = |at: usize| text[..at.min(text.len())].matches('\n').count();
-        let mut all: Vec<_> = faults.iter().map(|e| (place(e), e.message().to_string())).collect();
-        all.dedup_by_key(|(at, _)| at.map(line));
+        let mut all: Vec<_> = faults.iter().map(|e| BadConfig::found(e.message()).at(place(e))).collect();
+        all.dedup_by_key(|e| e.place().map(line));
         return (None, all);
     }
     let (mut errors, mut is_whole) = (Vec::new(), true);
@@ -27,7 +27,7 @@ pub(super) fn read(text: &str) -> (Option<Config>, Vec<(Place, String)>) {
         };
         let removed = e.span().and_then(|span| remove(root.get_mut(), &span));
         is_whole &= e.message().starts_with(UNKNOWN);
-        errors.push((place(&e), plain(e.message(), removed.as_deref())));
+        errors.push(BadConfig::new(plain(e.message(), removed.as_deref())).at(place(&e)));
         if removed.is_none() {
             break;
         }

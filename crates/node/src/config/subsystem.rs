@@ -1,6 +1,6 @@
 //! `[[subsystem]]`: a volume and its promise under a name for NVMe/TCP hosts.
 
-use super::{Config, Place};
+use super::{BadConfig, Config};
 use crate::directory::{check_export, is_read_of_replica};
 use plimsoll_nvme::opening::is_nqn;
 use plimsoll_nvme::wire::DISCOVERY_NQN;
@@ -34,9 +34,10 @@ fn default_queues() -> u16 {
 
 impl SubsystemConfig {
     /// Checks that it is possible, in this configuration.
-    pub(super) fn check(&self, config: &Config) -> Result<(), (Place, String)> {
+    pub(super) fn check(&self, config: &Config) -> Result<(), BadConfig> {
         let nqn = self.nqn.get_ref();
-        let named = |at: std::ops::Range<usize>, what: String| (Some(at.start), format!("subsystem `{nqn}`: {what}"));
+        let wrong = |at: std::ops::Range<usize>, e: BadConfig| e.about(format!("subsystem `{nqn}`")).at(at.start);
+        let named = |at: std::ops::Range<usize>, what: String| wrong(at, BadConfig::new(what));
         if !is_nqn(nqn) || nqn == DISCOVERY_NQN {
             let what = "an NQN is a text such as nqn.2026-11.org.example:archive, of at most 223 bytes".into();
             return Err(named(self.nqn.span(), what));
@@ -49,7 +50,7 @@ impl SubsystemConfig {
             return Err(named(self.nqn.span(), what));
         }
         let export = self.export.get_ref();
-        let volume = check_export(export).map_err(|what| named(self.export.span(), what))?;
+        let volume = check_export(export).map_err(|e| wrong(self.export.span(), e))?;
         let Some(volume) = config.volume.iter().find(|v| v.name.get_ref() == volume) else {
             return Err(named(self.export.span(), format!("there is no [[volume]] `{volume}`")));
         };

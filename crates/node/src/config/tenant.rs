@@ -3,7 +3,8 @@
 use super::pool::PoolConfig;
 use super::read::there_is_no;
 use super::text::{ByteSize, SpanText};
-use super::{Config, Place, yes};
+use super::{BadConfig, Config, yes};
+use crate::reload::{tenant_section, volume_section};
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Objective, OnBusy, Priority, Span};
 use plimsoll_cores::Allotment;
@@ -147,7 +148,7 @@ pub struct Grant {
 
 impl TenantConfig {
     /// Its class, if what was written makes one.
-    pub fn class(&self) -> Result<Class, String> {
+    pub fn class(&self) -> Result<Class, BadConfig> {
         let of = |o: &Spanned<ObjectiveConfig>| (o.get_ref().percentile, o.get_ref().within.0);
         let objectives: Vec<(f64, Span)> = self.objectives.iter().map(of).collect();
         class_of(self.class.get_ref(), &objectives, self.weight, self.slots)
@@ -160,29 +161,29 @@ impl TenantConfig {
     }
 
     /// Checks that it is possible, by itself and with these pools.
-    pub(super) fn check(&self, pools: &[PoolConfig]) -> Result<(), (Place, String)> {
-        let named = |s: &Spanned<String>, what: String| (Some(s.span().start), what);
-        let wrong = |what: String| format!("tenant `{}`: {what}", self.name.get_ref());
-        self.class().map_err(|what| named(&self.class, wrong(what)))?;
+    pub(super) fn check(&self, pools: &[PoolConfig]) -> Result<(), BadConfig> {
+        let wrong =
+            |at: &Spanned<String>, e: BadConfig| e.about(tenant_section(self.name.get_ref())).at(at.span().start);
+        self.class().map_err(|e| wrong(&self.class, e))?;
         check_jobs_max(self.jobs_max)
             .and_then(|()| self.check_allotment(pools))
             .and_then(|()| self.deadline.map_or(Ok(()), |d| check_deadline(d.0)))
             .and_then(|()| self.deadline_percentile.map_or(Ok(()), |p| crate::predict::percentile_bp(p).map(drop)))
             .and_then(|()| crate::predict::auto_terms(self).map(drop))
             .and_then(|()| match self.busy {
-                Some(_) if self.deadline.is_none() && self.auto_deadline.is_none() => {
-                    Err("`busy` is for reads with a deadline: set `deadline` or `auto_deadline`, or take it out".into())
-                }
+                Some(_) if self.deadline.is_none() && self.auto_deadline.is_none() => Err(BadConfig::new(
+                    "`busy` is for reads with a deadline: set `deadline` or `auto_deadline`, or take it out",
+                )),
                 _ => Ok(()),
             })
-            .map_err(|what| named(&self.name, wrong(what)))?;
+            .map_err(|e| wrong(&self.name, e))?;
         if let Some(p) = &self.priority {
-            p.get_ref().parse::<Priority>().map_err(|e| named(p, e.to_string()))?;
+            p.get_ref().parse::<Priority>().map_err(|e| BadConfig::found(e).at(p.span().start))?;
         }
         Ok(())
     }
 
-    fn check_allotment(&self, pools: &[PoolConfig]) -> Result<(), String> {
+    fn check_allotment(&self, pools: &[PoolConfig]) -> Result<(), BadConfig> {
         let has = |policy| pools.iter().any(|p| p.core_policy.as_ref().is_some_and(|c| c.get_ref() == policy));
         for (key, policy, given) in [
             ("cores", "static", self.cores.map(u64::from)),
@@ -190,16 +191,18 @@ impl TenantConfig {
             ("limit_iops", "mclock", self.limit_iops),
         ] {
             match given {
-                Some(0) => return Err(format!("{key} = 0 would be nothing: take it out")),
+                Some(0) => return Err(BadConfig::new(format!("{key} = 0 would be nothing: take it out"))),
                 Some(_) if !has(policy) => {
-                    return Err(format!("{key} is for pools with core_policy = \"{policy}\": no pool has it"));
+                    return Err(BadConfig::new(format!(
+                        "{key} is for pools with core_policy = \"{policy}\": no pool has it"
+                    )));
                 }
                 _ => {}
             }
         }
         match (self.reservation_iops, self.limit_iops) {
             (Some(least), Some(most)) if least > most => {
-                Err(format!("reservation_iops {least} is more than limit_iops {most}"))
+                Err(BadConfig::new(format!("reservation_iops {least} is more than limit_iops {most}")))
             }
             _ => Ok(()),
         }
@@ -210,10 +213,12 @@ impl TenantConfig {
 pub const JOBS_MAX: u32 = 65_536;
 
 /// Checks that `jobs_max` is possible.
-pub fn check_jobs_max(jobs_max: Option<u32>) -> Result<(), String> {
+pub fn check_jobs_max(jobs_max: Option<u32>) -> Result<(), BadConfig> {
     match jobs_max {
-        Some(0) => Err("jobs_max = 0 would let no request in: at least 1".into()),
-        Some(more) if more > JOBS_MAX => Err(format!("jobs_max {more} is more than the {JOBS_MAX} that a pool holds")),
+        Some(0) => Err(BadConfig::new("jobs_max = 0 would let no request in: at least 1")),
+        Some(more) if more > JOBS_MAX => {
+            Err(BadConfig::new(format!("jobs_max {more} is more than the {JOBS_MAX} that a pool holds")))
+        }
         _ => Ok(()),
     }
 }
@@ -224,37 +229,41 @@ pub fn class_of(
     objectives: &[(f64, Span)],
     weight: Option<u32>,
     slots: Option<u32>,
-) -> Result<Class, String> {
+) -> Result<Class, BadConfig> {
     for (key, of, given) in
         [("objectives", "latency-critical", !objectives.is_empty()), ("slots", "fenced", slots.is_some())]
     {
         if given && class != of {
-            return Err(format!("`{key}` is for a {of} tenant, not for a {class} one"));
+            return Err(BadConfig::new(format!("`{key}` is for a {of} tenant, not for a {class} one")));
         }
     }
     if weight.is_some() && class == "fenced" {
-        return Err(
-            "`weight` is for a best-effort or latency-critical tenant: a fenced one's share is its slots".into()
-        );
+        return Err(BadConfig::new(
+            "`weight` is for a best-effort or latency-critical tenant: a fenced one's share is its slots",
+        ));
     }
     if let Some(other) = weight.filter(|w| !(1..=10_000).contains(w)) {
-        return Err(format!("weight {other} is not between 1 and 10000"));
+        return Err(BadConfig::new(format!("weight {other} is not between 1 and 10000")));
     }
     match class {
         "latency-critical" if objectives.is_empty() => {
-            Err("a latency-critical tenant needs `objectives`, such as 99.9 % within 20 ms".into())
+            Err(BadConfig::new("a latency-critical tenant needs `objectives`, such as 99.9 % within 20 ms"))
         }
-        "latency-critical" if objectives.len() > 16 => Err(format!("{} objectives are more than 16", objectives.len())),
+        "latency-critical" if objectives.len() > 16 => {
+            Err(BadConfig::new(format!("{} objectives are more than 16", objectives.len())))
+        }
         "latency-critical" => {
             if let Some((percentile, _)) = objectives.iter().find(|(_, bound)| *bound == Span::ZERO) {
-                return Err(format!("objective of {percentile} %: within is 0, set a time such as \"20ms\""));
+                return Err(BadConfig::new(format!(
+                    "objective of {percentile} %: within is 0, set a time such as \"20ms\""
+                )));
             }
             let objective = |&(percentile, bound): &(f64, Span)| {
                 let bp = (percentile * 100.0).round();
                 (1.0..=9999.0)
                     .contains(&bp)
                     .then_some(Objective { percentile_bp: bp as u16, bound })
-                    .ok_or_else(|| format!("percentile {percentile} is not between 0.01 and 99.99"))
+                    .ok_or_else(|| BadConfig::new(format!("percentile {percentile} is not between 0.01 and 99.99")))
             };
             let mut objectives = objectives.iter().map(objective).collect::<Result<Vec<_>, _>>()?;
             // Tenants with the same ones share a queue, in whatever order they were written.
@@ -264,29 +273,29 @@ pub fn class_of(
         "best-effort" => Ok(Class::BestEffort { weight: weight.unwrap_or(100) }),
         "fenced" => match slots.unwrap_or(1) {
             slots @ 1..=1000 => Ok(Class::Fenced { slots }),
-            other => Err(format!("slots {other} is not between 1 and 1000")),
+            other => Err(BadConfig::new(format!("slots {other} is not between 1 and 1000"))),
         },
-        other => Err(format!("class `{other}` is unknown: latency-critical, best-effort or fenced")),
+        other => Err(BadConfig::new(format!("class `{other}` is unknown: latency-critical, best-effort or fenced"))),
     }
 }
 
 impl VolumeConfig {
     /// Checks that it is possible, in this configuration.
-    pub(super) fn check(&self, config: &Config) -> Result<(), (Place, String)> {
-        let named = |s: &Spanned<String>, what: &str| {
-            (Some(s.span().start), format!("volume `{}`: {what}", self.name.get_ref()))
-        };
-        self.deadline.map_or(Ok(()), |d| check_deadline(d.0)).map_err(|what| named(&self.name, &what))?;
+    pub(super) fn check(&self, config: &Config) -> Result<(), BadConfig> {
+        let wrong =
+            |at: &Spanned<String>, e: BadConfig| e.about(volume_section(self.name.get_ref())).at(at.span().start);
+        let named = |at: &Spanned<String>, what: &'static str| wrong(at, BadConfig::new(what));
+        self.deadline.map_or(Ok(()), |d| check_deadline(d.0)).map_err(|e| wrong(&self.name, e))?;
         if self.busy.is_some() && self.deadline.is_none() {
             return Err(named(&self.name, "`busy` is for the volume's own `deadline`: set that too, or take it out"));
         }
         if !config.pool.iter().any(|p| p.name.get_ref() == self.pool.get_ref()) {
             let there = config.pool.iter().map(|p| p.name.get_ref().as_str());
-            return Err(named(&self.pool, &there_is_no("pool", self.pool.get_ref(), there)));
+            return Err(wrong(&self.pool, BadConfig::new(there_is_no("pool", self.pool.get_ref(), there))));
         }
         if !config.tenant.iter().any(|t| t.name.get_ref() == self.tenant.get_ref()) {
             let there = config.tenant.iter().map(|t| t.name.get_ref().as_str());
-            return Err(named(&self.tenant, &there_is_no("tenant", self.tenant.get_ref(), there)));
+            return Err(wrong(&self.tenant, BadConfig::new(there_is_no("tenant", self.tenant.get_ref(), there))));
         }
         if self.name.get_ref().is_empty() || self.name.get_ref().contains(['?', '/', '\0']) {
             return Err(named(&self.name, "a name can't be empty or have `?` or `/` in it"));
@@ -302,12 +311,12 @@ impl VolumeConfig {
 const DEADLINE_MAX: Span = Span::from_secs(3600);
 
 /// Checks that a promise of `deadline` is possible.
-pub fn check_deadline(deadline: Span) -> Result<(), String> {
+pub fn check_deadline(deadline: Span) -> Result<(), BadConfig> {
     if deadline == Span::ZERO {
-        return Err("a deadline of 0 can't be kept".into());
+        return Err(BadConfig::new("a deadline of 0 can't be kept"));
     }
     if deadline > DEADLINE_MAX {
-        return Err(format!("a deadline of {deadline} is no promise: at most an hour"));
+        return Err(BadConfig::new(format!("a deadline of {deadline} is no promise: at most an hour")));
     }
     Ok(())
 }
@@ -327,8 +336,11 @@ pub enum Peer {
 
 impl Peer {
     /// From its text.
-    pub fn parse(text: &str) -> Result<Peer, String> {
-        let bad = || format!("peer `{text}` is unknown: local, uid:NUMBER, cert:NAME, host:NQN or host:NQN@ADDRESS");
+    pub fn parse(text: &str) -> Result<Peer, BadConfig> {
+        let bad = || {
+            let what = format!("peer `{text}` is unknown: local, uid:NUMBER, cert:NAME, host:NQN or host:NQN@ADDRESS");
+            BadConfig::new(what)
+        };
         match text.split_once(':') {
             None if text == "local" => Ok(Peer::Local),
             Some(("uid", n)) => n.parse().map(Peer::Uid).map_err(|_| bad()),

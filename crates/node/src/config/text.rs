@@ -1,5 +1,6 @@
 //! Values as they are written: sizes and lengths of time.
 
+use super::BadConfig;
 use plimsoll_base::Span;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,9 +10,9 @@ use std::fmt;
 pub struct ByteSize(pub u64);
 
 impl std::str::FromStr for ByteSize {
-    type Err = String;
-    fn from_str(text: &str) -> Result<ByteSize, String> {
-        plimsoll_base::parse_bytes(text).map(ByteSize)
+    type Err = BadConfig;
+    fn from_str(text: &str) -> Result<ByteSize, BadConfig> {
+        plimsoll_base::parse_bytes(text).map(ByteSize).map_err(BadConfig::new)
     }
 }
 

@@ -7,6 +7,7 @@
 use plimsoll_stack::Offer;
 use plimsoll_stack::tape::{Entry, Recorder};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -218,6 +219,69 @@ fn write_frame(file: &mut File, number: u64, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
+/// A tape that can't be read.
+#[derive(Debug)]
+pub struct BadTape {
+    /// The file.
+    pub path: PathBuf,
+    /// Place of the frame in the file; `None` for its beginning.
+    pub at: Option<u64>,
+    /// The fault.
+    pub fault: TapeFault,
+}
+
+/// Faults of a tape.
+#[derive(Debug)]
+pub enum TapeFault {
+    /// The file can't be read.
+    Io(io::Error),
+    /// It is too short for a tape.
+    TooShort,
+    /// It is something else.
+    NoTape,
+    /// Another version of this program recorded it.
+    Version(u32),
+    /// Its header was cut.
+    NoHeader,
+    /// Its header can't be decoded.
+    BadHeader(postcard::Error),
+    /// A frame's length can't be.
+    Length,
+    /// A frame was changed, or one before it is missing.
+    Checksum {
+        /// The frame.
+        number: u64,
+    },
+    /// An entry can't be decoded.
+    NoEntry(postcard::Error),
+}
+
+impl fmt::Display for BadTape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.path.display())?;
+        self.at.map_or(Ok(()), |at| write!(f, "at byte {at}: "))?;
+        match &self.fault {
+            TapeFault::Io(e) => e.fmt(f),
+            TapeFault::TooShort => write!(f, "is not a tape: too short"),
+            TapeFault::NoTape => write!(f, "is not a tape"),
+            TapeFault::Version(version) => write!(
+                f,
+                "is a tape of version {version}; this program reads version {VERSION}: replay it with the version of plimsoll that \
+                 recorded it"
+            ),
+            TapeFault::NoHeader => write!(f, "its header was cut"),
+            TapeFault::BadHeader(e) => write!(f, "its header makes no sense: {e}"),
+            TapeFault::Length => write!(f, "damaged: a frame of impossible length"),
+            TapeFault::Checksum { number } => {
+                write!(f, "damaged: the checksum of frame {number} is wrong, or a frame before it is missing")
+            }
+            TapeFault::NoEntry(e) => write!(f, "no entry: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for BadTape {}
+
 /// Reads a tape, frame by frame: memory doesn't grow with its length.
 pub struct TapeReader {
     path: PathBuf,
@@ -233,25 +297,23 @@ impl TapeReader {
     /// Opens a tape.
     ///
     /// # Errors
-    /// A text that names the file and what is wrong with it.
-    pub fn open(path: &Path) -> Result<TapeReader, String> {
-        let fail = |what: &str| format!("{}: {what}", path.display());
-        let file = File::open(path).map_err(|e| fail(&e.to_string()))?;
+    /// The file, and what is wrong with it.
+    pub fn open(path: &Path) -> Result<TapeReader, BadTape> {
+        let fail = |fault| BadTape { path: path.to_owned(), at: None, fault };
+        let file = File::open(path).map_err(|e| fail(TapeFault::Io(e)))?;
         let mut file = BufReader::new(file);
         let mut magic = [0; 12];
-        file.read_exact(&mut magic).map_err(|_| fail("is not a tape: too short"))?;
+        file.read_exact(&mut magic).map_err(|_| fail(TapeFault::TooShort))?;
         if &magic[..8] != MAGIC {
-            return Err(fail("is not a tape"));
+            return Err(fail(TapeFault::NoTape));
         }
         let version = u32::from_le_bytes(magic[8..].try_into().expect("four bytes"));
         if version != VERSION {
-            let what = format!("is a tape of version {version}; this program reads version {VERSION}");
-            return Err(fail(&format!("{what}: replay it with the version of plimsoll that recorded it")));
+            return Err(fail(TapeFault::Version(version)));
         }
         let mut at = 12;
-        let frame =
-            read_frame(&mut file, 0, &mut at).map_err(|e| fail(&e))?.ok_or_else(|| fail("its header was cut"))?;
-        let header = postcard::from_bytes(&frame).map_err(|e| fail(&format!("its header makes no sense: {e}")))?;
+        let frame = read_frame(&mut file, 0, &mut at).map_err(fail)?.ok_or_else(|| fail(TapeFault::NoHeader))?;
+        let header = postcard::from_bytes(&frame).map_err(|e| fail(TapeFault::BadHeader(e)))?;
         Ok(TapeReader { path: path.to_owned(), file, at, number: 1, header })
     }
 
@@ -268,17 +330,17 @@ impl TapeReader {
     /// The next entries; `None` at the end, be it cut or not.
     ///
     /// # Errors
-    /// A text that names the file, the offset and what is wrong there.
-    pub fn next_frame(&mut self) -> Result<Option<Vec<Entry>>, String> {
+    /// The file, the offset, and what is wrong there.
+    pub fn next_frame(&mut self) -> Result<Option<Vec<Entry>>, BadTape> {
         let began = self.at;
-        let fail = |what: &str| format!("{}: at byte {began}: {what}", self.path.display());
-        let frame = read_frame(&mut self.file, self.number, &mut self.at).map_err(|e| fail(&e))?;
+        let fail = |fault| BadTape { path: self.path.clone(), at: Some(began), fault };
+        let frame = read_frame(&mut self.file, self.number, &mut self.at).map_err(fail)?;
         let Some(frame) = frame else { return Ok(None) };
         self.number += 1;
         let mut rest = &frame[..];
         let mut entries = Vec::new();
         while !rest.is_empty() {
-            let (entry, left) = postcard::take_from_bytes(rest).map_err(|e| fail(&format!("no entry: {e}")))?;
+            let (entry, left) = postcard::take_from_bytes(rest).map_err(|e| fail(TapeFault::NoEntry(e)))?;
             entries.push(entry);
             rest = left;
         }
@@ -287,7 +349,7 @@ impl TapeReader {
 }
 
 /// A frame's bytes; `None` where the file ends, also in the middle of it.
-fn read_frame(file: &mut impl Read, number: u64, at: &mut u64) -> Result<Option<Vec<u8>>, String> {
+fn read_frame(file: &mut impl Read, number: u64, at: &mut u64) -> Result<Option<Vec<u8>>, TapeFault> {
     let mut head = [0; 8];
     if file.read_exact(&mut head).is_err() {
         return Ok(None);
@@ -295,15 +357,15 @@ fn read_frame(file: &mut impl Read, number: u64, at: &mut u64) -> Result<Option<
     let (len, sum) = head.split_at(4);
     let len = u32::from_le_bytes(len.try_into().expect("four bytes"));
     if len > FRAME_BYTES_MAX {
-        return Err("damaged: a frame of impossible length".into());
+        return Err(TapeFault::Length);
     }
     let mut bytes = Vec::new();
-    file.take(u64::from(len)).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
+    file.take(u64::from(len)).read_to_end(&mut bytes).map_err(TapeFault::Io)?;
     if bytes.len() < len as usize {
         return Ok(None);
     }
     if sum_of(number, &bytes).to_le_bytes() != sum {
-        return Err(format!("damaged: the checksum of frame {number} is wrong, or a frame before it is missing"));
+        return Err(TapeFault::Checksum { number });
     }
     *at += 8 + u64::from(len);
     Ok(Some(bytes))

@@ -6,6 +6,7 @@
 
 use plimsoll_stack::{Work, Worked};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -95,20 +96,54 @@ impl Workers {
     }
 }
 
+/// CPUs that can't have a worker each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum BadCpus {
+    /// None is named.
+    None,
+    /// There is none of this number.
+    Unknown(usize),
+    /// It is named twice.
+    Twice(usize),
+    /// This process may run on others only.
+    Forbidden { cpu: usize, may: Vec<usize> },
+    /// The system doesn't say where this process may run.
+    Unasked(rustix::io::Errno),
+}
+
+impl fmt::Display for BadCpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadCpus::None => write!(f, "no CPU is named: leave it out, or name at least one"),
+            BadCpus::Unknown(cpu) => {
+                write!(f, "there is no CPU {cpu}: they are numbered from 0 to {}", CpuSet::MAX_CPU - 1)
+            }
+            BadCpus::Twice(cpu) => write!(f, "CPU {cpu} is named twice"),
+            BadCpus::Forbidden { cpu, may } => {
+                let may: Vec<String> = may.iter().map(usize::to_string).collect();
+                write!(f, "this process may not run on CPU {cpu}, only on {}", may.join(", "))
+            }
+            BadCpus::Unasked(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for BadCpus {}
+
 /// Checks that `cpus` can be a list of CPUs, each for one thread.
 ///
 /// # Errors
 /// The fault.
-pub(crate) fn check_cpus(cpus: &[usize]) -> Result<(), String> {
+pub(crate) fn check_cpus(cpus: &[usize]) -> Result<(), BadCpus> {
     if cpus.is_empty() {
-        return Err("no CPU is named: leave it out, or name at least one".into());
+        return Err(BadCpus::None);
     }
     for (i, cpu) in cpus.iter().enumerate() {
         if *cpu >= CpuSet::MAX_CPU {
-            return Err(format!("there is no CPU {cpu}: they are numbered from 0 to {}", CpuSet::MAX_CPU - 1));
+            return Err(BadCpus::Unknown(*cpu));
         }
         if cpus[..i].contains(cpu) {
-            return Err(format!("CPU {cpu} is named twice"));
+            return Err(BadCpus::Twice(*cpu));
         }
     }
     Ok(())
@@ -118,13 +153,12 @@ pub(crate) fn check_cpus(cpus: &[usize]) -> Result<(), String> {
 ///
 /// # Errors
 /// The CPUs on which it may not.
-pub(crate) fn check_allowed(cpus: &[usize]) -> Result<(), String> {
-    let allowed = sched_getaffinity(None).map_err(|e| e.to_string())?;
+pub(crate) fn check_allowed(cpus: &[usize]) -> Result<(), BadCpus> {
+    let allowed = sched_getaffinity(None).map_err(BadCpus::Unasked)?;
     match cpus.iter().find(|cpu| !allowed.is_set(**cpu)) {
         Some(cpu) => {
-            let may = (0..CpuSet::MAX_CPU).filter(|c| allowed.is_set(*c));
-            let may: Vec<String> = may.map(|c| c.to_string()).collect();
-            Err(format!("worker_cpus: this process may not run on CPU {cpu}, only on {}", may.join(", ")))
+            let may = (0..CpuSet::MAX_CPU).filter(|c| allowed.is_set(*c)).collect();
+            Err(BadCpus::Forbidden { cpu: *cpu, may })
         }
         None => Ok(()),
     }
@@ -243,11 +277,13 @@ mod tests {
 
     #[test]
     fn cpus_that_cannot_be_are_refused() {
-        assert!(check_cpus(&[]).unwrap_err().contains("no CPU is named"));
-        assert!(check_cpus(&[1, 0, 1]).unwrap_err().contains("CPU 1 is named twice"));
-        assert!(check_cpus(&[CpuSet::MAX_CPU]).unwrap_err().contains("there is no CPU"));
+        assert_eq!(check_cpus(&[]), Err(BadCpus::None));
+        assert_eq!(check_cpus(&[1, 0, 1]), Err(BadCpus::Twice(1)));
+        assert_eq!(check_cpus(&[CpuSet::MAX_CPU]), Err(BadCpus::Unknown(CpuSet::MAX_CPU)));
         let may = sched_getaffinity(None).unwrap();
         let not = (0..CpuSet::MAX_CPU).find(|c| !may.is_set(*c)).expect("no machine has so many");
-        assert!(check_allowed(&[not]).unwrap_err().contains(&format!("may not run on CPU {not}")));
+        let refused = check_allowed(&[not]).unwrap_err();
+        assert!(matches!(refused, BadCpus::Forbidden { cpu, .. } if cpu == not));
+        assert!(refused.to_string().starts_with(&format!("this process may not run on CPU {not}, only on ")));
     }
 }

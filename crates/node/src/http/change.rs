@@ -7,7 +7,7 @@ use super::api::{
     VolumeChange, VolumeStatus,
 };
 use super::{ApiError, Shared, status};
-use crate::config::{check_jobs_max, class_of};
+use crate::config::{BadConfig, check_jobs_max, class_of};
 use crate::node::{DeadlineChange, Deletion, Node, NodeError, ReplicaStep, VolumePatch};
 use axum::Json;
 use axum::body::Bytes;
@@ -126,8 +126,8 @@ pub async fn set_tenant(
     let spec: TenantSpec = parse(&uri, &headers, &body)?;
     let place = format!("tenant `{name}`");
     let class = class_of(&spec.class, &percentiles(&spec.objectives), spec.weight, spec.slots)
-        .map_err(|what| ApiError::bad(what).at(place.clone()))?;
-    check_jobs_max(spec.jobs_max).map_err(|what| ApiError::bad(what).at(place.clone()))?;
+        .map_err(|e| ApiError::from(e).at(place.clone()))?;
+    check_jobs_max(spec.jobs_max).map_err(|e| ApiError::from(e).at(place.clone()))?;
     let limits = TenantLimits {
         in_flight_requests_max: spec.jobs_max,
         in_flight_bytes_max: spec.bytes_max,
@@ -135,7 +135,7 @@ pub async fn set_tenant(
     };
     let wanted = DeadlineChange { deadline: spec.deadline_us.map(deadline_of_us), busy: spec.busy };
     let configured = control.node.promise_configured(&name);
-    let deadline = control.node.tenant_deadline(&name, configured, wanted).map_err(ApiError::bad)?;
+    let deadline = control.node.tenant_deadline(&name, configured, wanted)?;
     let record = TenantRecord { name: name.clone(), class, limits, change: 0, deadline };
     change(&control.node, |node| async move { node.set_tenant(record).await }).await.map_err(|e| e.at(place))?;
     show_tenant(State(control), Path(name)).await
@@ -165,8 +165,8 @@ pub async fn change_tenant(
 fn with_change(
     now: TenantRecord,
     wanted: &TenantChange,
-    deadline: impl Fn(DeadlineChange) -> std::result::Result<Option<DeadlineRecord>, String>,
-) -> std::result::Result<TenantRecord, String> {
+    deadline: impl Fn(DeadlineChange) -> std::result::Result<Option<DeadlineRecord>, BadConfig>,
+) -> std::result::Result<TenantRecord, BadConfig> {
     check_jobs_max(wanted.jobs_max)?;
     let class = wanted.class.as_deref().unwrap_or(now.class.name());
     let same = class == now.class.name();

@@ -1,6 +1,7 @@
 //! Errors as the API reports them: the fault, its place, the remedy.
 
 use super::api::{ErrorBody, ErrorText};
+use crate::config::BadConfig;
 use crate::node::NodeError;
 use axum::Json;
 use axum::http::{Method, StatusCode, Uri};
@@ -59,6 +60,12 @@ impl From<NodeError> for ApiError {
             NodeError::Failed(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
         ApiError::new(status, e.to_string())
+    }
+}
+
+impl From<BadConfig> for ApiError {
+    fn from(e: BadConfig) -> ApiError {
+        ApiError::bad(e.to_string())
     }
 }
 

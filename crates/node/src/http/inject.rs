@@ -3,6 +3,7 @@
 use super::api::{InjectFault, InjectOnly, InjectSpec, InjectStatus};
 use super::change::{change, parse, span_of_us};
 use super::{ApiError, Shared};
+use crate::config::BadConfig;
 use crate::directory::Directory;
 use crate::engine::{Fault, InjectTerms, InjectView, Only};
 use crate::parts::PoolView;
@@ -18,11 +19,11 @@ const LASTS_MAX: Span = Span::from_secs(3600);
 const TIME_MAX: Span = Span::from_secs(60);
 
 /// The terms of an injection, if they make sense.
-fn terms(spec: &InjectSpec) -> Result<InjectTerms, String> {
+fn terms(spec: &InjectSpec) -> Result<InjectTerms, BadConfig> {
     let time = |name: &str, us: Option<u64>| match us.map(span_of_us) {
-        None => Err(format!("this fault needs `{name}`")),
+        None => Err(BadConfig::new(format!("this fault needs `{name}`"))),
         Some(time) if time > Span::ZERO && time <= TIME_MAX => Ok(time),
-        Some(time) => Err(format!("`{name}` of {time} is not between 1 us and {TIME_MAX}")),
+        Some(time) => Err(BadConfig::new(format!("`{name}` of {time} is not between 1 us and {TIME_MAX}"))),
     };
     let fault = match spec.fault {
         InjectFault::Latency => Fault::Latency(time("latency_us", spec.latency_us)?),
@@ -31,20 +32,20 @@ fn terms(spec: &InjectSpec) -> Result<InjectTerms, String> {
         InjectFault::Stall => Fault::Stall,
     };
     if spec.latency_us.is_some() && !matches!(fault, Fault::Latency(_)) {
-        return Err("`latency_us` is for the fault `latency`: take it out".into());
+        return Err(BadConfig::new("`latency_us` is for the fault `latency`: take it out"));
     }
     if spec.wait_us.is_some() && !matches!(fault, Fault::Busy(_)) {
-        return Err("`wait_us` is for the fault `busy`: take it out".into());
+        return Err(BadConfig::new("`wait_us` is for the fault `busy`: take it out"));
     }
     if matches!(fault, Fault::Busy(_)) && spec.only == Some(InjectOnly::Writes) {
-        return Err("writes aren't refused: `busy` is for reads".into());
+        return Err(BadConfig::new("writes aren't refused: `busy` is for reads"));
     }
     if !(1..=1000).contains(&spec.share_permille) {
-        return Err(format!("share_permille {} is not between 1 and 1000", spec.share_permille));
+        return Err(BadConfig::new(format!("share_permille {} is not between 1 and 1000", spec.share_permille)));
     }
     let lasts = span_of_us(spec.for_us);
     if lasts == Span::ZERO || lasts > LASTS_MAX {
-        return Err(format!("{lasts} is not between 1 us and an hour: injecting ends by itself"));
+        return Err(BadConfig::new(format!("{lasts} is not between 1 us and an hour: injecting ends by itself")));
     }
     let only = spec.only.map(|only| match only {
         InjectOnly::Reads => Only::Reads,
@@ -123,7 +124,7 @@ pub(super) async fn begin(
     body: Bytes,
 ) -> Result<Json<InjectStatus>, ApiError> {
     let spec: InjectSpec = parse(&uri, &headers, &body)?;
-    let terms = terms(&spec).map_err(|what| ApiError::bad(what).at(format!("volume `{name}`")))?;
+    let terms = terms(&spec).map_err(|e| ApiError::from(e).at(format!("volume `{name}`")))?;
     inject(&control, &name, Some(terms)).await?;
     show(control, Path(name)).await
 }

@@ -1,5 +1,6 @@
 //! The token that changes over TCP must show.
 
+use crate::config::BadConfig;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -20,8 +21,10 @@ impl Token {
     ///
     /// # Errors
     /// If the file can't be read or made, if others may read it or own it, or if what it holds is too short.
-    pub fn load_or_make(path: &Path) -> Result<Token, String> {
-        let said = |what: &dyn std::fmt::Display| format!("control.token_file {}: {what}", path.display());
+    pub fn load_or_make(path: &Path) -> Result<Token, BadConfig> {
+        let said = |what: &dyn std::fmt::Display| {
+            BadConfig::found(what).about(format!("control.token_file {}", path.display()))
+        };
         let len = match std::fs::metadata(path) {
             Ok(m) => Some(m.len()),
             Err(e) if e.kind() == ErrorKind::NotFound => None,
@@ -40,14 +43,15 @@ impl Token {
         }
     }
 
-    fn load_own(path: &Path) -> Result<Token, String> {
+    fn load_own(path: &Path) -> Result<Token, BadConfig> {
         Token::check_file(path, true)?;
         Token::load(path)
     }
 
     /// Checks mode and owner: whoever may read the file knows the token, and its owner may read it.
-    fn check_file(path: &Path, own: bool) -> Result<(), String> {
-        let said = |what: &dyn std::fmt::Display| format!("token file {}: {what}", path.display());
+    fn check_file(path: &Path, own: bool) -> Result<(), BadConfig> {
+        let said =
+            |what: &dyn std::fmt::Display| BadConfig::found(what).about(format!("token file {}", path.display()));
         let file = std::fs::metadata(path).map_err(|e| said(&e))?;
         let mode = file.mode() & 0o777;
         if mode & 0o077 != 0 {
@@ -67,8 +71,9 @@ impl Token {
     ///
     /// # Errors
     /// If the file can't be read, if others may read it, or if what it holds is too short.
-    pub fn load(path: &Path) -> Result<Token, String> {
-        let said = |what: &dyn std::fmt::Display| format!("token file {}: {what}", path.display());
+    pub fn load(path: &Path) -> Result<Token, BadConfig> {
+        let said =
+            |what: &dyn std::fmt::Display| BadConfig::found(what).about(format!("token file {}", path.display()));
         Token::check_file(path, false)?;
         let text = std::fs::read_to_string(path).map_err(|e| said(&e))?;
         let token = text.trim();
@@ -135,10 +140,10 @@ mod tests {
         assert!(!made.is(other.as_str()), "random");
 
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(Token::load_or_make(&path).err().unwrap().contains("others may read it (mode 644)"));
+        assert!(Token::load_or_make(&path).err().unwrap().to_string().contains("others may read it (mode 644)"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         std::fs::write(&path, "short\n").unwrap();
-        assert!(Token::load_or_make(&path).err().unwrap().contains("holds no token"));
+        assert!(Token::load_or_make(&path).err().unwrap().to_string().contains("holds no token"));
         let files: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
         assert_eq!(files.len(), 2, "no half-made token is left: {files:?}");
     }
@@ -164,7 +169,7 @@ mod tests {
         let path = dir.path().join("token");
         Token::load_or_make(&path).unwrap();
         std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
-        assert!(Token::load_or_make(&path).err().unwrap().contains("belongs to user 65534"));
+        assert!(Token::load_or_make(&path).err().unwrap().to_string().contains("belongs to user 65534"));
         assert!(Token::load(&path).is_ok(), "a client may be another user");
     }
 }

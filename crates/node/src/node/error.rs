@@ -1,5 +1,6 @@
 //! Errors of the node, for the operator: what, where, what to do.
 
+use crate::config::BadConfig;
 use plimsoll_store::MetaError;
 use std::fmt;
 
@@ -26,6 +27,12 @@ impl fmt::Display for NodeError {
     }
 }
 impl std::error::Error for NodeError {}
+
+impl From<BadConfig> for NodeError {
+    fn from(e: BadConfig) -> NodeError {
+        NodeError::Refused(e.to_string())
+    }
+}
 
 impl NodeError {
     /// The same, saying first what it's about, unless it does.

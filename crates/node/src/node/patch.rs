@@ -108,7 +108,7 @@ impl Node {
             }
         };
         let deadline = promise.flatten().map(|p| p.deadline);
-        deadline.map_or(Ok(()), check_deadline).map_err(NodeError::Refused)?;
+        deadline.map_or(Ok(()), check_deadline)?;
         if let Some(size_bytes) = patch.size_bytes {
             self.check_growth(volume, size_bytes)?;
         }

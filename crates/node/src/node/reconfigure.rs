@@ -22,8 +22,8 @@ impl Prepared {
     /// # Errors
     /// If secrets or baselines can't be read.
     pub fn of(config: &Config) -> Result<Prepared> {
-        let secrets = crate::secrets::load(&config.nvme_host).map_err(NodeError::Refused)?;
-        Ok(Prepared { secrets, new: Configured::of(config).map_err(NodeError::Refused)? })
+        let secrets = crate::secrets::load(&config.nvme_host)?;
+        Ok(Prepared { secrets, new: Configured::of(config)? })
     }
 }
 
@@ -159,7 +159,7 @@ impl Node {
 
     /// Applies a tenant's section.
     async fn apply_configured(&self, t: &TenantConfig) -> Result<()> {
-        let class = t.class().map_err(NodeError::Refused)?;
+        let class = t.class()?;
         self.apply_tenant(t.name.get_ref(), class, permits_of(t))?;
         self.tell_slots(t.name.get_ref()).await
     }
@@ -208,7 +208,7 @@ impl Node {
             e.at(&new.config.source.place(t.class.span().start), &key)
         };
         let (name, permits) = (t.name.get_ref(), permits_of(t));
-        let class = t.class().map_err(|what| of_class(NodeError::Refused(what)))?;
+        let class = t.class().map_err(|e| of_class(e.into()))?;
         // A promise that stands isn't in another change's way, though requests may have turned out to take longer than it has room for.
         let stands = |d: &Directory| d.tenants.get(name).is_some_and(|t| t.class == class && t.permits == permits);
         if self.directory_ref(stands) {

@@ -5,6 +5,7 @@ use crate::directory::VolumePromise;
 use crate::engine::{Command, InjectTerms};
 use crate::parts::PARTS;
 use crate::parts::settings::{self, SettingView};
+use crate::reload::pool_section;
 use plimsoll_base::{OnBusy, Span};
 use plimsoll_store::{DeadlineRecord, VolumeRecord};
 use std::collections::BTreeMap;
@@ -24,11 +25,10 @@ impl Node {
         let volumes = self.stored_parts(pool);
         for part in PARTS.iter().copied() {
             let Some(live) = p.live() else { continue };
-            let Err(what) = settings::check(part, &live, &volumes) else { continue };
+            let Err(unfit) = settings::check(part, &live, &volumes) else { continue };
             let back = settings::as_configured(part, &live);
-            settings::check(part, &back.live, &volumes)
-                .map_err(|what| NodeError::Refused(format!("pool `{}`: {what}", p.name)))?;
-            crate::open::warn_of_settings(&live.config, &what);
+            settings::check(part, &back.live, &volumes).map_err(|e| e.about(pool_section(&p.name)))?;
+            crate::open::warn_of_settings(&live.config, &unfit);
             p.apply(back).await?;
         }
         Ok(())
@@ -40,7 +40,7 @@ impl Node {
         let pool = self.pool_named(name)?;
         let p = self.pools.get(pool);
         let live = p.live().ok_or_else(|| p.gone())?;
-        let changed = settings::change(&live, &wanted, &self.served_parts(pool)).map_err(NodeError::Refused)?;
+        let changed = settings::change(&live, &wanted, &self.served_parts(pool))?;
         let back = changed.back(&live);
         p.apply(changed).await?;
         let Some(store) = p.store.clone() else { return Ok(()) };

@@ -76,7 +76,10 @@ impl Node {
 
     fn check_volumes(&self, pool: usize, volumes: &[VolumePart]) -> Result<()> {
         let Some(live) = self.pools.get(pool).live() else { return Ok(()) };
-        PARTS.iter().try_for_each(|part| part.check_volumes(&live, volumes)).map_err(NodeError::Conflict)
+        PARTS
+            .iter()
+            .try_for_each(|part| part.check_volumes(&live, volumes))
+            .map_err(|e| NodeError::Conflict(e.to_string()))
     }
 
     /// Tells the fenced pools of a tenant's volumes how many slots those have by now.

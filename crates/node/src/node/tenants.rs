@@ -1,7 +1,7 @@
 //! Tenants' deadlines, and changes of a tenant that leave the rest as it is.
 
-use super::{Node, NodeError, Result};
-use crate::config::check_deadline;
+use super::{Node, Result};
+use crate::config::{BadConfig, check_deadline};
 use crate::directory::{Promise, Tenant};
 use crate::engine::PermitLimits;
 use plimsoll_base::{Class, OnBusy, Span};
@@ -21,11 +21,11 @@ impl Node {
     pub async fn change_tenant(
         &self,
         name: &str,
-        change: impl FnOnce(TenantRecord) -> std::result::Result<TenantRecord, String>,
+        change: impl FnOnce(TenantRecord) -> std::result::Result<TenantRecord, BadConfig>,
     ) -> Result<()> {
         let _one = self.changing.lock().await;
         let now = self.directory_ref(|d| d.tenants.get(name).cloned()).ok_or_else(|| self.no_tenant(name))?;
-        let wanted = change(self.tenant_record(name, &now)).map_err(NodeError::Refused)?;
+        let wanted = change(self.tenant_record(name, &now))?;
         self.put_tenant(wanted).await
     }
 
@@ -52,14 +52,14 @@ impl Node {
         name: &str,
         was: Promise,
         change: DeadlineChange,
-    ) -> std::result::Result<Option<DeadlineRecord>, String> {
+    ) -> std::result::Result<Option<DeadlineRecord>, BadConfig> {
         if change == DeadlineChange::default() {
             return Ok(None);
         }
         let deadline = change.deadline.unwrap_or(was.deadline);
         deadline.map_or(Ok(()), check_deadline)?;
         let busy = match (change.busy, deadline.is_some() || was.auto.is_some()) {
-            (Some(_), false) => return Err("`busy` is for reads with a deadline: set that too".into()),
+            (Some(_), false) => return Err(BadConfig::new("`busy` is for reads with a deadline: set that too")),
             (None, false) => OnBusy::Wait,
             (busy, true) => busy.unwrap_or(was.busy),
         };

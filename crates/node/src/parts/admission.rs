@@ -2,7 +2,7 @@
 
 use super::page::{Family, Page};
 use super::{About, Part, Shown};
-use crate::config::{Place, PoolConfig};
+use crate::config::{BadConfig, PoolConfig};
 use plimsoll_base::{TenantId, Time};
 use plimsoll_sched::admission::{AdmissionConfig, BudgetView as Budget, ToleranceView};
 use plimsoll_sched::room::{RoomConfig, RoomView};
@@ -74,14 +74,16 @@ pub struct ErrorView {
 ///
 /// # Errors
 /// If the share of misses makes no sense.
-pub fn config(pool: &PoolConfig) -> Result<AdmissionConfig, String> {
+pub fn config(pool: &PoolConfig) -> Result<AdmissionConfig, BadConfig> {
     let room = match pool.miss_percent {
         None => Some(RoomConfig::DEFAULT),
         Some(0.0) => None,
         Some(percent) if (0.01..=50.0).contains(&percent) => {
             Some(RoomConfig { miss_permyriad: (percent * 100.0).round() as u16 })
         }
-        Some(percent) => return Err(format!("miss_percent {percent} is not between 0.01 and 50, or 0")),
+        Some(percent) => {
+            return Err(BadConfig::new(format!("miss_percent {percent} is not between 0.01 and 50, or 0")));
+        }
     };
     Ok(AdmissionConfig { room })
 }
@@ -161,8 +163,8 @@ impl Part for Admission {
         page.families(PROMISES, &promises);
     }
 
-    fn check(pool: &PoolConfig) -> Result<(), (Place, String)> {
-        config(pool).map(drop).map_err(|e| (None, e))
+    fn check(pool: &PoolConfig) -> Result<(), BadConfig> {
+        config(pool).map(drop)
     }
 }
 

@@ -12,7 +12,7 @@ pub use share::{check_part, check_parts, part_bytes, too_large};
 use super::page::{Family, Page};
 use super::settings::{CacheDevice, Live, Setting, Unit, VolumePart};
 use super::{About, Acting, Action, Part, Shown};
-use crate::config::{ByteSize, CacheConfig as Section, CacheDedup, Config, Place, PoolConfig};
+use crate::config::{BadConfig, ByteSize, CacheConfig as Section, CacheDedup, Config, PoolConfig};
 use crate::node::NodeError;
 use crate::plan::CacheFacts;
 use plimsoll_base::{CacheMode, IoError, Span, Time, VolumeKey, bytes_text};
@@ -49,28 +49,37 @@ pub fn size_min(c: &Section) -> u64 {
 ///
 /// # Errors
 /// The fault.
-pub fn check(c: &Section) -> Result<(), String> {
+pub fn check(c: &Section) -> Result<(), BadConfig> {
     let too_large = |b: Option<crate::config::ByteSize>| b.is_some_and(|b| b.0 > 4 << 20);
     if too_large(c.extent) || too_large(c.weu) {
-        return Err("cache: an extent has 4 to 128 KiB, a WEU up to 4 MiB".into());
+        return Err(BadConfig::new("cache: an extent has 4 to 128 KiB, a WEU up to 4 MiB"));
     }
-    shape(c).check().map_err(|e| format!("cache: {e}"))?;
+    shape(c).check().map_err(|e| BadConfig::found(e).about("cache"))?;
     if !(1..=90).contains(&c.watermark_percent) {
-        return Err(format!("cache: watermark_percent {} is not between 1 and 90", c.watermark_percent));
+        return Err(BadConfig::new(format!(
+            "cache: watermark_percent {} is not between 1 and 90",
+            c.watermark_percent
+        )));
     }
     if c.free_percent > FREE_PERCENT_MAX {
-        return Err(format!("cache: free_percent {} is more than {FREE_PERCENT_MAX}", c.free_percent));
+        return Err(BadConfig::new(format!("cache: free_percent {} is more than {FREE_PERCENT_MAX}", c.free_percent)));
     }
     // What a file that the node makes must have room for.
     let least = plimsoll_store::DEVICE_BYTES_MIN;
     if let Some(size) = c.nvram.as_ref().and_then(|n| n.size).filter(|size| size.0 < least) {
-        return Err(format!("cache: nvram size {} is too small: it needs {least} bytes at least", size.0));
+        return Err(BadConfig::new(format!(
+            "cache: nvram size {} is too small: it needs {least} bytes at least",
+            size.0
+        )));
     }
     if let Some(size) = c.device_size.filter(|size| size.0 < least) {
-        return Err(format!("cache: device_size {} is too small: it needs {least} bytes at least", size.0));
+        return Err(BadConfig::new(format!(
+            "cache: device_size {} is too small: it needs {least} bytes at least",
+            size.0
+        )));
     }
     if c.fingerprints_percent > 100 {
-        return Err(format!("cache: fingerprints_percent {} is more than 100", c.fingerprints_percent));
+        return Err(BadConfig::new(format!("cache: fingerprints_percent {} is more than 100", c.fingerprints_percent)));
     }
     Ok(())
 }
@@ -79,7 +88,7 @@ pub fn check(c: &Section) -> Result<(), String> {
 ///
 /// # Errors
 /// Names the invalid setting and its limit.
-pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, String> {
+pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, BadConfig> {
     // Every field is named, so that a new one can't be forgotten here.
     let Section {
         file: _,
@@ -220,16 +229,16 @@ impl Part for Cache {
         page.families(POOLS, &of);
     }
 
-    fn check(pool: &PoolConfig) -> Result<(), (Place, String)> {
+    fn check(pool: &PoolConfig) -> Result<(), BadConfig> {
         let Some(cache) = &pool.cache else { return Ok(()) };
-        check(cache).map_err(|what| (None, what))?;
+        check(cache)?;
         match pool.device.null {
-            true => Err((None, "a null device needs no cache: take out `cache`".into())),
+            true => Err(BadConfig::new("a null device needs no cache: take out `cache`")),
             false => Ok(()),
         }
     }
 
-    fn check_config(config: &Config, pool: &PoolConfig) -> Result<(), String> {
+    fn check_config(config: &Config, pool: &PoolConfig) -> Result<(), BadConfig> {
         let Some(section) = &pool.cache else { return Ok(()) };
         let mine = config.volume.iter().filter(|v| v.pool.get_ref() == pool.name.get_ref());
         let parts: Vec<VolumePart> = mine.map(VolumePart::configured).collect();
@@ -255,7 +264,7 @@ impl Part for Cache {
         }))
     }
 
-    fn check_volumes(live: &Live, volumes: &[VolumePart]) -> Result<(), String> {
+    fn check_volumes(live: &Live, volumes: &[VolumePart]) -> Result<(), BadConfig> {
         let (Some(section), Some(device)) = (&live.config.cache, live.cache_device) else { return Ok(()) };
         for v in volumes {
             match v.cache_bytes {

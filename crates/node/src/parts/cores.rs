@@ -3,7 +3,7 @@
 use super::page::{Family, Page};
 use super::settings::{Live, Setting, Unit};
 use super::{About, Part, Shown};
-use crate::config::{Place, PoolConfig, SpanText};
+use crate::config::{BadConfig, PoolConfig, SpanText};
 use crate::directory::Directory;
 use plimsoll_base::{Span, Time, bytes_text};
 use plimsoll_cores::{
@@ -19,7 +19,7 @@ use std::sync::{Arc, RwLock};
 const POLICIES: &str =
     "qwin, qwin-window, share-everything, partial-sharing, two-priorities, cake, shenango, static or mclock";
 
-fn policy(name: &str) -> Result<PolicyConfig, String> {
+fn policy(name: &str) -> Result<PolicyConfig, BadConfig> {
     Ok(match name {
         "qwin" => PolicyConfig::Qwin(QwinConfig::default()),
         "qwin-window" => PolicyConfig::Qwin(QwinConfig::published()),
@@ -30,7 +30,7 @@ fn policy(name: &str) -> Result<PolicyConfig, String> {
         "shenango" => PolicyConfig::Shenango { interval: Span::from_millis(1) },
         "static" => PolicyConfig::Static,
         "mclock" => PolicyConfig::Mclock,
-        other => return Err(format!("core_policy `{other}` is unknown: {POLICIES}")),
+        other => return Err(BadConfig::new(format!("core_policy `{other}` is unknown: {POLICIES}"))),
     })
 }
 
@@ -38,14 +38,14 @@ fn policy(name: &str) -> Result<PolicyConfig, String> {
 ///
 /// # Errors
 /// The fault, and the remedy.
-pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
+pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, BadConfig> {
     let config = unchecked(pool)?;
-    config.as_ref().map_or(Ok(()), CoresConfig::check)?;
+    config.as_ref().map_or(Ok(()), CoresConfig::check).map_err(BadConfig::new)?;
     Ok(config)
 }
 
 /// The same, but for the ranges of its values: settings are put one after the other, and only fit all together.
-fn unchecked(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
+fn unchecked(pool: &PoolConfig) -> Result<Option<CoresConfig>, BadConfig> {
     let Some(cores) = pool.cores else {
         let stray = [
             ("core_depth", pool.core_depth.is_some()),
@@ -55,7 +55,9 @@ fn unchecked(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
             ("bound_best_effort_writes", pool.bound_best_effort_writes.is_some()),
         ];
         return match stray.iter().find(|(_, set)| *set) {
-            Some((key, _)) => Err(format!("{key} means nothing without `cores`: say how many there are")),
+            Some((key, _)) => {
+                Err(BadConfig::new(format!("{key} means nothing without `cores`: say how many there are")))
+            }
             None => Ok(None),
         };
     };
@@ -68,11 +70,13 @@ fn unchecked(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
             q.poll_windows = pool.core_poll_windows.unwrap_or(q.poll_windows);
         }
         _ if pool.bound_best_effort_writes.is_some() => {
-            return Err("bound_best_effort_writes is for core_policy qwin and qwin-window".into());
+            return Err(BadConfig::new("bound_best_effort_writes is for core_policy qwin and qwin-window"));
         }
-        _ if pool.core_slack.is_some() => return Err("core_slack is for core_policy qwin and qwin-window".into()),
+        _ if pool.core_slack.is_some() => {
+            return Err(BadConfig::new("core_slack is for core_policy qwin and qwin-window"));
+        }
         _ if pool.core_poll_windows.is_some() => {
-            return Err("core_poll_windows is for core_policy qwin and qwin-window".into());
+            return Err(BadConfig::new("core_poll_windows is for core_policy qwin and qwin-window"));
         }
         _ => {}
     }
@@ -217,11 +221,9 @@ impl Part for Cores {
         metrics(page, pools);
     }
 
-    fn check(pool: &PoolConfig) -> Result<(), (Place, String)> {
-        config(pool).map(drop).map_err(|what| {
-            let place = pool.core_policy.as_ref().filter(|_| pool.cores.is_some());
-            (place.map(|p| p.span().start), what)
-        })
+    fn check(pool: &PoolConfig) -> Result<(), BadConfig> {
+        let place = pool.core_policy.as_ref().filter(|_| pool.cores.is_some());
+        config(pool).map(drop).map_err(|e| e.at(place.map(|p| p.span().start)))
     }
 
     const SETTINGS: &'static [Setting] = &[

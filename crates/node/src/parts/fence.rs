@@ -7,7 +7,7 @@ pub use baseline::{Baseline, baselines};
 use super::page::{Family, Page};
 use super::settings::{Live, Setting, Unit, VolumePart};
 use super::{About, Part, Shown};
-use crate::config::{Config, FenceConfig as Section, PoolConfig, SpanText, VolumeConfig};
+use crate::config::{BadConfig, Config, FenceConfig as Section, PoolConfig, SpanText, VolumeConfig};
 use crate::plan::Facts;
 use crate::predict::Measured;
 use crate::view::ExportView;
@@ -27,13 +27,15 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// A disk of `size_bytes`, by what was measured of its batches, or by what is typical.
-fn disk(known: Option<&Measured>, size_bytes: u64) -> Result<DeviceKind, String> {
+fn disk(known: Option<&Measured>, size_bytes: u64) -> Result<DeviceKind, BadConfig> {
     let batches = known.and_then(|m| Some((&m.file, m.profile.batches.as_ref()?.disk.as_ref()?)));
     let Some((file, d)) = batches else {
         return Ok(DeviceKind::disk(DiskPredictor::typical(size_bytes)));
     };
     let p = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into());
-    p.and_then(|p| p.with_first(d.first_knots_ns())).map(DeviceKind::disk).map_err(|e| format!("{file}: {e}"))
+    p.and_then(|p| p.with_first(d.first_knots_ns()))
+        .map(DeviceKind::disk)
+        .map_err(|e| BadConfig::new(e).about(file.clone()))
 }
 
 /// A fence's predictor by what was measured.
@@ -52,25 +54,25 @@ fn flash(known: Option<&Measured>) -> DeviceKind {
 ///
 /// # Errors
 /// The fault, and the remedy.
-pub fn config(pool: &PoolConfig, facts: &Facts, size_bytes: u64) -> Result<Option<FenceConfig>, String> {
+pub fn config(pool: &PoolConfig, facts: &Facts, size_bytes: u64) -> Result<Option<FenceConfig>, BadConfig> {
     let Some(config) = unchecked(pool, facts, size_bytes)? else { return Ok(None) };
     let away = config.arm_away;
     let checked = config.check().and_then(|()| check_slots(config.slots, config.slot, &config.devices, away));
-    checked.map_err(|what| format!("fence: {what}"))?;
+    checked.map_err(|what| BadConfig::new(what).about("fence"))?;
     Ok(Some(config))
 }
 
 /// The same without looking at whether it can be.
-fn unchecked(pool: &PoolConfig, facts: &Facts, size_bytes: u64) -> Result<Option<FenceConfig>, String> {
+fn unchecked(pool: &PoolConfig, facts: &Facts, size_bytes: u64) -> Result<Option<FenceConfig>, BadConfig> {
     let Some(section) = &pool.fence else { return Ok(None) };
     // Every field is named, so that a new one can't be forgotten here.
     let Section { slots, slot, hybrid, lend_permille, steady, device, cache_profile: _ } = section;
-    let model = pool.device.model.as_deref().map(DeviceSpec::named).transpose().map_err(|e| e.to_string())?;
+    let model = pool.device.model.as_deref().map(DeviceSpec::named).transpose().map_err(BadConfig::found)?;
     let slow = facts.profile.as_ref();
     let is_flash = match device.as_deref() {
         Some("flash") => true,
         Some("disk") => false,
-        Some(other) => return Err(format!("fence: device = \"{other}\": write `disk` or `flash`")),
+        Some(other) => return Err(BadConfig::new(format!("fence: device = \"{other}\": write `disk` or `flash`"))),
         None => model.as_ref().is_some_and(|m| !m.is_rotational()),
     };
     let mut devices = vec![if is_flash { flash(slow) } else { disk(slow, size_bytes)? }];
@@ -122,24 +124,24 @@ impl Without {
 ///
 /// # Errors
 /// The reason, and the remedy.
-pub fn check_promises(without: Without, slots: u32, volumes: &[(String, u32)]) -> Result<(), String> {
+pub fn check_promises(without: Without, slots: u32, volumes: &[(String, u32)]) -> Result<(), BadConfig> {
     let promised: u64 = volumes.iter().map(|v| u64::from(v.1)).sum();
     if promised > u64::from(slots) {
         let each: Vec<String> = volumes.iter().filter(|v| v.1 > 0).map(|v| format!("{} {}", v.0, v.1)).collect();
-        return Err(format!(
+        return Err(BadConfig::new(format!(
             "{promised} slots are promised ({}), and there are {slots}: add slots, or promise fewer",
             each.join(", ")
-        ));
+        )));
     }
     match volumes.iter().find(|v| v.1 == 0) {
-        Some((name, _)) if without == Without::Refused => Err(format!(
+        Some((name, _)) if without == Without::Refused => Err(BadConfig::new(format!(
             "volume `{name}` has no slots: give it some (`slots`, or a fenced tenant), or say `hybrid = true` so that it shares what \
              is left"
-        )),
-        Some((name, _)) if without == Without::Share && promised == u64::from(slots) => Err(format!(
+        ))),
+        Some((name, _)) if without == Without::Share && promised == u64::from(slots) => Err(BadConfig::new(format!(
             "nothing is left for volume `{name}`, which has no slots: all {slots} are promised, and lend_permille = 0 lends nothing of \
              them: add slots, promise fewer, or lend"
-        )),
+        ))),
         _ => Ok(()),
     }
 }
@@ -148,17 +150,19 @@ pub fn check_promises(without: Without, slots: u32, volumes: &[(String, u32)]) -
 ///
 /// # Errors
 /// The volume or pool that it's about, and what is wrong.
-fn check<'a>(config: &'a Config, pool: &'a PoolConfig) -> Result<(), String> {
+fn check<'a>(config: &'a Config, pool: &'a PoolConfig) -> Result<(), BadConfig> {
     let name = pool.name.get_ref();
     let mine = || config.volume.iter().filter(move |v| v.pool.get_ref() == name);
     let Some(f) = &pool.fence else {
         return match mine().find(|v| v.slots.is_some()) {
-            Some(v) => Err(format!("volume `{}`: slots mean nothing without [pool.fence]", v.name.get_ref())),
+            Some(v) => {
+                Err(BadConfig::new(format!("volume `{}`: slots mean nothing without [pool.fence]", v.name.get_ref())))
+            }
             None => Ok(()),
         };
     };
     if f.device.as_ref().is_some_and(|kind| kind != "disk" && kind != "flash") {
-        return Err("fence: device is `disk` or `flash`".into());
+        return Err(BadConfig::new("fence: device is `disk` or `flash`"));
     }
     // Profiles are read at the start; sizes are known then, too. How long a request takes is not before.
     const SIZE: u64 = 160_000_000_000;
@@ -167,7 +171,7 @@ fn check<'a>(config: &'a Config, pool: &'a PoolConfig) -> Result<(), String> {
         false => drop(self::config(pool, &facts, SIZE)?),
         true => {
             let config = unchecked(pool, &facts, SIZE)?.map(|c| FenceConfig { slot: c.slot.max(SLOT_DEFAULT), ..c });
-            config.map_or(Ok(()), |c| c.check()).map_err(|what| format!("fence: {what}"))?;
+            config.map_or(Ok(()), |c| c.check()).map_err(|what| BadConfig::new(what).about("fence"))?;
         }
     }
     let class = |v: &VolumeConfig| {
@@ -266,7 +270,7 @@ impl Part for Fence {
         metrics(page, pools);
     }
 
-    fn check_config(config: &Config, pool: &PoolConfig) -> Result<(), String> {
+    fn check_config(config: &Config, pool: &PoolConfig) -> Result<(), BadConfig> {
         check(config, pool)
     }
 
@@ -275,9 +279,9 @@ impl Part for Fence {
         own.with(&FenceTerms { slots })
     }
 
-    fn check_volumes(live: &Live, volumes: &[VolumePart]) -> Result<(), String> {
+    fn check_volumes(live: &Live, volumes: &[VolumePart]) -> Result<(), BadConfig> {
         let Some(fence) = of(live) else { return Ok(()) };
-        check_slots(fence.slots, fence.slot, &fence.devices, fence.arm_away)?;
+        check_slots(fence.slots, fence.slot, &fence.devices, fence.arm_away).map_err(BadConfig::new)?;
         let slots: Vec<_> = volumes.iter().map(|v| (v.name.clone(), v.slots)).collect();
         check_promises(Without::of(&fence), fence.slots, &slots)
     }

@@ -3,7 +3,7 @@
 use super::page::{Family, Page};
 use super::settings::{Setting, Unit};
 use super::{About, Acting, Action, Part, Shown};
-use crate::config::{ByteSize, LogsConfig as Section, Place, PoolConfig};
+use crate::config::{BadConfig, ByteSize, LogsConfig as Section, PoolConfig};
 use plimsoll_base::{Span, Time, bytes_text};
 use plimsoll_logs::{CleanConfig, Formatted, Layout, LogsConfig, LogsControl, LogsStatus, OffHours, Shape};
 use plimsoll_pool::LogsPlan;
@@ -28,7 +28,7 @@ fn shape(c: &Section) -> Shape {
     }
 }
 
-fn behaviour(c: &Section, started_s_of_day: u64) -> Result<LogsConfig, String> {
+fn behaviour(c: &Section, started_s_of_day: u64) -> Result<LogsConfig, BadConfig> {
     let default = LogsConfig::default();
     let off_hours = match &c.off_hours {
         None => None,
@@ -50,8 +50,11 @@ fn behaviour(c: &Section, started_s_of_day: u64) -> Result<LogsConfig, String> {
 }
 
 /// `01:00-05:30`, UTC, on the pool's clock, which began `started_s` seconds after midnight.
-fn parse_off_hours(text: &str, started_s: u64) -> Result<OffHours, String> {
-    let bad = || format!("off_hours `{text}` is not a time of day: write HH:MM-HH:MM (UTC), such as 01:00-05:00");
+fn parse_off_hours(text: &str, started_s: u64) -> Result<OffHours, BadConfig> {
+    let bad = || {
+        let what = "is not a time of day: write HH:MM-HH:MM (UTC), such as 01:00-05:00";
+        BadConfig::new(format!("off_hours `{text}` {what}"))
+    };
     let minute = |t: &str| {
         let (h, m) = t.trim().split_once(':')?;
         let (h, m): (u64, u64) = (h.parse().ok()?, m.parse().ok()?);
@@ -77,11 +80,13 @@ pub fn seconds_of_day() -> u64 {
 ///
 /// # Errors
 /// The fault.
-pub fn check(c: &Section) -> Result<(), String> {
+pub fn check(c: &Section) -> Result<(), BadConfig> {
     behaviour(c, 0)?;
     let (wanted, largest) = logged_write(c);
     if wanted > largest {
-        return Err(format!("logs: logged_write of {wanted} bytes is more than a quarter of a log: at most {largest}"));
+        return Err(BadConfig::new(format!(
+            "logs: logged_write of {wanted} bytes is more than a quarter of a log: at most {largest}"
+        )));
     }
     Ok(())
 }
@@ -96,7 +101,7 @@ pub fn logged_write(c: &Section) -> (u64, u64) {
 ///
 /// # Errors
 /// Names the invalid setting and its limit.
-pub fn plan(c: &Section, started_s_of_day: u64) -> Result<LogsPlan, String> {
+pub fn plan(c: &Section, started_s_of_day: u64) -> Result<LogsPlan, BadConfig> {
     // Every field is named, so that a new one can't be forgotten here.
     let Section {
         group: _,
@@ -113,15 +118,15 @@ pub fn plan(c: &Section, started_s_of_day: u64) -> Result<LogsPlan, String> {
     Ok(LogsPlan { shape: shape(c), config: behaviour(c, started_s_of_day)? })
 }
 
-fn layout(c: &Section, bytes: u64, block_bytes: u32) -> Result<Layout, String> {
-    Layout::new(bytes, block_bytes, shape(c), 0).map_err(|e| format!("logs: {e}"))
+fn layout(c: &Section, bytes: u64, block_bytes: u32) -> Result<Layout, BadConfig> {
+    Layout::new(bytes, block_bytes, shape(c), 0).map_err(|e| BadConfig::found(e).about("logs"))
 }
 
 /// Bytes that the tables of logs take on a device of `device_bytes`, in whole regions.
 ///
 /// # Errors
 /// If the logs don't fit the device.
-pub fn table_bytes(c: &Section, device_bytes: u64) -> Result<u64, String> {
+pub fn table_bytes(c: &Section, device_bytes: u64) -> Result<u64, BadConfig> {
     let metadata = Superblock::region_map(device_bytes, 0).last().expect("home").offset;
     let device_bytes = device_bytes / REGION_ALIGN * REGION_ALIGN;
     // Which block it has makes no difference here.
@@ -138,7 +143,7 @@ pub fn device_of(tables: Region, home: Region) -> Region {
 ///
 /// # Errors
 /// If the logs don't fit the device.
-pub fn home_bytes(c: &Section, device_bytes: u64, block_bytes: u32) -> Result<u64, String> {
+pub fn home_bytes(c: &Section, device_bytes: u64, block_bytes: u32) -> Result<u64, BadConfig> {
     Ok(layout(c, device_bytes, block_bytes)?.home_bytes / REGION_ALIGN * REGION_ALIGN)
 }
 
@@ -155,7 +160,7 @@ pub fn home_bytes_on(path: &Path, tables: Region) -> Option<u64> {
 ///
 /// # Errors
 /// If the logs don't fit the device.
-pub fn log_runs(c: &Section, device: Region, block_bytes: u32) -> Result<Vec<(u64, u64)>, String> {
+pub fn log_runs(c: &Section, device: Region, block_bytes: u32) -> Result<Vec<(u64, u64)>, BadConfig> {
     let layout = layout(c, device.len, block_bytes)?;
     let run = |log| (device.offset + layout.log_start(log), layout.shape.log_bytes);
     Ok((0..layout.logs).map(run).collect())
@@ -287,16 +292,14 @@ impl Part for Logs {
         page.families(POOLS, &of);
     }
 
-    fn check(pool: &PoolConfig) -> Result<(), (Place, String)> {
+    fn check(pool: &PoolConfig) -> Result<(), BadConfig> {
         let Some(logs) = &pool.logs else { return Ok(()) };
-        check(logs).map_err(|what| (None, what))?;
+        check(logs)?;
         match (pool.device.null, pool.device.rbd.is_some()) {
-            (true, _) => Err((None, "a null device forgets what it logs: take out `logs`".into())),
-            (_, true) => Err((
-                None,
+            (true, _) => Err(BadConfig::new("a null device forgets what it logs: take out `logs`")),
+            (_, true) => Err(BadConfig::new(
                 "logs spare a disk's arm its way to small writes, and an RBD image has none: its OSDs have journals of their own. Take out \
-                 `logs`"
-                    .into(),
+                 `logs`",
             )),
             _ => Ok(()),
         }
@@ -516,7 +519,7 @@ mod tests {
         assert_eq!(at("01:00-05:30", 0), Ok((3600, Span::from_secs(16_200))));
         assert_eq!(at("22:00-02:00", 23 * 3600), Ok((23 * 3600, Span::from_secs(4 * 3600))));
         for bad in ["", "1-5", "01:00", "25:00-02:00", "01:00-01:00", "01:60-02:00"] {
-            assert!(at(bad, 0).unwrap_err().contains("HH:MM-HH:MM"), "{bad}");
+            assert!(at(bad, 0).unwrap_err().to_string().contains("HH:MM-HH:MM"), "{bad}");
         }
     }
 

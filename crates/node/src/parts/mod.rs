@@ -18,7 +18,7 @@ pub mod scheduler;
 pub mod settings;
 pub mod throttle;
 
-use crate::config::{Config, Place, PoolConfig};
+use crate::config::{BadConfig, Config, PoolConfig};
 use crate::directory::Directory;
 use crate::engine::PoolSnapshot;
 use crate::node::{Node, NodeError};
@@ -81,8 +81,8 @@ pub trait Part: Sync + 'static {
     /// Checks the layer's configuration, without devices.
     ///
     /// # Errors
-    /// The place in the file if it is another than the pool's, and the fault.
-    fn check(_config: &PoolConfig) -> Result<(), (Place, String)> {
+    /// The fault, with the place in the file if it is another than the pool's.
+    fn check(_config: &PoolConfig) -> Result<(), BadConfig> {
         Ok(())
     }
 
@@ -90,7 +90,7 @@ pub trait Part: Sync + 'static {
     ///
     /// # Errors
     /// The fault, and the remedy.
-    fn check_config(_config: &Config, _pool: &PoolConfig) -> Result<(), String> {
+    fn check_config(_config: &Config, _pool: &PoolConfig) -> Result<(), BadConfig> {
         Ok(())
     }
 
@@ -103,7 +103,7 @@ pub trait Part: Sync + 'static {
     ///
     /// # Errors
     /// The fault, and the remedy.
-    fn check_volumes(_live: &Live, _volumes: &[VolumePart]) -> Result<(), String> {
+    fn check_volumes(_live: &Live, _volumes: &[VolumePart]) -> Result<(), BadConfig> {
         Ok(())
     }
 
@@ -269,15 +269,15 @@ pub trait AnyPart: Sync {
     fn actions(&self) -> &'static [Action];
     /// [`Part::check`].
     #[allow(clippy::missing_errors_doc, reason = "those of the part")]
-    fn check(&self, config: &PoolConfig) -> Result<(), (Place, String)>;
+    fn check(&self, config: &PoolConfig) -> Result<(), BadConfig>;
     /// [`Part::check_config`].
     #[allow(clippy::missing_errors_doc, reason = "those of the part")]
-    fn check_config(&self, config: &Config, pool: &PoolConfig) -> Result<(), String>;
+    fn check_config(&self, config: &Config, pool: &PoolConfig) -> Result<(), BadConfig>;
     /// [`Part::add_terms`].
     fn add_terms(&self, live: &Live, record: &VolumeRecord, part: &VolumePart, own: OwnTerms) -> OwnTerms;
     /// [`Part::check_volumes`].
     #[allow(clippy::missing_errors_doc, reason = "those of the part")]
-    fn check_volumes(&self, live: &Live, volumes: &[VolumePart]) -> Result<(), String>;
+    fn check_volumes(&self, live: &Live, volumes: &[VolumePart]) -> Result<(), BadConfig>;
     /// [`Part::look`].
     fn look(&self, stack: &Stack, now: Time) -> Option<Seen>;
     /// The layer's view as JSON; `None` if the pool has no such layer.
@@ -316,11 +316,11 @@ impl<P: Part> AnyPart for P {
         P::ACTIONS
     }
 
-    fn check(&self, config: &PoolConfig) -> Result<(), (Place, String)> {
+    fn check(&self, config: &PoolConfig) -> Result<(), BadConfig> {
         P::check(config)
     }
 
-    fn check_config(&self, config: &Config, pool: &PoolConfig) -> Result<(), String> {
+    fn check_config(&self, config: &Config, pool: &PoolConfig) -> Result<(), BadConfig> {
         P::check_config(config, pool)
     }
 
@@ -328,7 +328,7 @@ impl<P: Part> AnyPart for P {
         P::add_terms(live, record, part, own)
     }
 
-    fn check_volumes(&self, live: &Live, volumes: &[VolumePart]) -> Result<(), String> {
+    fn check_volumes(&self, live: &Live, volumes: &[VolumePart]) -> Result<(), BadConfig> {
         P::check_volumes(live, volumes)
     }
 

@@ -3,7 +3,7 @@
 use super::page::{Family, Page};
 use super::settings::{Setting, Unit};
 use super::{About, Part, Shown};
-use crate::config::{Place, PoolConfig, SpanText};
+use crate::config::{BadConfig, PoolConfig, SpanText};
 use crate::plan::kind;
 use plimsoll_base::{Span, Time};
 use plimsoll_device::{AnyModel, ModelLayer};
@@ -107,14 +107,15 @@ impl Part for Scheduler {
         page.families(PREDICTORS, &of.collect::<Vec<_>>());
     }
 
-    fn check(pool: &PoolConfig) -> Result<(), (Place, String)> {
+    fn check(pool: &PoolConfig) -> Result<(), BadConfig> {
         let place = pool.sched.as_ref().map(|s| s.span().start);
-        let kind = kind(pool).map_err(|e| (place, e))?;
+        let kind = kind(pool).map_err(|e| e.at(place))?;
         if kind == SchedulerKind::Osds && pool.device.rbd.is_none() {
-            return Err((place, "sched `osds` is for an RBD image's OSDs: this device has none".into()));
+            let what = "sched `osds` is for an RBD image's OSDs: this device has none";
+            return Err(BadConfig::new(what).at(place));
         }
         match pool.depth {
-            Some(0) => Err((None, "depth 0 would serve nothing".into())),
+            Some(0) => Err(BadConfig::new("depth 0 would serve nothing")),
             _ => Ok(()),
         }
     }

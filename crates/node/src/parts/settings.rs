@@ -4,7 +4,7 @@
 //! then has a message. It is kept for later starts, until something else is configured for the key.
 
 use super::{AnyPart, PARTS};
-use crate::config::{PoolConfig, VolumeConfig};
+use crate::config::{BadConfig, PoolConfig, VolumeConfig};
 use plimsoll_base::Span;
 use plimsoll_pool::PoolPlan;
 use plimsoll_stack::Addressed;
@@ -44,14 +44,15 @@ impl Unit {
     ///
     /// # Errors
     /// If it is none of this unit.
-    pub fn parse(self, text: &str) -> Result<u64, String> {
-        let number = |text: &str| text.trim().parse().map_err(|_| format!("`{text}` is no number"));
+    pub fn parse(self, text: &str) -> Result<u64, BadConfig> {
+        let number = |text: &str| text.trim().parse().map_err(|_| BadConfig::new(format!("`{text}` is no number")));
         match self {
             Unit::Us => {
-                let span: Span = text.parse().map_err(|e| format!("`{text}` is no time such as 16ms: {e}"))?;
+                let span: Span =
+                    text.parse().map_err(|e| BadConfig::new(format!("`{text}` is no time such as 16ms: {e}")))?;
                 Ok(span.as_micros())
             }
-            Unit::Bytes => plimsoll_base::parse_bytes(text),
+            Unit::Bytes => plimsoll_base::parse_bytes(text).map_err(BadConfig::new),
             Unit::Percent => number(text.trim_end_matches('%')),
             Unit::Count => number(text),
         }
@@ -198,7 +199,7 @@ pub fn recorded(
 
 /// Puts the settings that were changed live into a pool's configuration: those that are configured as they were then. A layer whose
 /// settings don't fit each other or the configuration any more has none of them; its fault is returned.
-pub fn keep(config: &mut PoolConfig, record: &SettingsRecord) -> Vec<String> {
+pub fn keep(config: &mut PoolConfig, record: &SettingsRecord) -> Vec<BadConfig> {
     let mut faults = Vec::new();
     for part in PARTS {
         let mut with = config.clone();
@@ -210,7 +211,7 @@ pub fn keep(config: &mut PoolConfig, record: &SettingsRecord) -> Vec<String> {
         }
         match part.check(&with) {
             Ok(()) => *config = with,
-            Err((_, what)) => faults.push(what),
+            Err(e) => faults.push(e),
         }
     }
     faults
@@ -249,20 +250,22 @@ impl Changed {
 ///
 /// # Errors
 /// The setting that there isn't, that is out of its range, or that doesn't fit the others, the devices or the volumes.
-pub fn change(live: &Live, wanted: &BTreeMap<String, u64>, volumes: &[VolumePart]) -> Result<Changed, String> {
+pub fn change(live: &Live, wanted: &BTreeMap<String, u64>, volumes: &[VolumePart]) -> Result<Changed, BadConfig> {
     let mut new = live.clone();
     let (mut changed, mut concerned) = (Vec::new(), BTreeSet::new());
     for (key, value) in wanted {
         let found = all().find(|(_, s)| s.key == key);
-        let (part, s) = found.ok_or_else(|| format!("`{key}` is no setting: there are {}", keys()))?;
+        let (part, s) = found.ok_or_else(|| BadConfig::new(format!("`{key}` is no setting: there are {}", keys())))?;
         if (s.get)(&live.config).is_none() {
             let how = super::by_name(part).map_or("", |p| p.how());
-            return Err(format!("`{key}`: the pool has no such layer as {part}, or it has no use for this: {how}"));
+            return Err(BadConfig::new(format!(
+                "`{key}`: the pool has no such layer as {part}, or it has no use for this: {how}"
+            )));
         }
         let range = (s.range)(live);
         if !range.contains(value) {
             let [value, min, max] = [*value, *range.start(), *range.end()].map(|v| s.unit.text(v));
-            return Err(format!("`{key}`: {value} is not between {min} and {max}"));
+            return Err(BadConfig::new(format!("`{key}`: {value} is not between {min} and {max}")));
         }
         (s.put)(&mut new.config, *value);
         changed.push(s);
@@ -278,8 +281,8 @@ pub fn change(live: &Live, wanted: &BTreeMap<String, u64>, volumes: &[VolumePart
 ///
 /// # Errors
 /// The fault, and the remedy.
-pub fn check(part: &dyn AnyPart, live: &Live, volumes: &[VolumePart]) -> Result<(), String> {
-    part.check(&live.config).map_err(|(_, what)| what)?;
+pub fn check(part: &dyn AnyPart, live: &Live, volumes: &[VolumePart]) -> Result<(), BadConfig> {
+    part.check(&live.config)?;
     part.check_volumes(live, volumes)
 }
 
@@ -382,7 +385,7 @@ mod tests {
         assert_eq!(values(&both)["core_slack_low_us"], 2000, "each alone would be out of order");
         let mut some = configured.clone();
         let faults = keep(&mut some, &with(&[("core_slack_low_us", 2000), ("idle_us", 0)]));
-        assert!(faults.len() == 1 && faults[0].contains("is above"), "{faults:?}");
+        assert!(faults.len() == 1 && faults[0].to_string().contains("is above"), "{faults:?}");
         assert_eq!((values(&some)["core_slack_low_us"], values(&some)["idle_us"]), (300, 0));
         let change = change(&live(TUNED), &of(&[("core_slack_low_us", 2000), ("core_slack_high_us", 8000)]), &[]);
         assert!(change.is_ok());
@@ -390,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_change_that_cannot_be_is_refused() {
-        let refused = |wanted: &[(&str, u64)]| change(&live(TUNED), &of(wanted), &[]).unwrap_err();
+        let refused = |wanted: &[(&str, u64)]| change(&live(TUNED), &of(wanted), &[]).unwrap_err().to_string();
         assert!(refused(&[("fingerprints_percent", 50)]).contains("configure [pool.cache]"));
         assert!(refused(&[("logged_write_bytes", 1 << 40)]).contains("is not between 0 B and"));
         assert!(refused(&[("idle_us", 2_000_000)]).contains("`idle_us`: 2.00s is not between"));

@@ -3,7 +3,8 @@
 use super::page::{Family, Page};
 use super::settings::{Live, VolumePart};
 use super::{About, Part, Shown};
-use crate::config::{Config, PoolConfig, ThrottleConfig};
+use crate::config::{BadConfig, Config, PoolConfig, ThrottleConfig};
+use crate::reload::volume_section;
 use plimsoll_base::{Span, Time, VolumeKey, bytes_text};
 use plimsoll_stack::{OwnTerms, Stack};
 use plimsoll_store::VolumeRecord;
@@ -46,9 +47,9 @@ const BANDWIDTH_MIN: u64 = 16 << 10;
 ///
 /// # Errors
 /// The limit that is out of range.
-pub fn terms(c: &ThrottleConfig) -> Result<ThrottleTerms, String> {
+pub fn terms(c: &ThrottleConfig) -> Result<ThrottleTerms, BadConfig> {
     let limit = |per_s: Option<u64>, burst: Option<u64>, key: &str| match (per_s, burst) {
-        (None, Some(_)) => Err(format!("throttle: {key}_burst means nothing without {key}")),
+        (None, Some(_)) => Err(BadConfig::new(format!("throttle: {key}_burst means nothing without {key}"))),
         (None, None) => Ok(None),
         (Some(per_s), burst) => {
             let default = Limit::per_second(per_s);
@@ -59,9 +60,12 @@ pub fn terms(c: &ThrottleConfig) -> Result<ThrottleTerms, String> {
         requests: limit(c.iops, c.iops_burst, "iops")?,
         bytes: limit(c.bandwidth.map(|b| b.0), c.bandwidth_burst.map(|b| b.0), "bandwidth")?,
     };
-    terms.check().map_err(|what| format!("throttle: {what}"))?;
+    terms.check().map_err(|what| BadConfig::new(what).about("throttle"))?;
     if let Some(l) = terms.bytes.filter(|l| l.per_s < BANDWIDTH_MIN) {
-        return Err(format!("throttle: bandwidth of {} bytes per second is less than {BANDWIDTH_MIN}", l.per_s));
+        return Err(BadConfig::new(format!(
+            "throttle: bandwidth of {} bytes per second is less than {BANDWIDTH_MIN}",
+            l.per_s
+        )));
     }
     Ok(terms)
 }
@@ -127,14 +131,15 @@ impl Part for Throttle {
         page.families(VOLUMES, &labelled.collect::<Vec<_>>());
     }
 
-    fn check_config(config: &Config, pool: &PoolConfig) -> Result<(), String> {
+    fn check_config(config: &Config, pool: &PoolConfig) -> Result<(), BadConfig> {
         let mine = config.volume.iter().filter(|v| v.pool.get_ref() == pool.name.get_ref());
         for (v, throttle) in mine.filter_map(|v| Some((v, v.throttle.as_ref()?))) {
-            let name = v.name.get_ref();
+            let in_volume = |e: BadConfig| e.about(volume_section(v.name.get_ref()));
             if !pool.throttle {
-                return Err(format!("volume `{name}`: throttle means nothing without `throttle = true` in its pool"));
+                let what = "throttle means nothing without `throttle = true` in its pool";
+                return Err(in_volume(BadConfig::new(what)));
             }
-            terms(throttle).map_err(|what| format!("volume `{name}`: {what}"))?;
+            terms(throttle).map_err(in_volume)?;
         }
         Ok(())
     }
@@ -164,7 +169,7 @@ mod tests {
         let t = terms(&c).unwrap();
         assert_eq!(t.requests, Some(Limit { per_s: 100, burst: 10 }));
         assert_eq!(t.bytes, Some(Limit { per_s: 1 << 20, burst: (1 << 20) / 10 }));
-        let refused = |c: ThrottleConfig| terms(&c).unwrap_err();
+        let refused = |c: ThrottleConfig| terms(&c).unwrap_err().to_string();
         assert!(refused(ThrottleConfig { iops: Some(0), ..ThrottleConfig::default() }).contains("0 per second"));
         let slow = ThrottleConfig { bandwidth: Some(ByteSize(1)), ..ThrottleConfig::default() };
         assert!(refused(slow).contains("is less than 16384"));

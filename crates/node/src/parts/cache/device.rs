@@ -1,7 +1,7 @@
 //! The devices of a pool's cache: opened, made and formatted.
 
 use super::shape;
-use crate::config::CacheConfig as Section;
+use crate::config::{BadConfig, CacheConfig as Section};
 use crate::look::{Step, Wanted};
 use plimsoll_cache::{Layout, RecordOf};
 use plimsoll_store::superblock::{Region, RegionKind};
@@ -32,6 +32,12 @@ impl From<String> for CacheError {
     }
 }
 
+impl From<BadConfig> for CacheError {
+    fn from(e: BadConfig) -> CacheError {
+        CacheError::Refused(e.to_string())
+    }
+}
+
 impl From<DeviceError> for CacheError {
     /// A device that answers with other data than the cache's is refused: it may be anybody's.
     fn from(e: DeviceError) -> CacheError {
@@ -55,7 +61,7 @@ impl CacheError {
 ///
 /// # Errors
 /// If it's too small.
-pub fn weus_most(c: &Section, bytes: u64, block_bytes: u32) -> Result<u32, String> {
+pub fn weus_most(c: &Section, bytes: u64, block_bytes: u32) -> Result<u32, BadConfig> {
     let earlier = Layout::earlier(bytes, block_bytes, shape(c), 0).map_or(0, |l| l.weus);
     Ok(layout(c, bytes, block_bytes, 0)?.weus.max(earlier))
 }
@@ -71,8 +77,8 @@ pub fn weus_of(c: &Section, file: &File, region: Region, block_bytes: u32) -> Re
     }
 }
 
-fn layout(c: &Section, bytes: u64, block_bytes: u32, salt: u64) -> Result<Layout, String> {
-    let layout = Layout::new(bytes, block_bytes, shape(c), salt).map_err(|e| format!("cache: {e}"))?;
+fn layout(c: &Section, bytes: u64, block_bytes: u32, salt: u64) -> Result<Layout, BadConfig> {
+    let layout = Layout::new(bytes, block_bytes, shape(c), salt).map_err(|e| BadConfig::found(e).about("cache"))?;
     Ok(Layout { nvram: c.nvram.is_some(), ..layout })
 }
 
@@ -508,7 +514,7 @@ mod tests {
             <crate::parts::cache::Cache as crate::parts::Part>::check_config(&config, &config.pool[0])
         };
         assert_eq!(check(b), Ok(()));
-        assert!(check(b + unit).expect_err("more than the device has").contains("add up to"));
+        assert!(check(b + unit).expect_err("more than the device has").to_string().contains("add up to"));
     }
 
     /// The layout on the device decides, not the layout of a new cache.

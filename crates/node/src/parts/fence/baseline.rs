@@ -1,7 +1,7 @@
 //! Service of volumes while they were alone, to compare with later.
 
 use super::FenceView;
-use crate::config::VolumeConfig;
+use crate::config::{BadConfig, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,11 +33,11 @@ impl Baseline {
     ///
     /// # Errors
     /// If it can't be read or is no baseline.
-    pub fn read(path: &std::path::Path) -> Result<Baseline, String> {
-        let file = path.display();
-        let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
+    pub fn read(path: &std::path::Path) -> Result<Baseline, BadConfig> {
+        let wrong = |what: String| BadConfig::of_file(path, what);
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(format!("cannot be read: {e}")))?;
         serde_json::from_str(&text)
-            .map_err(|e| format!("{file}: is no baseline ({e}): write one with `plimsoll fence baseline`"))
+            .map_err(|e| wrong(format!("is no baseline ({e}): write one with `plimsoll fence baseline`")))
     }
 
     /// The slots that it was measured with, if they are others now.
@@ -57,13 +57,13 @@ impl Baseline {
 ///
 /// # Errors
 /// If one can't be read or is none.
-pub fn baselines(volumes: &[VolumeConfig]) -> Result<BTreeMap<String, Baseline>, String> {
+pub fn baselines(volumes: &[VolumeConfig]) -> Result<BTreeMap<String, Baseline>, BadConfig> {
     let named = volumes.iter().filter_map(|v| Some((v.name.get_ref(), v.baseline.as_ref()?)));
     let read = |(name, path): (&String, &PathBuf)| {
         let baseline = Baseline::read(path)?;
         match baseline.volume == *name {
             true => Ok((name.clone(), baseline)),
-            false => Err(format!("{}: is of volume `{}`, not `{name}`", path.display(), baseline.volume)),
+            false => Err(BadConfig::of_file(path, format!("is of volume `{}`, not `{name}`", baseline.volume))),
         }
     };
     named.map(read).collect()
