@@ -27,6 +27,7 @@ SOURCES = [
     "crates/node/src/look.rs",
     "crates/node/src/objectives.rs",
     "crates/node/src/open.rs",
+    "crates/node/src/open/error.rs",
     "crates/node/src/parts/cache/device.rs",
     "crates/node/src/node/ending.rs",
     "crates/node/src/node/error.rs",

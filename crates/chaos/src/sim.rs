@@ -13,7 +13,6 @@ use plimsoll_fence::{FenceControl, FenceTerms};
 use plimsoll_logs::LogsControl;
 use plimsoll_node::config::{Config, PoolConfig};
 use plimsoll_node::open::build_stack;
-use plimsoll_node::parts::cache::CacheError;
 use plimsoll_node::plan::Facts;
 use plimsoll_pool::KnownVolume;
 use plimsoll_sched::cfq::CfqControl;
@@ -175,7 +174,8 @@ fn blank(plan: &Plan, config: &PoolConfig, rng: &mut Rng) -> Result<Vec<SimDisk>
         let seen = seen(config.device.model.as_deref(), &disks[0])?;
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
         format(&mut disks[0], |f| {
-            plimsoll_node::parts::logs::format_if_blank(logs, f, region, seen.block_bytes, 7, false).map(drop)
+            let made = plimsoll_node::parts::logs::format_if_blank(logs, f, region, seen.block_bytes, 7, false);
+            made.map(drop).map_err(|e| e.to_string())
         })?;
     }
     if let Some(cache) = &config.cache {
@@ -184,7 +184,7 @@ fn blank(plan: &Plan, config: &PoolConfig, rng: &mut Rng) -> Result<Vec<SimDisk>
         let block = seen.block_bytes;
         format(&mut disks[1], |f| {
             let made = plimsoll_node::parts::cache::format_if_blank(cache, f, region, block, 1, 11);
-            made.map(drop).map_err(|(CacheError::Refused(what) | CacheError::Unusable(what))| what)
+            made.map(drop).map_err(|e| e.to_string())
         })?;
     }
     disks.truncate(match &plan.cache {

@@ -3,6 +3,7 @@
 
 use crate::config::{BadConfig, CacheConfig, DeviceConfig, PoolConfig};
 use crate::engine::tape::TapeWriter;
+use crate::open::{OpenError, Unfit};
 use plimsoll_store::{
     DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, MetaView, ROLE_MAIN, RegionKind, RemoteDevice, Superblock,
     Uuid,
@@ -37,56 +38,53 @@ impl<'a> Wanted<'a> {
         Wanted { path: &c.file, words: ("the cache's file", "device_size"), size, uuid: None, format: true }
     }
 
-    /// Decides by what is there.
+    /// Decides by what is there, which is returned with the decision.
     ///
     /// # Errors
     /// If it can be neither opened nor made: why, and what to do.
-    pub fn step(&self, look: Option<&Look>) -> Result<Step, String> {
+    pub fn step(&self, look: Option<Look>) -> Result<(Step, Option<Look>), OpenError> {
         let path = self.path.display();
         let Some(look) = look else {
             let (file, key) = self.words;
             self.may_be_made()?;
             if self.path.starts_with("/dev") && !self.path.starts_with("/dev/shm") {
-                return Err(format!(
-                    "{path}: there is no such device, and a file in /dev would be in memory: attach the device, or correct the path"
-                ));
+                return Err(Unfit::NoSuchDevice.of(path));
             }
             let parent = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             if !parent.is_dir() {
-                return Err(format!("{path}: its folder doesn't exist: create it, or correct the path"));
+                return Err(Unfit::NoFolder.of(path));
             }
-            let none = || format!("{path}: {file} doesn't exist: set `{key}` to create it, or correct the path");
-            return self.size.map(Step::Make).ok_or_else(none);
+            return self.size.map(|size| (Step::Make(size), None)).ok_or_else(|| Unfit::NoFile { file, key }.of(path));
         };
-        match &look.found {
-            Ok(_) => Ok(Step::Open),
+        match look.found {
+            Ok(_) => Ok((Step::Open, Some(look))),
             Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if look.is_block_device && !self.format => {
-                Err(format!(
-                    "{path}: the device is blank: to initialise it for Plimsoll (ALL OF IT IS ZEROED), set `format = true`"
-                ))
+                Err(Unfit::Blank.of(path))
             }
             Err(DeviceError { kind: DeviceErrorKind::Blank | DeviceErrorKind::CreationInterrupted, .. })
                 if if look.is_block_device { self.format } else { self.size.is_some() } =>
             {
-                self.may_be_made().map(|()| Step::Make(self.size.unwrap_or(0)))
+                self.may_be_made().map(|()| (Step::Make(self.size.unwrap_or(0)), Some(look)))
             }
-            Err(e) => Err(e.to_string()),
+            Err(e) => Err(e.into()),
         }
     }
 
     /// A mount that failed, most likely: an empty device in the place of one with data would be found too late.
-    fn may_be_made(&self) -> Result<(), String> {
-        self.uuid.map_or(Ok(()), |uuid| {
-            let path = self.path.display();
-            Err(format!("{path}: the device {uuid} is missing: attach it, or remove `uuid` from the configuration to create a new one"))
-        })
+    fn may_be_made(&self) -> Result<(), OpenError> {
+        self.uuid.map_or(Ok(()), |uuid| Err(Unfit::Missing(uuid).of(self.path.display())))
     }
 
     /// Judges what was found of a device.
     /// Of a pool's own device `growth` decides whether it grows.
-    fn judge(&self, looked: Result<Option<Look>, String>, growth: Option<&Grows<'_>>, seen: &mut Seen) -> Option<u64> {
+    fn judge(
+        &self,
+        looked: Result<Option<Look>, OpenError>,
+        growth: Option<&Grows<'_>>,
+        seen: &mut Seen,
+    ) -> Option<u64> {
         let path = self.path.display();
-        let look = match looked.and_then(|look| self.step(look.as_ref()).map(|step| (step, look))) {
+        let look = match looked.and_then(|look| self.step(look)) {
             Ok(found) => found,
             Err(what) => {
                 seen.errors.push(what);
@@ -263,7 +261,7 @@ pub(crate) enum Step {
 #[derive(Debug, Default)]
 pub struct Seen {
     /// Reasons for a start to fail.
-    pub errors: Vec<String>,
+    pub errors: Vec<OpenError>,
     /// Settings that are lawful and yet probably not meant.
     pub warnings: Vec<String>,
     /// Size of the pool's own device, where it is known.
@@ -286,24 +284,26 @@ pub fn look(config: &PoolConfig) -> Seen {
     let (d, expect) = (&config.device, expect(config));
     let label = d.label();
     let cluster = d.rbd.as_ref().map(|_| crate::rbd::connect(d, &[]));
+    let (cluster, unconnected) = match cluster.transpose() {
+        Ok(cluster) => (cluster, None),
+        Err(e) => (None, Some(e)),
+    };
     let main = match &d.file {
+        Some(path) => Some((path.as_path(), DeviceFile::look(path, &expect).map_err(OpenError::from))),
         None if let Some(cluster) = &cluster => {
-            let looked =
-                cluster.as_ref().map_err(String::clone).and_then(|cluster| crate::rbd::look(cluster, d, &expect));
-            Some((Path::new(&label), looked.map(Some)))
+            Some((Path::new(&label), crate::rbd::look(cluster, d, &expect).map(Some)))
         }
-        None => None,
-        Some(path) => Some((path.as_path(), DeviceFile::look(path, &expect).map_err(|e| e.to_string()))),
+        None => unconnected.map(|e| (Path::new(&label), Err(e.into()))),
     };
     match (&d.file, &cluster, &main) {
         (Some(path), _, Some((_, Ok(Some(main))))) => read_meta(path, main, &expect, &mut seen),
-        (None, Some(Ok(cluster)), Some((_, Ok(Some(main))))) if main.found.is_ok() => {
+        (None, Some(cluster), Some((_, Ok(Some(main))))) if main.found.is_ok() => {
             match crate::rbd::look_meta(cluster, d, &expect) {
                 Ok(Some(view)) => seen.meta = Some(view),
                 Ok(None) => seen.unseen.push(
                     "its metadata weren't read: a client has the image's exclusive lock, or ended without giving it back".into(),
                 ),
-                Err(what) => seen.errors.push(what),
+                Err(e) => seen.errors.push(e),
             }
         }
         _ => {}
@@ -312,7 +312,7 @@ pub fn look(config: &PoolConfig) -> Seen {
     if let Some(view) = &seen.meta {
         let behind = crate::open::behind(view);
         if config.cache.is_none() && !behind.is_empty() {
-            seen.errors.push(crate::open::needs_cache(&behind));
+            seen.errors.push(OpenError::NeedsCache { volumes: behind });
         }
         let faults = crate::parts::settings::keep(&mut live, &view.settings());
         let warning =
@@ -329,7 +329,7 @@ pub fn look(config: &PoolConfig) -> Seen {
                 let Look { size_bytes: there, is_block_device, .. } = *look;
                 let grower = Grower { configs: [&live, config], path, there, is_block_device };
                 grower.decide(superblock, |from, to| match &cluster {
-                    Some(Ok(cluster)) => {
+                    Some(cluster) => {
                         let image = crate::rbd::open(cluster, d, true).map_err(io::Error::other)?;
                         RemoteDevice::is_used_beyond(&crate::rbd::medium(&image), from, to)
                     }
@@ -341,7 +341,7 @@ pub fn look(config: &PoolConfig) -> Seen {
         None => d.size.map(|size| size.0),
     };
     if let Some(Err(e)) = config.tape.as_deref().map(TapeWriter::check) {
-        seen.errors.push(crate::open::tape_fault(config.tape.as_deref().unwrap_or(Path::new("")), &e));
+        seen.errors.push(crate::open::tape_fault(config.tape.as_deref().unwrap_or(Path::new("")), e));
     }
     if d.format && d.file.as_deref().is_some_and(Path::is_file) {
         seen.warnings.push("`format` is ignored: it is for block devices".into());
@@ -371,7 +371,7 @@ fn read_meta(path: &Path, main: &Look, expect: &Expect, seen: &mut Seen) {
     match (used(), read) {
         (Some(why), _) => seen.unseen.push(why), // since a moment ago
         (None, Ok(view)) => seen.meta = Some(view),
-        (None, Err(e)) => seen.errors.push(e.to_string()),
+        (None, Err(e)) => seen.errors.push(e.into()),
     }
 }
 
@@ -381,7 +381,7 @@ fn look_at_cache(config: &PoolConfig, c: &CacheConfig, main: Option<&Look>, seen
         return seen.errors.push(what);
     }
     let fast = Wanted::fast(c);
-    let looked = DeviceFile::look(&c.file, &crate::parts::cache::expect(pool_uuid(config))).map_err(|e| e.to_string());
+    let looked = DeviceFile::look(&c.file, &crate::parts::cache::expect(pool_uuid(config))).map_err(OpenError::from);
     match (&looked, main.is_some_and(|m| m.found.is_ok())) {
         (Ok(None), true) if let Err(what) = fast.step(None) => match seen.meta.as_ref().map(crate::open::behind) {
             None => seen.warnings.push(format!(
@@ -390,7 +390,7 @@ fn look_at_cache(config: &PoolConfig, c: &CacheConfig, main: Option<&Look>, seen
             Some(behind) if behind.is_empty() => {
                 seen.warnings.push(format!("cache: {what}. No volume needs it: a start serves the pool without its cache"));
             }
-            Some(behind) => seen.errors.push(format!("cache: {what}; only the cache may have what was written to {}", behind.join(", "))),
+            Some(volumes) => seen.errors.push(OpenError::CacheMissing { fault: Box::new(what), volumes }),
         },
         _ => drop(fast.judge(looked, None, seen)),
     }
@@ -400,7 +400,7 @@ fn look_at_cache(config: &PoolConfig, c: &CacheConfig, main: Option<&Look>, seen
 ///
 /// # Errors
 /// That, before anything is made or changed.
-pub(crate) fn check_cache(config: &PoolConfig, main: Option<&Look>) -> Result<(), String> {
+pub(crate) fn check_cache(config: &PoolConfig, main: Option<&Look>) -> Result<(), OpenError> {
     let Some(c) = &config.cache else { return Ok(()) };
     let main_uuid = match main.map(|look| &look.found) {
         Some(Ok(superblock)) => Some(superblock.device_uuid),
@@ -410,7 +410,7 @@ pub(crate) fn check_cache(config: &PoolConfig, main: Option<&Look>) -> Result<()
         Some(Err(_)) => return Ok(()),
     };
     let known = crate::parts::cache::Known { pool_uuid: pool_uuid(config), main_uuid, metadata: None };
-    crate::parts::cache::check_before(c, known)
+    crate::parts::cache::check_before(c, known).map_err(OpenError::Cache)
 }
 
 /// Derived from the pool's name, so that two pools' devices can't be taken for each other.
@@ -494,11 +494,11 @@ mod tests {
         };
         let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role };
         let held = DeviceFile::create(&path, &options).expect("created");
-        let read = || {
+        let read = || -> (bool, Vec<String>, Vec<String>) {
             let look = DeviceFile::look(&path, &expect).expect("it can be read").expect("it is there");
             let mut seen = Seen::default();
             read_meta(&path, &Look { used_by: None, ..look }, &expect, &mut seen);
-            (seen.meta.is_some(), seen.errors, seen.unseen)
+            (seen.meta.is_some(), seen.errors.iter().map(ToString::to_string).collect(), seen.unseen)
         };
         let note = "its metadata weren't read: another process (or a mount) uses the device";
         assert_eq!(read(), (false, vec![], vec![note.to_string()]));

@@ -167,7 +167,7 @@ impl Node {
                 // It isn't served; the others are.
                 node.pools.put(RunningPool::absent(&unfit.name, unfit.device.clone(), why.to_string())?);
                 tracing::error!(error = %why, "a pool isn't served");
-                unfit.shut_down().map_err(NodeError::Failed)?;
+                unfit.shut_down()?;
             }
         }
         node.some_pool_serves()?;

@@ -1,5 +1,9 @@
 //! Opening a pool: its devices, their metadata, and the layers over them.
 
+mod error;
+
+pub use error::{OpenError, Unfit};
+
 use crate::config::{BadConfig, ByteSize, PoolConfig, VolatileConfig};
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, RbdDevice, VolatileFile};
 use crate::look::{Grower, Growth, Step, Wanted};
@@ -14,9 +18,10 @@ use plimsoll_rbd::{Cluster, Image};
 use plimsoll_sched::SchedulerKind;
 use plimsoll_stack::{Front, Layer, Offer, Stack};
 use plimsoll_store::{
-    CreateOptions, DeviceFile, GrowError, Look, MetaStore, ROLE_MAIN, RegionKind, RemoteDevice, Superblock, Uuid,
-    VolumeRecord,
+    CreateOptions, DeviceFile, GrowError, Look, MetaError, MetaStore, ROLE_MAIN, RegionKind, RemoteDevice, Superblock,
+    Uuid, VolumeRecord,
 };
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -111,7 +116,7 @@ fn pool_options(config: &PoolConfig, precise_timers: bool, trace_every: u32) -> 
 ///
 /// # Errors
 /// If a device or the configuration is wrong; the error names the mistake.
-pub(crate) fn open_pool(config: &PoolConfig, mut facts: Facts, trace_every: u32) -> Result<Opened, String> {
+pub(crate) fn open_pool(config: &PoolConfig, mut facts: Facts, trace_every: u32) -> Result<Opened, OpenError> {
     let d = &config.device;
     let allowed = crate::engine::check_allowed(config.worker_cpus.as_deref().unwrap_or_default());
     allowed.map_err(|e| BadConfig::found(e).about("worker_cpus"))?;
@@ -239,21 +244,19 @@ fn build_live([live, configured]: [&PoolConfig; 2], facts: &Facts, devices: &[De
 }
 
 /// Asks for the rest of a start that may be refused, after the devices are open: the tape, and what an RBD image is watched by.
-fn check_rest(config: &PoolConfig, held: &Held) -> Result<(), String> {
+fn check_rest(config: &PoolConfig, held: &Held) -> Result<(), OpenError> {
     if let Some(path) = &config.tape {
-        crate::engine::tape::TapeWriter::check(path).map_err(|e| tape_fault(path, &e))?;
+        crate::engine::tape::TapeWriter::check(path).map_err(|e| tape_fault(path, e))?;
     }
     match held {
         Held::File(_) => Ok(()),
-        Held::Image(_, HeldImage { image, .. }) => {
-            image.size_bytes().and_then(|_| image.layout()).map(drop).map_err(|e| e.to_string())
-        }
+        Held::Image(_, HeldImage { image, .. }) => Ok(image.size_bytes().and_then(|_| image.layout()).map(drop)?),
     }
 }
 
 /// The fault of a tape that can't be made.
-pub(crate) fn tape_fault(path: &Path, e: &std::io::Error) -> String {
-    format!("tape {}: {e}", path.display())
+pub(crate) fn tape_fault(path: &Path, error: std::io::Error) -> OpenError {
+    OpenError::Tape { path: path.to_owned(), error }
 }
 
 /// Gives the devices of these numbers, whose region is at the end of theirs, another length.
@@ -270,7 +273,7 @@ fn set_len(devices: &mut [Device], numbers: &[std::ops::Range<usize>], len: u64)
 }
 
 /// Opens a pool's own file or block device.
-fn open_main_file(config: &PoolConfig) -> Result<Main, String> {
+fn open_main_file(config: &PoolConfig) -> Result<Main, OpenError> {
     let d = &config.device;
     let path = d.file.as_deref().expect("checked with the configuration");
     let (device_file, store) = open_device(config, path, |main| {
@@ -282,12 +285,13 @@ fn open_main_file(config: &PoolConfig) -> Result<Main, String> {
     }
     let home = device_file.home();
     let block_bytes = device_file.block_bytes();
-    let model = d.model.as_deref().map(DeviceSpec::named).transpose().map_err(|e| e.to_string())?;
+    let model = d.model.as_deref().map(DeviceSpec::named).transpose().map_err(BadConfig::found)?;
+    let unopened = |error| OpenError::Io { device: path.display().to_string(), error };
     let rotational = model.is_some_and(|m| m.is_rotational());
     let data = match &d.volatile_cache {
-        None => std::fs::File::from(device_file.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?),
+        None => std::fs::File::from(device_file.data_fd().try_clone_to_owned().map_err(unopened)?),
         // It writes sector by sector, which direct I/O may refuse.
-        Some(_) => std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?,
+        Some(_) => std::fs::File::options().read(true).write(true).open(path).map_err(unopened)?,
     };
     // With logs, their tables come before home, and the logs lie in it.
     let region = device_file.logs().map_or(home, |tables| crate::parts::logs::device_of(tables, home));
@@ -341,7 +345,7 @@ fn warn_of_growth(config: &PoolConfig, what: &str) {
 
 /// Takes on what a pool's own device has beyond its regions, up to `to` bytes; its metadata are opened anew. False, after a warning, if there
 /// is no room for that, or it can't be zeroed: the device is as it was.
-fn grow(config: &PoolConfig, held: &mut Held, store: MetaStore, to: u64) -> Result<(MetaStore, bool), String> {
+fn grow(config: &PoolConfig, held: &mut Held, store: MetaStore, to: u64) -> Result<(MetaStore, bool), OpenError> {
     let (label, from) = (config.device.label(), held.superblock().end());
     drop(store);
     if !matches!(held, Held::File(device) if !device.is_block_device()) {
@@ -357,22 +361,21 @@ fn grow(config: &PoolConfig, held: &mut Held, store: MetaStore, to: u64) -> Resu
         Held::File(device) => device.grow(to),
         Held::Image(device, _) => device.grow(to),
     };
-    match &grown {
+    let is_grown = grown.is_ok();
+    match grown {
         Ok(()) => {}
         Err(GrowError::Kept(e)) => {
             warn_of_growth(config, &format!("{label}: cannot grow from {from} to {to} bytes: {e}"));
         }
-        Err(GrowError::Unclear(e)) => {
-            return Err(format!(
-                "{label}: its superblock cannot be renewed for {to} bytes: {e}: nothing that it has is touched; start again"
-            ));
+        Err(GrowError::Unclear(error)) => {
+            return Err(OpenError::MayHaveGrown { device: label, to, error });
         }
     }
     let store = match held {
         Held::File(device) => device.open_meta(home_bytes(config, device)?),
         Held::Image(device, _) => device.open_meta(),
     };
-    Ok((store.map_err(|e| format!("{label}: {e}"))?, grown.is_ok()))
+    Ok((store.map_err(|error| OpenError::Meta { device: label, error })?, is_grown))
 }
 
 /// Bytes of a device's home that volumes can have, without logs: a modelled disk may be smaller than the file behind it.
@@ -382,11 +385,11 @@ fn home_bytes(config: &PoolConfig, device: &DeviceFile) -> Result<u64, BadConfig
 }
 
 /// Opens a pool's own RBD image, and takes its exclusive lock.
-fn open_main_image(config: &PoolConfig) -> Result<Main, String> {
+fn open_main_image(config: &PoolConfig) -> Result<Main, OpenError> {
     let (held, store, image) = open_image(config, |main| crate::look::check_cache(config, main))?;
     let label = config.device.label();
     let home = held.home();
-    let queue = plimsoll_rbd::Queue::new(image.image.clone()).map_err(|e| e.to_string())?;
+    let queue = plimsoll_rbd::Queue::new(image.image.clone())?;
     let main = Device::Rbd(RbdDevice { queue, start: home.offset, len: home.len });
     // They are opened when the pool runs: a cluster may refuse them for a while, or answer late.
     let handles = if crate::plan::kind(config)? == SchedulerKind::Osds { crate::rbd::HANDLES_MAX } else { 0 };
@@ -406,18 +409,18 @@ fn open_main_image(config: &PoolConfig) -> Result<Main, String> {
 /// Opens an RBD image and its metadata; makes them at the first use. Before, `check` is asked whether that may be.
 fn open_image(
     config: &PoolConfig,
-    check: impl FnOnce(Option<&Look>) -> Result<(), String>,
-) -> Result<(RemoteDevice, MetaStore, HeldImage), String> {
+    check: impl FnOnce(Option<&Look>) -> Result<(), OpenError>,
+) -> Result<(RemoteDevice, MetaStore, HeldImage), OpenError> {
     let (d, expect) = (&config.device, crate::look::expect(config));
     let label = d.label();
     let path = Path::new(&label);
     let cluster = crate::rbd::connect(d, &[])?;
     // Before the lock is asked for: whoever has a foreign image must not be asked to give it up.
     let seen = crate::rbd::look(&cluster, d, &expect)?;
-    let step = Wanted::main(d, path).step(Some(&seen))?;
-    check(Some(&seen))?;
+    let (step, seen) = Wanted::main(d, path).step(Some(seen))?;
+    check(seen.as_ref())?;
     let image = crate::rbd::open(&cluster, d, false)?;
-    image.lock().map_err(|e| e.to_string())?;
+    image.lock()?;
     let medium = crate::rbd::medium(&image);
     let device = match step {
         Step::Open => RemoteDevice::open(path, medium, &expect),
@@ -427,12 +430,11 @@ fn open_image(
                 CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes: 0, main_uuid: None };
             RemoteDevice::create(path, medium, &options)
         }
-    }
-    .map_err(|e| e.to_string())?;
+    }?;
     if device.logs().is_some() {
-        return Err(format!("{label}: the device has logs, which can't be on an RBD image: it was copied from a disk"));
+        return Err(Unfit::LogsOnImage.of(label));
     }
-    let store = device.open_meta().map_err(|e| format!("{label}: {e}"))?;
+    let store = device.open_meta().map_err(|error| OpenError::Meta { device: label, error })?;
     Ok((device, store, HeldImage { image, cluster, handles: 0..0 }))
 }
 
@@ -492,35 +494,29 @@ pub fn rehearse_layers(config: &PoolConfig, len: u64) -> Result<(u64, PoolPlan),
 fn open_device(
     config: &PoolConfig,
     path: &Path,
-    check: impl FnOnce(Option<&Look>) -> Result<(), String>,
-) -> Result<(DeviceFile, MetaStore), String> {
+    check: impl FnOnce(Option<&Look>) -> Result<(), OpenError>,
+) -> Result<(DeviceFile, MetaStore), OpenError> {
     let d = &config.device;
     let expect = crate::look::expect(config);
-    let look = DeviceFile::look(path, &expect).map_err(|e| e.to_string())?;
-    let step = Wanted::main(d, path).step(look.as_ref())?;
+    let (step, look) = Wanted::main(d, path).step(DeviceFile::look(path, &expect)?)?;
     check(look.as_ref())?;
     if let Some(Look { found: Ok(superblock), .. }) = &look {
         match (&config.logs, superblock.region(RegionKind::Logs)) {
-            (None, Some(_)) => {
-                return Err(format!("{}: the device has logs, which hold data: configure [pool.logs]", path.display()));
-            }
-            (Some(_), None) => {
-                let what = "the device was made without logs: take [pool.logs] out, or make a new device";
-                return Err(format!("{}: {what}", path.display()));
-            }
+            (None, Some(_)) => return Err(Unfit::HasLogs.of(path.display())),
+            (Some(_), None) => return Err(Unfit::HasNoLogs.of(path.display())),
             (None, None) => {}
             (Some(_), Some(tables)) => crate::parts::logs::check_before(path, tables)?,
         }
     }
     let mut device = match step {
-        Step::Open => DeviceFile::open(path, &expect).map_err(|e| e.to_string())?,
+        Step::Open => DeviceFile::open(path, &expect)?,
         Step::Make(size_bytes) => {
             let bytes = if size_bytes == 0 { device_bytes(path) } else { size_bytes };
             let tables = |logs| crate::parts::logs::table_bytes(logs, bytes);
             let logs_bytes = config.logs.as_ref().map_or(Ok(0), tables)?;
             let pool_uuid = expect.pool_uuid.expect("a pool's device is that pool's");
             let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes, main_uuid: None };
-            DeviceFile::create(path, &options).map_err(|e| e.to_string())?
+            DeviceFile::create(path, &options)?
         }
     };
     // A device has logs if its pool has: that was checked, and a new one is made so.
@@ -530,7 +526,8 @@ fn open_device(
             let mut region = crate::parts::logs::device_of(tables, device.home());
             // A modelled disk may be smaller than the file behind it.
             region.len = region.len.min(model_of(config, region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes));
-            let file = std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?;
+            let unopened = |error| OpenError::Io { device: path.display().to_string(), error };
+            let file = std::fs::File::options().read(true).write(true).open(path).map_err(unopened)?;
             let salt = Uuid::new_v4().as_u64_pair().0;
             let (block_bytes, was_formatted) = (device.block_bytes(), device.is_formatted());
             let made = crate::parts::logs::format_if_blank(logs, &file, region, block_bytes, salt, was_formatted)?;
@@ -544,22 +541,23 @@ fn open_device(
     if let Some(error) = device.unreserved() {
         tracing::warn!(path = %path.display(), %error, "cannot allocate the pool's own regions: changes of metadata and flushes fail when the file system is full");
     }
-    let store = device.open_meta(home_bytes).map_err(|e| format!("{}: {e}", path.display()))?;
+    let unread = |error| OpenError::Meta { device: path.display().to_string(), error };
+    let store = device.open_meta(home_bytes).map_err(unread)?;
     Ok((device, store))
 }
 
 /// Notes that a device's logs, or its cache, are formatted.
-fn set_formatted(device: &mut DeviceFile) -> Result<(), String> {
+fn set_formatted(device: &mut DeviceFile) -> Result<(), OpenError> {
     let path = device.path().to_owned();
-    device.set_formatted().map_err(|e| format!("{}: cannot renew its superblock: {e}", path.display()))
+    device.set_formatted().map_err(|error| OpenError::NotMarked { device: path.display().to_string(), error })
 }
 
 /// Allocates the logs in a sparse file, when they are made or a pool of an earlier version is first opened. Without room for
 /// them new logs are refused; logs that hold data are served, with a warning.
-fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)], made: bool) -> Result<(), String> {
+fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)], made: bool) -> Result<(), OpenError> {
     let path = device.path().display();
     match device.reserve(runs) {
-        Err(e) if made => Err(format!("{path}: cannot allocate the logs: {e}: make room, or choose smaller logs")),
+        Err(error) if made => Err(OpenError::NoRoomForLogs { device: path.to_string(), error }),
         Err(error) => {
             tracing::warn!(%path, %error, "cannot allocate the pool's logs: flushes fail when the file system is full");
             Ok(())
@@ -579,40 +577,25 @@ fn open_cache(
     facts: &mut CacheFacts,
     main: &Superblock,
     store: &mut MetaStore,
-) -> Result<Option<OpenCache>, String> {
+) -> Result<Option<OpenCache>, OpenError> {
     let behind = behind(store);
     let Some(c) = &config.cache else {
         if !behind.is_empty() {
-            return Err(needs_cache(&behind));
+            return Err(OpenError::NeedsCache { volumes: behind });
         }
         // What is written from now on passes the cache by: what it has is out of date should it come back.
         if store.cache_generation() > 0 {
-            store.miss_cache().map_err(|e| e.to_string())?;
+            store.miss_cache()?;
         }
         return Ok(None);
     };
     let needed = (!behind.is_empty()).then(|| format!("what was written to {}", behind.join(", ")));
     match open_cache_devices(c, facts, main, needed.as_deref(), store) {
         Ok(opened) => Ok(Some(opened)),
-        Err(CacheError::Refused(what)) => Err(what),
-        Err(CacheError::Unusable(what)) => match needed {
-            Some(needed) => Err(format!(
-                "{what}; only the cache may have {needed}, so the pool isn't served. Repair the cache's device and start again; if it is \
-                 lost, see `plimsoll cache give-up`"
-            )),
-            None => serve_without(config, c, facts, what, store).map(Some),
-        },
+        Err(e @ CacheError::Refused(_)) => Err(OpenError::Cache(e)),
+        Err(fault) if needed.is_some() => Err(OpenError::CacheUnusable { fault, volumes: behind }),
+        Err(fault) => serve_without(config, c, facts, &fault, store).map(Some),
     }
-}
-
-/// Refuses a start without a cache that volumes need.
-pub(crate) fn needs_cache(volumes: &[String]) -> String {
-    format!(
-        "volumes {} have or had cache mode `back`: starting without [pool.cache] would lose their dirty data, so the pool \
-         isn't served. Start with the cache, change their mode (`plimsoll volume cache`), and wait until they are written \
-         back; if the cache device is lost, see `plimsoll cache give-up`",
-        volumes.join(", ")
-    )
 }
 
 /// The volumes of which only the pool's cache may have something.
@@ -625,14 +608,14 @@ fn check_converted(
     config: &PoolConfig,
     look: Option<&Look>,
     meta: impl FnOnce() -> Result<plimsoll_store::MetaView, plimsoll_store::DeviceError>,
-) -> Result<(), String> {
+) -> Result<(), OpenError> {
     if config.cache.is_some() || !look.is_some_and(|look| look.found.is_ok() && look.is_converted) {
         return Ok(());
     }
     match meta() {
         Ok(view) => match behind(&view) {
             none if none.is_empty() => Ok(()),
-            behind => Err(needs_cache(&behind)),
+            volumes => Err(OpenError::NeedsCache { volumes }),
         },
         // The opening has the same error, before it changes anything but the superblocks.
         Err(_) => Ok(()),
@@ -644,20 +627,20 @@ fn serve_without(
     config: &PoolConfig,
     c: &crate::config::CacheConfig,
     facts: &mut CacheFacts,
-    what: String,
+    fault: &CacheError,
     store: &mut MetaStore,
-) -> Result<OpenCache, String> {
-    store.miss_cache().map_err(|e| e.to_string())?;
+) -> Result<OpenCache, OpenError> {
+    store.miss_cache()?;
     let known =
         |v: &VolumeRecord| KnownVolume { id: v.key.id, generation: v.key.generation, behind: store.may_be_behind(v) };
     facts.known = Some(store.volumes().map(known).collect());
     tracing::error!(
         pool = config.name.get_ref(),
-        error = what,
+        error = %fault,
         "the cache's device can't be used: the pool is served without its cache, which no volume needs; repair the device, then restart the \
          node"
     );
-    facts.absent = Some(what);
+    facts.absent = Some(fault.to_string());
     let size_bytes = c.device_size.map_or(FAST_BYTES_ASSUMED, |size| size.0.max(FAST_BYTES_ASSUMED));
     Ok(OpenCache { locks: None, device: None, devices: vec![Device::Absent { size_bytes }] })
 }
@@ -686,13 +669,13 @@ fn open_cache_devices(
     // Before the generation: a start that is cut between both finds no volume that needs a cache which was never made.
     if fresh {
         let all: Vec<u32> = store.volumes().map(|v| v.key.id).collect();
-        store.set_behind(&all, false).map_err(|e| e.to_string())?;
+        store.set_behind(&all, false)?;
     }
     // One that was replaced, and comes back, has what was current then.
     let is_another = store.cache().device.is_some_and(|d| d != opened.device.superblock().device_uuid);
     let named = store.cache().nvram.filter(|_| !is_another);
     if fresh || is_another || store.cache().absent {
-        store.outdate_cache().map_err(|e| e.to_string())?;
+        store.outdate_cache()?;
     }
     // It wraps after 65,536 failures of the device, long after any cached content of that number is gone.
     let generation = store.cache_generation() as u16;
@@ -709,11 +692,11 @@ fn open_cache_devices(
     let nvram = crate::parts::cache::open_nvram(c, nvram_known, &buffered, &opened)?;
     // Before it is formatted: from then on no other devices are this pool's cache.
     let nvram_uuid = nvram.as_ref().map(|n| n.superblock().device_uuid);
-    store.set_cache_devices(opened.device.superblock().device_uuid, nvram_uuid).map_err(|e| e.to_string())?;
+    store.set_cache_devices(opened.device.superblock().device_uuid, nvram_uuid)?;
     let salt = Uuid::new_v4().as_u64_pair().0;
     let salt = crate::parts::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;
     facts.nvram_salt = salt.unwrap_or(0);
-    set_formatted(&mut opened.device).map_err(CacheError::Unusable)?;
+    set_formatted(&mut opened.device).map_err(|e| CacheError::Unusable(e.to_string()))?;
     let devices = [Some(&opened.device), nvram.as_ref()];
     let weus = crate::parts::cache::weus_of(c, &buffered, opened.region, block_bytes)?;
     let mut devices: Vec<Device> = devices.into_iter().flatten().map(home_of).collect::<Result<_, _>>()?;
@@ -729,27 +712,69 @@ fn open_cache_devices(
 
 /// Notes of which volumes only the cache may have something from now on, before anything is written to them. Returns all volumes, and of
 /// which of them it may have something already.
-fn note_behind(mode: CacheMode, store: &mut MetaStore) -> Result<Vec<KnownVolume>, String> {
+fn note_behind(mode: CacheMode, store: &mut MetaStore) -> Result<Vec<KnownVolume>, MetaError> {
     let known =
         |v: &VolumeRecord| KnownVolume { id: v.key.id, generation: v.key.generation, behind: store.may_be_behind(v) };
     let known = store.volumes().map(known).collect();
     let is_back = |v: &&VolumeRecord| v.cache.unwrap_or(mode) == CacheMode::Back;
     let back: Vec<u32> = store.volumes().filter(is_back).map(|v| v.key.id).collect();
-    store.set_behind(&back, true).map_err(|e| e.to_string())?;
+    store.set_behind(&back, true)?;
     Ok(known)
+}
+
+/// The reason for which nothing was given up.
+#[derive(Debug)]
+pub enum GiveUpError {
+    /// The pool isn't on a device, and so has no cache.
+    NoDevice,
+    /// Its device can't be opened, or can't record it.
+    Open(OpenError),
+    /// There is no such volume.
+    NoVolume {
+        /// The pool.
+        pool: String,
+        /// The volume's name.
+        volume: String,
+    },
+    /// Nothing of the volume is in the cache alone.
+    NothingDirty {
+        /// The volume.
+        volume: String,
+    },
+}
+
+impl fmt::Display for GiveUpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GiveUpError::NoDevice => write!(f, "a pool without a device has no cache"),
+            GiveUpError::Open(e) => e.fmt(f),
+            GiveUpError::NoVolume { pool, volume } => write!(f, "pool `{pool}` has no volume `{volume}`"),
+            GiveUpError::NothingDirty { volume } => {
+                write!(f, "the cache has nothing of volume `{volume}` that isn't on the pool's own device")
+            }
+        }
+    }
+}
+
+impl std::error::Error for GiveUpError {}
+
+impl From<OpenError> for GiveUpError {
+    fn from(e: OpenError) -> GiveUpError {
+        GiveUpError::Open(e)
+    }
 }
 
 /// Gives up what only a pool's cache has of a volume, while no node serves the pool.
 ///
 /// # Errors
-/// The reason, as a text.
-pub fn give_up(config: &PoolConfig, volume: &str) -> Result<(), String> {
+/// The reason, before anything was given up.
+pub fn give_up(config: &PoolConfig, volume: &str) -> Result<(), GiveUpError> {
     let is_there = |main: Option<&Look>| match main {
         Some(Look { found: Ok(_), .. }) => Ok(()),
-        _ => Err(format!("{}: the pool's device isn't here", config.device.label())),
+        _ => Err(Unfit::NoPool.of(config.device.label())),
     };
     let (_held, mut store) = match (&config.device.file, &config.device.rbd) {
-        (None, None) => return Err("a pool without a device has no cache".into()),
+        (None, None) => return Err(GiveUpError::NoDevice),
         (Some(path), _) => {
             let (device, store) = open_device(config, path, is_there)?;
             (Held::File(device), store)
@@ -760,11 +785,9 @@ pub fn give_up(config: &PoolConfig, volume: &str) -> Result<(), String> {
         }
     };
     match store.volume(volume) {
-        None => Err(format!("pool `{}` has no volume `{volume}`", config.name.get_ref())),
-        Some(v) if !store.may_be_behind(v) => {
-            Err(format!("the cache has nothing of volume `{volume}` that isn't on the pool's own device"))
-        }
-        Some(_) => store.give_up(volume).map(drop).map_err(|e| e.to_string()),
+        None => Err(GiveUpError::NoVolume { pool: config.name.get_ref().clone(), volume: volume.into() }),
+        Some(v) if !store.may_be_behind(v) => Err(GiveUpError::NothingDirty { volume: volume.into() }),
+        Some(_) => Ok(store.give_up(volume).map(drop).map_err(OpenError::from)?),
     }
 }
 
@@ -776,8 +799,9 @@ fn volatile(config: &VolatileConfig, file: FileDevice) -> Device {
 }
 
 /// All of a device that its layer may use.
-fn home_of(device: &DeviceFile) -> Result<Device, String> {
-    let file = std::fs::File::from(device.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?);
+fn home_of(device: &DeviceFile) -> Result<Device, OpenError> {
+    let unopened = |error| OpenError::Io { device: device.path().display().to_string(), error };
+    let file = std::fs::File::from(device.data_fd().try_clone_to_owned().map_err(unopened)?);
     let (home, block_bytes) = (device.home(), device.block_bytes());
     Ok(Device::File(FileDevice { file, start: home.offset, len: home.len, block_bytes }))
 }

@@ -5,7 +5,8 @@ pub(crate) mod steering;
 
 use crate::config::DeviceConfig;
 use crate::engine::{Command, PoolHandle};
-use plimsoll_rbd::{Cluster, Image, LEASE, Libraries, LockState, Queue};
+use crate::open::OpenError;
+use plimsoll_rbd::{Cluster, Error, Image, LEASE, Libraries, LockState, Queue};
 use plimsoll_store::{Expect, Look, Medium, MetaView, Remote, RemoteDevice};
 use std::io;
 use std::path::Path;
@@ -22,20 +23,20 @@ const WATCH_EVERY: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// The library or the step that failed, and the remedy.
-pub(crate) fn connect(d: &DeviceConfig, settings: &[(&str, &str)]) -> Result<Arc<Cluster>, String> {
-    let libraries = Libraries::load(d.libraries.as_deref()).map_err(|e| e.to_string())?;
+pub(crate) fn connect(d: &DeviceConfig, settings: &[(&str, &str)]) -> Result<Arc<Cluster>, Error> {
+    let libraries = Libraries::load(d.libraries.as_deref())?;
     let conf = d.conf.as_deref().unwrap_or(Path::new(CONF_DEFAULT));
     let user = d.user.as_deref().unwrap_or(USER_DEFAULT);
-    Cluster::connect(&libraries, conf, user, settings).map_err(|e| e.to_string())
+    Cluster::connect(&libraries, conf, user, settings)
 }
 
 /// Opens the image of a device.
 ///
 /// # Errors
 /// The library's.
-pub(crate) fn open(cluster: &Arc<Cluster>, d: &DeviceConfig, is_read_only: bool) -> Result<Arc<Image>, String> {
+pub(crate) fn open(cluster: &Arc<Cluster>, d: &DeviceConfig, is_read_only: bool) -> Result<Arc<Image>, Error> {
     let name = d.rbd.as_deref().expect("a device with `rbd`");
-    Image::open(cluster, name, is_read_only).map(Arc::new).map_err(|e| e.to_string())
+    Image::open(cluster, name, is_read_only).map(Arc::new)
 }
 
 /// Most handles that read from one CRUSH host each: a cluster handle has a dozen threads.
@@ -45,22 +46,22 @@ pub(crate) const HANDLES_MAX: usize = 8;
 ///
 /// # Errors
 /// The library's.
-fn handle_at(d: &DeviceConfig, host: &str) -> Result<Queue, String> {
+fn handle_at(d: &DeviceConfig, host: &str) -> Result<Queue, Error> {
     let location = format!("host={host}");
     let cluster = connect(d, &[("rbd_read_from_replica_policy", "localize"), ("crush_location", &location)])?;
-    Queue::new(open(&cluster, d, true)?).map_err(|e| e.to_string())
+    Queue::new(open(&cluster, d, true)?)
 }
 
 /// Takes the lock of a device's image away from its owner, which Ceph blocks before. Returns the owner's address; `None` if nobody has it.
 ///
 /// # Errors
 /// If the image can't be opened, or the lock can't be broken.
-pub(crate) fn break_lock(pool: &str, d: &DeviceConfig) -> Result<Option<String>, String> {
+pub(crate) fn break_lock(pool: &str, d: &DeviceConfig) -> Result<Option<String>, Error> {
     let image = open(&connect(d, &[])?, d, false)?;
-    let Some(owner) = image.owner().map_err(|e| e.to_string())? else { return Ok(None) };
+    let Some(owner) = image.owner()? else { return Ok(None) };
     // Ceph 16 keeps the time of an entry that exists, and the break adds one. Others may take the last time.
     let before = image.block(&owner);
-    let broken = image.break_lock().map_err(|e| e.to_string())?;
+    let broken = image.break_lock()?;
     let after = image.block(&owner);
     tracing::warn!(
         pool,
@@ -81,23 +82,27 @@ pub(crate) fn break_lock(pool: &str, d: &DeviceConfig) -> Result<Option<String>,
 ///
 /// # Errors
 /// If it can't be opened.
-pub(crate) fn look(cluster: &Arc<Cluster>, d: &DeviceConfig, expect: &Expect) -> Result<Look, String> {
+pub(crate) fn look(cluster: &Arc<Cluster>, d: &DeviceConfig, expect: &Expect) -> Result<Look, OpenError> {
     let image = open(cluster, d, true)?;
-    RemoteDevice::look(Path::new(&d.label()), medium(&image), expect).map_err(|e| e.to_string())
+    Ok(RemoteDevice::look(Path::new(&d.label()), medium(&image), expect)?)
 }
 
 /// Reads the metadata of an image, which nobody may have locked: its owner may be changing them. `None` if somebody has, before or after.
 ///
 /// # Errors
 /// If they can't be read.
-pub(crate) fn look_meta(cluster: &Arc<Cluster>, d: &DeviceConfig, expect: &Expect) -> Result<Option<MetaView>, String> {
+pub(crate) fn look_meta(
+    cluster: &Arc<Cluster>,
+    d: &DeviceConfig,
+    expect: &Expect,
+) -> Result<Option<MetaView>, OpenError> {
     let image = open(cluster, d, true)?;
-    let has_owner = || image.has_owner().map_err(|e| e.to_string());
+    let has_owner = || image.has_owner();
     if has_owner()? {
         return Ok(None);
     }
     let read = RemoteDevice::look_meta(Path::new(&d.label()), medium(&image), expect);
-    if has_owner()? { Ok(None) } else { read.map(Some).map_err(|e| e.to_string()) }
+    if has_owner()? { Ok(None) } else { Ok(Some(read?)) }
 }
 
 /// An image as the bytes under a device's metadata.
@@ -110,25 +115,25 @@ struct Bytes(Arc<Image>);
 
 impl Medium for Bytes {
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_at(out, offset).map_err(plimsoll_rbd::Error::io)
+        self.0.read_at(out, offset).map_err(Error::io)
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_at(data, offset).map_err(plimsoll_rbd::Error::io)
+        self.0.write_at(data, offset).map_err(Error::io)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.flush().map_err(plimsoll_rbd::Error::io)
+        self.0.flush().map_err(Error::io)
     }
 }
 
 impl Remote for Bytes {
     fn size_bytes(&self) -> io::Result<u64> {
-        self.0.size_bytes().map_err(plimsoll_rbd::Error::io)
+        self.0.size_bytes().map_err(Error::io)
     }
 
     fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.zero_at(offset, len).map_err(plimsoll_rbd::Error::io)
+        self.0.zero_at(offset, len).map_err(Error::io)
     }
 }
 
@@ -137,8 +142,8 @@ impl Remote for Bytes {
 ///
 /// # Errors
 /// If there is no thread for it, or the image has no size.
-pub(crate) fn watch(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Result<(), String> {
-    let mut size_bytes = image.size_bytes().map_err(|e| e.to_string())?;
+pub(crate) fn watch(pool: String, image: &Arc<Image>, handle: PoolHandle) -> io::Result<()> {
+    let mut size_bytes = image.size_bytes().map_err(Error::io)?;
     // The start may have taken longer than the lease.
     image.lock_state();
     watch_lease(pool.clone(), image, handle.clone())?;
@@ -179,11 +184,11 @@ pub(crate) fn watch(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Res
             std::thread::sleep(WATCH_EVERY);
         }
     };
-    std::thread::Builder::new().name("rbd-lock".into()).spawn(watch).map(drop).map_err(|e| e.to_string())
+    std::thread::Builder::new().name("rbd-lock".into()).spawn(watch).map(drop)
 }
 
 /// Watches whether the lock is still confirmed. Without it a pool with a cache refuses all requests: another client may have written by now.
-fn watch_lease(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Result<(), String> {
+fn watch_lease(pool: String, image: &Arc<Image>, handle: PoolHandle) -> io::Result<()> {
     let (name, watched) = (image.name().to_string(), Arc::downgrade(image));
     let watch = move || {
         let mut known = LockState::Owned;
@@ -210,5 +215,5 @@ fn watch_lease(pool: String, image: &Arc<Image>, handle: PoolHandle) -> Result<(
             std::thread::sleep(WATCH_EVERY);
         }
     };
-    std::thread::Builder::new().name("rbd-lease".into()).spawn(watch).map(drop).map_err(|e| e.to_string())
+    std::thread::Builder::new().name("rbd-lease".into()).spawn(watch).map(drop)
 }

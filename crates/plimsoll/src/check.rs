@@ -288,7 +288,7 @@ fn pool(p: &PoolConfig, config: &Config, all: &mut Findings) {
         all.warnings.push(at("volatile_cache loses data on purpose: for tests only".into()));
     }
     let seen = look(p);
-    all.errors.extend(seen.errors.into_iter().map(at));
+    all.errors.extend(seen.errors.iter().map(|e| at(e.to_string())));
     all.warnings.extend(seen.warnings.into_iter().map(at));
     all.sparse.extend(seen.sparse);
     if let Some((from, to)) = seen.grows {

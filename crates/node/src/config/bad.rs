@@ -63,12 +63,6 @@ impl fmt::Display for BadConfig {
 
 impl std::error::Error for BadConfig {}
 
-impl From<BadConfig> for String {
-    fn from(e: BadConfig) -> String {
-        e.to_string()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -85,7 +85,7 @@ impl OpenedPool {
         let pool = self.pool.take().ok_or_else(|| NodeError::Failed("it is gone".into()))?;
         match pool.handle.health.has_changed() {
             Ok(_) => Ok(pool),
-            Err(_) => Err(NodeError::Failed(pool.join().err().unwrap_or_else(|| pool.gone().to_string()))),
+            Err(_) => Err(pool.join().err().unwrap_or_else(|| pool.gone())),
         }
     }
 }
@@ -455,7 +455,7 @@ impl Node {
         }
         let owned = name.to_string();
         let broken = tokio::task::spawn_blocking(move || crate::rbd::break_lock(&owned, &pool.device));
-        let owner = broken.await.map_err(super::error::failed)?.map_err(NodeError::Failed)?;
+        let owner = broken.await.map_err(super::error::failed)?.map_err(super::error::failed)?;
         if let Some(owner) = owner {
             let what =
                 format!("{}: the image's lock was taken from {owner} by order, which is blocked", pool_section(name));

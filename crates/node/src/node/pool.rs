@@ -142,7 +142,7 @@ impl RunningPool {
             Some(path) => {
                 let bytes_max = config.tape_max.map_or(TAPE_BYTES_MAX_DEFAULT, |b| b.0);
                 let opened = TapeWriter::create(path, bytes_max, &name, &opened.live.plan, &devices.offers());
-                Some(opened.map_err(|e| in_pool(&crate::open::tape_fault(path, &e)))?)
+                Some(opened.map_err(|e| in_pool(&crate::open::tape_fault(path, e)))?)
             }
         };
         let store = opened.store.map(|s| Arc::new(PoolStore::new(s)));
@@ -223,7 +223,7 @@ impl RunningPool {
         if self.handle.send(Command::Look(look)).is_ok() && hears.recv().is_ok() {
             return Ok(());
         }
-        Err(NodeError::Failed(self.join().err().unwrap_or_else(|| self.gone().to_string())))
+        Err(self.join().err().unwrap_or_else(|| self.gone()))
     }
 
     /// A pool that couldn't be opened, in its place: it answers nobody.
@@ -435,15 +435,15 @@ impl RunningPool {
     ///
     /// # Errors
     /// As of [`RunningPool::join`].
-    pub(super) fn shut_down(&self) -> std::result::Result<(), String> {
+    pub(super) fn shut_down(&self) -> Result<()> {
         let _ = self.handle.send(Command::Shutdown); // a pool that is gone has ended already
         self.join()
     }
 
     /// Waits until the pool's thread has ended, and records of its volumes that they ended in order. Returns the faults.
     pub(super) fn end<'a>(&self, volumes: impl Iterator<Item = &'a Volume>) -> Vec<String> {
-        if let Err(what) = self.join() {
-            return vec![what];
+        if let Err(e) = self.join() {
+            return vec![e.to_string()];
         }
         // Where a flush failed, the volumes didn't end in order either.
         let in_order = !self.handle.health.borrow().flush_failed;
@@ -461,15 +461,15 @@ impl RunningPool {
     ///
     /// # Errors
     /// If it didn't end in order, now or earlier: what was not flushed may be lost.
-    pub(super) fn join(&self) -> std::result::Result<(), String> {
+    pub(super) fn join(&self) -> Result<()> {
         let thread = self.thread.lock().expect("no panic while held").take();
         match thread.map(std::thread::JoinHandle::join) {
             None | Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(e))) => Err(format!("pool `{}` ended with an error: {e}", self.name)),
-            Some(Err(_)) => Err(format!(
+            Some(Ok(Err(e))) => Err(NodeError::Failed(format!("pool `{}` ended with an error: {e}", self.name))),
+            Some(Err(_)) => Err(NodeError::Failed(format!(
                 "pool `{}` ended in a panic: the node stops and its supervisor restarts it; please report the panic message in the log",
                 self.name
-            )),
+            ))),
         }
     }
 }

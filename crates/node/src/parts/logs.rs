@@ -4,6 +4,7 @@ use super::page::{Family, Page};
 use super::settings::{Setting, Unit};
 use super::{About, Acting, Action, Part, Shown};
 use crate::config::{BadConfig, ByteSize, LogsConfig as Section, PoolConfig};
+use crate::open::{OpenError, Unfit};
 use plimsoll_base::{Span, Time, bytes_text};
 use plimsoll_logs::{CleanConfig, Formatted, Layout, LogsConfig, LogsControl, LogsStatus, OffHours, Shape};
 use plimsoll_pool::LogsPlan;
@@ -171,11 +172,11 @@ pub fn log_runs(c: &Section, device: Region, block_bytes: u32) -> Result<Vec<(u6
 ///
 /// # Errors
 /// That.
-pub fn check_before(path: &Path, tables: Region) -> Result<(), String> {
+pub fn check_before(path: &Path, tables: Region) -> Result<(), OpenError> {
     let mut first = vec![0; plimsoll_logs::format::LOOK_BYTES as usize];
     let read = File::open(path).and_then(|file| file.read_exact_at(&mut first, tables.offset));
     match plimsoll_logs::of_unknown_version(&first).filter(|_| read.is_ok()) {
-        Some(what) => Err(format!("{}: {what}", path.display())),
+        Some(what) => Err(Unfit::UnknownLogs(what).of(path.display())),
         None => Ok(()),
     }
 }
@@ -184,7 +185,7 @@ pub fn check_before(path: &Path, tables: Region) -> Result<(), String> {
 /// `was_formatted`: the device's superblock says that it had logs.
 ///
 /// # Errors
-/// Those of reading and writing, in words; or if logs were in use there whose layout pages are blank.
+/// Those of reading and writing; or if logs were in use there whose layout pages are blank.
 pub fn format_if_blank(
     c: &Section,
     file: &File,
@@ -192,19 +193,16 @@ pub fn format_if_blank(
     block_bytes: u32,
     salt: u64,
     was_formatted: bool,
-) -> Result<bool, String> {
-    let failed = |e: std::io::Error| format!("logs: formatting failed: {e}");
+) -> Result<bool, OpenError> {
+    let failed = OpenError::Formatting;
     let mut first = vec![0; plimsoll_logs::format::LOOK_BYTES as usize];
     file.read_exact_at(&mut first, device.offset).map_err(failed)?;
     match plimsoll_logs::is_formatted(&first) {
         Formatted::No if !was_formatted => {}
         Formatted::Yes => return Ok(false), // the layer sees for itself whether it is what it should be
-        Formatted::No | Formatted::LayoutLost => {
-            let what = "logs: the layout pages are blank, but logs were in use: not formatted again, as that would lose what is logged; restore the device from a copy";
-            return Err(what.into());
-        }
+        Formatted::No | Formatted::LayoutLost => return Err(Unfit::LogsLost.of("logs")),
     }
-    let layout = Layout::new(device.len, block_bytes, shape(c), salt).map_err(|e| format!("logs: {e}"))?;
+    let layout = Layout::new(device.len, block_bytes, shape(c), salt).map_err(|e| BadConfig::found(e).about("logs"))?;
     for (at, bytes) in plimsoll_logs::format_device(&layout) {
         if at == 0 {
             file.sync_data().map_err(failed)?;

@@ -1,9 +1,10 @@
 //! The cluster's maps: which OSDs have an image's objects, and on which hosts they are.
 
-use plimsoll_rbd::{Cluster, Image};
+use plimsoll_rbd::{Cluster, Error, Image};
 use plimsoll_sched::osds::{OsdMap, OsdPlace};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt;
 
 const STAT: &str = r#"{"prefix":"osd stat","format":"json"}"#;
 const DUMP: &str = r#"{"prefix":"osd dump","format":"json"}"#;
@@ -18,8 +19,52 @@ const REPLICATED: u64 = 1;
 /// CRUSH hosts of the cluster with their OSDs, in the order of their names.
 pub(crate) type Hosts = BTreeMap<String, Vec<u32>>;
 
-fn json(bytes: &[u8], what: &str) -> Result<Value, String> {
-    serde_json::from_slice(bytes).map_err(|e| format!("{what}: no JSON: {e}"))
+/// The reason for which there is no map of an image.
+#[derive(Debug)]
+pub(super) enum NoMap {
+    /// The library's, the monitors' or the manager's error.
+    Cluster(Error),
+    /// An answer can't be decoded.
+    NoJson { answer: &'static str, error: serde_json::Error },
+    /// An answer lacks a fact.
+    Lacks { answer: &'static str, fact: &'static str },
+    /// The cluster's map has no such pool.
+    NoPool(i64),
+    /// The pool places objects in another way than this program knows.
+    OtherHash(i64),
+    /// Nothing serves this placement group now.
+    NoOsd(String),
+    /// The image isn't striped object by object.
+    Striped,
+    /// The pool ends.
+    Ends,
+}
+
+impl fmt::Display for NoMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoMap::Cluster(e) => e.fmt(f),
+            NoMap::NoJson { answer, error } => write!(f, "{answer}: no JSON: {error}"),
+            NoMap::Lacks { answer, fact } => write!(f, "{answer}: no {fact}"),
+            NoMap::NoPool(pool) => write!(f, "osd dump: no pool {pool}"),
+            NoMap::OtherHash(pool) => write!(f, "pool {pool} places objects by a hash that isn't rjenkins"),
+            NoMap::NoOsd(group) => write!(f, "pg dump: group {group} has no OSD now"),
+            NoMap::Striped => write!(f, "the image isn't striped object by object: all of it is taken for one OSD"),
+            NoMap::Ends => write!(f, "the pool ends"),
+        }
+    }
+}
+
+impl std::error::Error for NoMap {}
+
+impl From<Error> for NoMap {
+    fn from(e: Error) -> NoMap {
+        NoMap::Cluster(e)
+    }
+}
+
+fn json(bytes: &[u8], answer: &'static str) -> Result<Value, NoMap> {
+    serde_json::from_slice(bytes).map_err(|error| NoMap::NoJson { answer, error })
 }
 
 fn numbers(v: &Value) -> impl Iterator<Item = u32> {
@@ -54,8 +99,8 @@ impl Layout {
     ///
     /// # Errors
     /// The library's.
-    pub fn of(image: &Image, start: u64) -> Result<Option<Layout>, String> {
-        let place = image.layout().map_err(|e| e.to_string())?;
+    pub fn of(image: &Image, start: u64) -> Result<Option<Layout>, Error> {
+        let place = image.layout()?;
         Ok(place.map(|(prefix, pool, object_bytes)| Layout { prefix, pool, object_bytes, start }))
     }
 }
@@ -65,21 +110,22 @@ impl Layout {
 ///
 /// # Errors
 /// Facts that are missing in the answers.
-pub(crate) fn map_of(
+pub(super) fn map_of(
     layout: &Layout,
     handles: &[String],
     (dump, groups, hosts): (&Value, &Value, &Hosts),
-) -> Result<OsdMap, String> {
-    let epoch = dump["epoch"].as_u64().ok_or("osd dump: no epoch")?;
+) -> Result<OsdMap, NoMap> {
+    let lacks = |fact| NoMap::Lacks { answer: "osd dump", fact };
+    let epoch = dump["epoch"].as_u64().ok_or(lacks("epoch"))?;
     let mut pools = dump["pools"].as_array().into_iter().flatten();
     let pool = pools.find(|p| p["pool"].as_i64() == Some(layout.pool));
-    let pool = pool.ok_or_else(|| format!("osd dump: no pool {}", layout.pool))?;
+    let pool = pool.ok_or(NoMap::NoPool(layout.pool))?;
     if pool["object_hash"].as_u64() != Some(2) {
-        return Err(format!("pool {} places objects by a hash that isn't rjenkins", layout.pool));
+        return Err(NoMap::OtherHash(layout.pool));
     }
     // Ceph takes a read to another OSD than the primary in a replicated pool only: elsewhere an OSD has a part of the object.
     let handles = if pool["type"].as_u64() == Some(REPLICATED) { handles } else { &[] };
-    let pg_num = pool["pg_num"].as_u64().filter(|n| (1..=1 << 20).contains(n)).ok_or("osd dump: no pg_num")?;
+    let pg_num = pool["pg_num"].as_u64().filter(|n| (1..=1 << 20).contains(n)).ok_or(lacks("pg_num"))?;
     let mut osds: Vec<OsdPlace> = Vec::new();
     let place = |number: u32, osds: &mut Vec<OsdPlace>| {
         let at = osds.iter().position(|o| o.number == number);
@@ -106,7 +152,7 @@ pub(crate) fn map_of(
         acting[at] = of.into_iter().map(|osd| place(osd, &mut osds)).collect();
     }
     if let Some(at) = acting.iter().position(Vec::is_empty) {
-        return Err(format!("pg dump: group {}{at:x} has no OSD now", prefix));
+        return Err(NoMap::NoOsd(format!("{prefix}{at:x}")));
     }
     let Layout { prefix, object_bytes, start, .. } = layout.clone();
     Ok(OsdMap { epoch, prefix, object_bytes, start, acting, osds })
@@ -136,10 +182,10 @@ impl Answers {
     ///
     /// # Errors
     /// The monitors' or the manager's.
-    pub fn ask(cluster: &Cluster) -> Result<Answers, String> {
-        let monitors = |command| cluster.ask_monitors(command).map_err(|e| e.to_string());
-        let (dump, tree) = (json(&monitors(DUMP)?, "osd dump")?, json(&monitors(TREE)?, "osd tree")?);
-        let groups = cluster.ask_manager(GROUPS).map_err(|e| e.to_string())?;
+    pub fn ask(cluster: &Cluster) -> Result<Answers, NoMap> {
+        let dump = json(&cluster.ask_monitors(DUMP)?, "osd dump")?;
+        let tree = json(&cluster.ask_monitors(TREE)?, "osd tree")?;
+        let groups = cluster.ask_manager(GROUPS)?;
         Ok(Answers { dump, groups: json(&groups, "pg dump")?, hosts: hosts_of(&tree) })
     }
 
@@ -147,7 +193,7 @@ impl Answers {
     ///
     /// # Errors
     /// Facts that are missing in the answers.
-    pub fn map(&self, layout: &Layout, handles: &[String]) -> Result<OsdMap, String> {
+    pub fn map(&self, layout: &Layout, handles: &[String]) -> Result<OsdMap, NoMap> {
         map_of(layout, handles, (&self.dump, &self.groups, &self.hosts))
     }
 
@@ -211,9 +257,9 @@ mod tests {
         let map = map_of(&layout, &["h1".into()], (&coded, &groups, &hosts)).unwrap();
         assert!(map.osds.iter().all(|o| o.port.is_none()));
         let e = map_of(&Layout { pool: 3, ..layout.clone() }, &[], (&dump, &groups, &hosts)).unwrap_err();
-        assert_eq!(e, "osd dump: no pool 3");
+        assert_eq!(e.to_string(), "osd dump: no pool 3");
         let e = map_of(&layout, &[], (&dump, &json!({}), &hosts)).unwrap_err();
-        assert_eq!(e, "pg dump: group 2.0 has no OSD now");
+        assert_eq!(e.to_string(), "pg dump: group 2.0 has no OSD now");
     }
 
     #[test]

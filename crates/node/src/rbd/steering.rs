@@ -1,13 +1,14 @@
 //! Reads of a pool on an RBD image, steered: its layer receives the cluster's map, and again when it changes. A handle is opened for each CRUSH
 //! host that has the image's objects. A pool is served without them: whatever is missing is asked for again and again.
 
-use super::maps::{Answers, Layout, epoch, hosts_to_read_from, is_news};
+use super::maps::{Answers, Layout, NoMap, epoch, hosts_to_read_from, is_news};
 use super::{HANDLES_MAX, handle_at};
 use crate::config::DeviceConfig;
 use crate::engine::{Command, Device, PoolGone, PoolHandle, RbdDevice};
 use plimsoll_rbd::{Cluster, Image};
 use plimsoll_sched::osds::{OsdMap, OsdsControl};
 use plimsoll_stack::Addressed;
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -69,7 +70,7 @@ impl Steering {
     ///
     /// # Errors
     /// If there is no thread for it.
-    pub fn follow(self, handle: PoolHandle) -> Result<(), String> {
+    pub fn follow(self, handle: PoolHandle) -> io::Result<()> {
         let follow = move || {
             let mut sent = Sent::default();
             let (mut known, mut looks, mut number) = (None, 0, 0);
@@ -88,7 +89,7 @@ impl Steering {
                 std::thread::sleep(LOOK_EVERY);
             }
         };
-        std::thread::Builder::new().name("rbd-maps".into()).spawn(follow).map(drop).map_err(|e| e.to_string())
+        std::thread::Builder::new().name("rbd-maps".into()).spawn(follow).map(drop)
     }
 
     /// Reads the map, opens the handles that are missing, and tells the layer. Returns the map's epoch if it could be read.
@@ -99,11 +100,11 @@ impl Steering {
             Err(why) => {
                 // The map that is known goes on being used, and so do its handles.
                 if sent.map.is_none() {
-                    self.tell_unsteered(Some(why), sent, handle)?;
+                    self.tell_unsteered(Some(why.to_string()), sent, handle)?;
                 } else {
                     tracing::warn!(
                         pool = self.pool,
-                        error = why,
+                        error = %why,
                         "the cluster's map can't be read: forecasts go by the one before"
                     );
                 }
@@ -139,11 +140,10 @@ impl Steering {
     ///
     /// # Errors
     /// The step that failed.
-    fn read(&self, hosts: &[String]) -> Result<(OsdMap, Layout, Answers, Result<(), Fault>), String> {
+    fn read(&self, hosts: &[String]) -> Result<(OsdMap, Layout, Answers, Result<(), Fault>), NoMap> {
         // The lock is free once nobody has the image: not longer than its facts take.
-        let image = self.image.upgrade().ok_or("the pool ends")?;
-        let layout = Layout::of(&image, self.home.0)?
-            .ok_or("the image isn't striped object by object: all of it is taken for one OSD")?;
+        let image = self.image.upgrade().ok_or(NoMap::Ends)?;
+        let layout = Layout::of(&image, self.home.0)?.ok_or(NoMap::Striped)?;
         let is_whole = is_whole(&image);
         drop(image);
         let answers = Answers::ask(&self.cluster)?;

@@ -3,9 +3,13 @@
 use super::shape;
 use crate::config::{BadConfig, CacheConfig as Section};
 use crate::look::{Step, Wanted};
+use crate::open::OpenError;
 use plimsoll_cache::{Layout, RecordOf};
 use plimsoll_store::superblock::{Region, RegionKind};
-use plimsoll_store::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, Superblock, Uuid};
+use plimsoll_store::{
+    CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, MetaError, Superblock, Uuid,
+};
+use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
@@ -26,15 +30,31 @@ pub enum CacheError {
     Unusable(String),
 }
 
-impl From<String> for CacheError {
-    fn from(what: String) -> CacheError {
-        CacheError::Refused(what)
+impl fmt::Display for CacheError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (CacheError::Refused(what) | CacheError::Unusable(what)) = self;
+        f.write_str(what)
     }
 }
+
+impl std::error::Error for CacheError {}
 
 impl From<BadConfig> for CacheError {
     fn from(e: BadConfig) -> CacheError {
         CacheError::Refused(e.to_string())
+    }
+}
+
+/// The pool's own device, or its metadata, fail: nothing is served without the cache.
+impl From<OpenError> for CacheError {
+    fn from(e: OpenError) -> CacheError {
+        CacheError::Refused(e.to_string())
+    }
+}
+
+impl From<MetaError> for CacheError {
+    fn from(e: MetaError) -> CacheError {
+        OpenError::from(e).into()
     }
 }
 
@@ -130,8 +150,10 @@ pub fn open_nvram(
         return Err(CacheError::Unusable(format!("{}: {what}", n.file.display())));
     }
     if missing {
-        let none =
-            || format!("{}: the cache's NVRAM doesn't exist: say how large to make it with `size`", n.file.display());
+        let none = || {
+            let what = "the cache's NVRAM doesn't exist: say how large to make it with `size`";
+            CacheError::Refused(format!("{}: {what}", n.file.display()))
+        };
         return create(n.size.ok_or_else(none)?.0);
     }
     match DeviceFile::open(&n.file, &expect) {
@@ -260,7 +282,7 @@ pub struct InMetadata {
 ///
 /// # Errors
 /// The reason and the remedy.
-pub fn check_before(c: &Section, known: Known) -> Result<(), String> {
+pub fn check_before(c: &Section, known: Known) -> Result<(), CacheError> {
     match DeviceFile::look(&c.file, &expect(known.pool_uuid)) {
         Ok(Some(Look { found: Ok(superblock), .. })) => judge(&c.file, &superblock, known),
         _ => Ok(()),
@@ -268,7 +290,7 @@ pub fn check_before(c: &Section, known: Known) -> Result<(), String> {
 }
 
 /// Judges a fast device with this superblock, by what is known.
-fn judge(path: &Path, superblock: &Superblock, known: Known) -> Result<(), String> {
+fn judge(path: &Path, superblock: &Superblock, known: Known) -> Result<(), CacheError> {
     match (known.main_uuid, superblock.main_uuid) {
         (None, Some(_)) => return Err(without_main(path)),
         (Some(main), Some(found)) if found != main => {
@@ -281,7 +303,7 @@ fn judge(path: &Path, superblock: &Superblock, known: Known) -> Result<(), Strin
         return Ok(());
     };
     if let Some(what) = Layout::of_unknown_version(&page) {
-        return Err(format!("cache: {}: {what}: use the program that wrote it", path.display()));
+        return Err(CacheError::Refused(format!("cache: {}: {what}: use the program that wrote it", path.display())));
     }
     if is_blank(&page) {
         return Ok(());
@@ -293,41 +315,41 @@ fn judge(path: &Path, superblock: &Superblock, known: Known) -> Result<(), Strin
     let is_own = own == Some(superblock.device_uuid);
     match own {
         // Whoever made it noted the cache before: these metadata are from before it. Volumes may have been written without it since.
-        _ if superblock.main_uuid.is_some() && !had_one => Err(format!(
+        _ if superblock.main_uuid.is_some() && !had_one => Err(CacheError::Refused(format!(
             "cache: {}: is the device of this pool's cache, and the pool's metadata don't know that there ever was one: they were restored from \
              a backup from before it. It may have data that nothing else has. If no volume was written since, repeat `plimsoll pool restore` with \
              --had-cache (and --older, if it asks for that); otherwise keep the device's data from being used: clear its first 2 MiB (remove it if it is a file)",
             path.display()
-        )),
+        ))),
         _ if superblock.main_uuid.is_none() && !is_own && (!had_one || own.is_some()) => {
             Err(foreign(path, "it names no pool's device, and this pool has known no such cache, or has one that does"))
         }
-        Some(own) if is_needed && !is_own => Err(format!(
+        Some(own) if is_needed && !is_own => Err(CacheError::Refused(format!(
             "cache: {}: is another device than that of this pool's cache, which may have what nothing else has: it is {}, and the pool's \
              metadata have {own}. Attach that one; if it is lost, see `plimsoll cache give-up`",
             path.display(),
             superblock.device_uuid
-        )),
+        ))),
         _ => Ok(()),
     }
 }
 
 /// The pool's own device is made at this start, and there is a cache.
-fn without_main(path: &Path) -> String {
-    format!(
+fn without_main(path: &Path) -> CacheError {
+    CacheError::Refused(format!(
         "cache: {}: holds a pool's cache, but the pool's own device isn't here, or is blank: attach it, it belongs to this cache. Only for a \
          new, empty pool make a new cache: docs/guides/backup-and-recover.md, A new, empty pool",
         path.display()
-    )
+    ))
 }
 
 /// The cache is another pool's.
-fn foreign(path: &Path, why: &str) -> String {
-    format!(
+fn foreign(path: &Path, why: &str) -> CacheError {
+    CacheError::Refused(format!(
         "cache: {}: holds the cache of another pool, or of a former one of this name: {why}. Attach this pool's own. Only if nobody needs \
          what is on it, clear its first 2 MiB (remove it if it is a file)",
         path.display()
-    )
+    ))
 }
 
 /// Opens a pool's fast device; makes it at the first use, unless `needed` says what only it can have.
@@ -355,14 +377,13 @@ pub fn open(c: &Section, known: Known, needed: Option<&str>) -> Result<Opened, C
     if let Some(Look { found: Ok(superblock), .. }) = &look {
         judge(path, superblock, known)?;
     }
-    let step = match (Wanted::fast(c).step(look.as_ref()), look) {
-        (Ok(step), _) => step,
+    let is_there = look.is_some();
+    let step = match Wanted::fast(c).step(look) {
+        Ok((step, _)) => step,
         // Nothing is there, and nothing can be made there.
-        (Err(what), None) => return Err(CacheError::Unusable(format!("cache: {what}"))),
-        (Err(_), Some(Look { found: Err(e @ DeviceError { kind: DeviceErrorKind::Io { .. }, .. }), .. })) => {
-            return Err(e.into());
-        }
-        (Err(what), Some(_)) => return Err(CacheError::Refused(format!("cache: {what}"))),
+        Err(e) if !is_there => return Err(CacheError::Unusable(format!("cache: {e}"))),
+        Err(OpenError::Device(e)) => return Err(e.into()),
+        Err(e) => return Err(CacheError::Refused(format!("cache: {e}"))),
     };
     let mut device = match step {
         Step::Open => {
