@@ -196,7 +196,7 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
                 let (severity, text) = match done {
                     Ok(done) if done.failed.is_empty() => (Severity::Info, done.text()),
                     Ok(done) => (Severity::Warning, done.text()),
-                    Err(what) => (Severity::Error, format!("nothing was changed: {what}")),
+                    Err(e) => (Severity::Error, format!("nothing was changed: {e}")),
                 };
                 events.add(Kind::Node, severity, None, format!("SIGHUP: configuration reloaded: {text}"));
             }
@@ -240,7 +240,7 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
 }
 
 /// The reply to whoever asked for a reload; `None` for SIGHUP.
-type Asked = Option<oneshot::Sender<Result<Reloaded, String>>>;
+type Asked = Option<oneshot::Sender<Result<Reloaded, NodeError>>>;
 
 fn has_ended(pool: &str) -> String {
     format!("the thread of pool `{pool}` has ended; the other pools are flushed")
@@ -253,11 +253,11 @@ fn acceptor(config: &Config) -> Result<Option<(TlsAcceptor, bool)>, NodeError> {
 }
 
 /// The configuration as it is written now, if a reload would accept it.
-fn checked(old: &Config, host: &Host<'_>) -> Result<Box<Config>, String> {
-    let new = (host.reread)().map_err(|e| e.to_string())?;
+fn checked(old: &Config, host: &Host<'_>) -> Result<Box<Config>, NodeError> {
+    let new = (host.reread)()?;
     let served = reload::served(old.clone(), new.clone());
-    acceptor(&served).map_err(|e| e.to_string())?;
-    Prepared::of(&served).map_err(|e| e.to_string())?;
+    acceptor(&served)?;
+    Prepared::of(&served)?;
     Ok(Box::new(new))
 }
 
@@ -267,15 +267,15 @@ async fn apply_new(
     host: &Host<'_>,
     node: &Arc<Node>,
     service: &Service,
-) -> (Config, Result<Reloaded, String>) {
+) -> (Config, Result<Reloaded, NodeError>) {
     // Pools may have been removed since, and some couldn't be opened.
     old.pool.retain(|p| node.serves_pool(p.name.get_ref()));
     let apply = async {
-        let new = (host.reread)().map_err(|e| e.to_string())?;
+        let new = (host.reread)()?;
         let mut done = reload::differences(&old, &new, &node.unmade());
         let served = reload::served(old.clone(), new);
-        let tls = acceptor(&served).map_err(|e| e.to_string())?;
-        let prepared = Prepared::of(&served).map_err(|e| e.to_string())?;
+        let tls = acceptor(&served)?;
+        let prepared = Prepared::of(&served)?;
         // From here on each change is carried out as far as it can be.
         *service.tls.write().expect("no panic while held") = tls;
         done.failed = node.reconfigure(prepared).await;
@@ -286,7 +286,7 @@ async fn apply_new(
     };
     match apply.await {
         Ok((served, done)) => (served, Ok(done)),
-        Err(what) => (old, Err(what)),
+        Err(e) => (old, Err(e)),
     }
 }
 

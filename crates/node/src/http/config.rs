@@ -10,10 +10,10 @@ use axum::response::{IntoResponse, Response};
 
 /// The configuration as it is served, and its drift from the file.
 pub(super) async fn show(State(control): Shared) -> Result<Json<ConfigStatus>, ApiError> {
-    let failed = |what: String| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, what);
+    let failed = |e: &dyn std::fmt::Display| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string());
     let node = control.node.clone();
-    let effective = tokio::task::spawn_blocking(move || node.effective()).await.map_err(|e| failed(e.to_string()))?;
-    let effective = effective.map_err(failed)?;
+    let effective = tokio::task::spawn_blocking(move || node.effective()).await.map_err(|e| failed(&e))?;
+    let effective = effective.map_err(|e| failed(&e))?;
     let shown = |d: Drift| {
         let why = if d.unread { "unread" } else { "live" };
         DriftStatus { section: d.section, key: d.key, file: d.file, served: d.served, why: why.into() }

@@ -3,7 +3,7 @@
 use super::api::{Draining, PoolTaken, Reloaded};
 use super::{ApiError, Shared};
 use crate::config::Config;
-use crate::node::lost_here;
+use crate::node::{NodeError, lost_here};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
@@ -16,9 +16,9 @@ use tokio::sync::{mpsc, oneshot};
 #[derive(Debug)]
 pub enum Order {
     /// Read the configuration anew.
-    Reload(oneshot::Sender<Result<crate::reload::Reloaded, String>>),
+    Reload(oneshot::Sender<Result<crate::reload::Reloaded, NodeError>>),
     /// Read the configuration anew and check it, without applying it.
-    Check(oneshot::Sender<Result<Box<Config>, String>>),
+    Check(oneshot::Sender<Result<Box<Config>, NodeError>>),
     /// End in order. The answer: the longest time that it takes.
     Drain(oneshot::Sender<Duration>),
 }
@@ -58,7 +58,7 @@ impl Orders {
 pub(super) async fn reload(State(control): Shared) -> Result<Json<Reloaded>, ApiError> {
     let done = control.orders.ask(Order::Reload).await?;
     let crate::reload::Reloaded { changed, restart, still_served, failed } =
-        done.map_err(|what| ApiError::new(StatusCode::CONFLICT, what).todo("correct it; nothing was changed"))?;
+        done.map_err(|e| ApiError::new(StatusCode::CONFLICT, e.to_string()).todo("correct it; nothing was changed"))?;
     Ok(Json(Reloaded { changed, restart, still_served, failed }))
 }
 
@@ -76,7 +76,7 @@ pub(super) async fn take_pool(
 ) -> Result<Json<PoolTaken>, ApiError> {
     let query = Query::<TakeQuery>::try_from_uri(&uri).map_err(|e| ApiError::bad(e.body_text()).at(uri.path()))?;
     let conflict = |what: String| ApiError::new(StatusCode::CONFLICT, what).at(format!("pool `{name}`"));
-    let wrong = |what: String| conflict(what).todo("correct it; nothing was changed");
+    let wrong = |e: NodeError| conflict(e.to_string()).todo("correct it; nothing was changed");
     let missing = || {
         ApiError::missing(format!("the configuration has no pool `{name}`"))
             .todo("add its sections; `plimsoll config export` on the other gateway prints them")
@@ -92,8 +92,8 @@ pub(super) async fn take_pool(
         broken.await.map_err(|e| e.at(format!("pool `{name}`")))?;
     }
     let done = control.orders.ask(Order::Reload).await?;
-    done.map_err(|what| {
-        conflict(what).todo(match query.0.force {
+    done.map_err(|e| {
+        conflict(e.to_string()).todo(match query.0.force {
             false => "correct it; nothing was changed",
             true => "correct it, then take the pool without `--force`: the lock was taken, nothing else was changed",
         })

@@ -42,7 +42,7 @@ impl Node {
     ///
     /// # Errors
     /// If it can't be written as TOML.
-    pub fn effective(&self) -> Result<Effective, String> {
+    pub fn effective(&self) -> Result<Effective, toml::ser::Error> {
         let configured = self.configured();
         let read = &configured.config;
         let served = self.served(read);
@@ -55,7 +55,7 @@ impl Node {
             Some(Err(_)) if !file.exists() => (None, Some(format!("{} doesn't exist", file.display()))),
             Some(Err(e)) => (None, Some(e.to_string())),
         };
-        let table = |config: &Config| Value::try_from(config).map_err(|e| e.to_string());
+        let table = |config: &Config| Value::try_from(config);
         let (served_table, read_table) = (table(&served)?, table(read)?);
         let file_table = now.as_ref().map(table).transpose()?.unwrap_or_else(|| read_table.clone());
         let mut drift = Vec::new();
@@ -67,7 +67,7 @@ impl Node {
                 .iter()
                 .any(|u| (&u.section, &u.key) == (&d.section, &d.key) || (u.section == d.section && u.key.is_empty()));
         }
-        Ok(Effective { file, toml: toml::to_string_pretty(&served).map_err(|e| e.to_string())?, drift, fault })
+        Ok(Effective { file, toml: toml::to_string_pretty(&served)?, drift, fault })
     }
 
     /// Returns what was read, with what was changed live.

@@ -1,6 +1,6 @@
 //! Errors of the node, for the operator: what, where, what to do.
 
-use crate::config::BadConfig;
+use crate::config::{BadConfig, ConfigErrors};
 use plimsoll_store::MetaError;
 use std::fmt;
 
@@ -30,6 +30,12 @@ impl std::error::Error for NodeError {}
 
 impl From<BadConfig> for NodeError {
     fn from(e: BadConfig) -> NodeError {
+        NodeError::Refused(e.to_string())
+    }
+}
+
+impl From<ConfigErrors> for NodeError {
+    fn from(e: ConfigErrors) -> NodeError {
         NodeError::Refused(e.to_string())
     }
 }
