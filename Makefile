@@ -226,11 +226,12 @@ nvme-divert: build-deps
 	cargo build --release -p plimsoll
 	bench/nvme_divert.sh target/release/plimsoll
 
-# RocksDB over two noisy nodes in an emulated guest: refusals, multipath's own policies, NBD. Ten minutes.
+# RocksDB and fio over two noisy nodes in an emulated guest: refusals, multipath's own policies, NBD, Plimsoll's client. Twelve minutes.
 nvme-compare: build-deps
 	$(call need,qemu-system-x86_64 busybox cpio depmod xz fio nbdcopy db_bench nbd-client mkfs.ext4 gawk,qemu-system-x86 busybox-static cpio kmod xz-utils fio libnbd-bin rocksdb-tools nbd-client e2fsprogs gawk)
 	cargo build --release -p plimsoll
-	bench/nvme_guest.sh target/release/plimsoll
+	cargo build --release -p plimsoll-client --example tails
+	bench/nvme_guest.sh target/release/plimsoll target/release/examples/tails
 
 # A node over a real Ceph cluster on this host, broken in many ways; then reads while one OSD stops and goes: ten minutes, as root.
 ceph: build-deps

@@ -1,15 +1,20 @@
 #!/bin/bash
-# RocksDB on ext4 over two nodes, read by an emulated Linux guest (no KVM needed) whose kernel chooses the node: with refusals, without
-# refusals under each multipath policy, and over NBD from one node. Each node is a modelled disk in real time with noise of its own: the two
-# have it in turn. Rounds alternate; prints the median over rounds of each percentile, with the least and the greatest.
-# Usage: bench/nvme_guest.sh path/to/plimsoll [rounds [seconds [deadline]]]. Takes about rounds x 5 x (seconds + 5).
+# RocksDB on ext4 over two nodes, and fio on the device, read by an emulated Linux guest (no KVM needed) whose kernel chooses the node: with
+# refusals, without refusals under each multipath policy, and over NBD from one node by the kernel, and from both by Plimsoll's client. Each
+# node is a modelled disk in real time with noise of its own: the two have it in turn. Rounds alternate; prints the median over rounds of each
+# percentile, with the least and the greatest.
+# Usage: bench/nvme_guest.sh path/to/plimsoll path/to/tails [rounds [seconds [deadline_ms]]]. Takes about rounds x 11 x (seconds + 3).
 set -euo pipefail
 . "$(dirname "$0")/../tests/guest.sh"
 plimsoll=$(realpath "$1")
-rounds=${2:-3}
-seconds=${3:-20}
-deadline=${4:-20ms}
+tails=$(realpath "$2")
+rounds=${3:-3}
+seconds=${4:-15}
+deadline_ms=${5:-20}
+deadline=${deadline_ms}ms
 guest_begin target/guest-nvme-bench
+# Without debugging information: the guest unpacks it into its memory.
+strip -o "$work/tails" "$tails"
 
 guest_image "$cache" '
 network
@@ -39,6 +44,11 @@ measure() { # name, device
     p95=$(awk "/^[[(] /{low=\$2+0; high=\$3+0; sum=\$7+0; if (!found && sum>=95) {found=low+(high-low)*(95-before)/(sum-before)} before=sum} END{print found}" /out)
     echo "GUEST-RESULT $1 P95: $p95 $(awk "/^readrandom/{print \"ops\", \$5} /^Percentiles/{print \$2,\$3,\$4,\$5,\$6,\$7,\$8,\$9,\$10,\$11}" /out | xargs) $(grep -c . /err) lines of errors"
     umount /mnt
+    fio --name=r --filename=/dev/$2 --readonly --rw=randread --bs=4k --direct=1 --ioengine=libaio --iodepth=4 --time_based --runtime=$(word seconds) \
+        --randseed=$3 --percentile_list=50:95:99:99.9 --output-format=terse --terse-version=3 >/out 2>/err || echo "GUEST-FAILED fio $1: $(tail -n 2 /err | xargs)"
+    [ "$(cut -d";" -f5 /out)" = 0 ] || echo "GUEST-FAILED fio $1: error $(cut -d";" -f5 /out)"
+    p() { cut -d";" -f$1 /out | cut -d"=" -f2; }
+    echo "GUEST-RESULT fio-$1 ops $(p 8) P50: $(p 18) P95: $(p 19) P99: $(p 20) P99.9: $(p 21) $(grep -c . /err) lines of errors"
 }
 mkdir -p /mnt /tmp
 for round in $(seq $(word rounds)); do
@@ -56,10 +66,13 @@ for round in $(seq $(word rounds)); do
     nbd-client -N data 10.0.2.2 $(word nbd) /dev/nbd0 -readonly >/err 2>&1 || echo "GUEST-FAILED nbd-client $(cat /err)"
     measure nbd nbd0 $round
     nbd-client -d /dev/nbd0 >/dev/null 2>&1
+    tails $(word seconds) 4 128 $(word deadline) nbd://10.0.2.2:$(word nbd)/data nbd://10.0.2.2:$(word nbdb)/data >/out 2>/err \
+        || echo "GUEST-FAILED the client: $(tail -n 2 /err | xargs)"
+    echo "GUEST-RESULT reads-client $(cat /out) $(grep -c . /err) lines of errors"
 done
 dmesg | grep -E "I/O error, dev nvme[0-9]+n[0-9]+,|Buffer I/O error on dev nvme[0-9]+n" | head -n 3 | sed "s/^/GUEST-FAILED /"
 echo GUEST-DONE
-' "virtio_net nvme_tcp libcrc32c crc32c_generic crc32c-intel ext4 nbd" "db_bench nbd-client"
+' "virtio_net nvme_tcp libcrc32c crc32c_generic crc32c-intel ext4 nbd" "db_bench nbd-client fio $work/tails"
 
 # The data base, once, on both nodes.
 keys=100000
@@ -142,14 +155,14 @@ port() { "$plimsoll" status --json --control "$work/$1/control.sock" | grep -o "
     done
 ) &
 pids+=($!)
-guest_start "$cache" "$work/serial" 768 "a=$(port a nvme_tcp) b=$(port b nvme_tcp) nbd=$(port a nbd_tcp) keys=$keys seconds=$seconds rounds=$rounds" \
+guest_start "$cache" "$work/serial" 768 "a=$(port a nvme_tcp) b=$(port b nvme_tcp) nbd=$(port a nbd_tcp) nbdb=$(port b nbd_tcp) deadline=$deadline_ms keys=$keys seconds=$seconds rounds=$rounds" \
     -netdev user,id=n -device virtio-net-pci,netdev=n
 qemu=$!
 pids+=($qemu)
 wait $qemu || true
 grep -a "GUEST-FAILED" "$work/serial" && exit 1
 grep -aq GUEST-DONE "$work/serial"
-echo "db_bench readrandom, 4 threads, $rounds rounds of $seconds s, deadline $deadline, ms; a guest without hardware acceleration, modelled disks"
+echo "db_bench readrandom with 4 threads, fio and the client with 4 reads in flight, $rounds rounds of $seconds s, deadline $deadline, ms; a guest without hardware acceleration, modelled disks"
 grep -a GUEST-RESULT "$work/serial" | tr -d '\r' | gawk '
 { name = $2; for (i = 3; i < NF; i++) { k = $i; sub(":", "", k); if (k ~ /^(ops|P50|P95|P99|P99.9)$/) v[name, k] = v[name, k] " " $(i + 1) } names[name] = 1 }
 END { for (name in names) { printf "%-20s", name; split("ops P50 P95 P99 P99.9", keys, " "); for (j = 1; j <= 5; j++) { k = keys[j]; n = split(v[name, k], a, " "); asort(a);
