@@ -50,6 +50,7 @@ texts: build-deps
 	cargo fmt --all --check
 	tests/dependencies.py
 	tests/arrows.py
+	tests/errors.py
 	tests/unused.py
 	tests/words.py
 	tests/links.py

@@ -41,6 +41,7 @@ rule arrows-contract "the contract knows no layer" "echo 'use plimsoll_cache::Ca
 rule arrows-message "a layer knows no other layer" "echo 'fn planted(_: plimsoll_logs::LogsControl) {}' >> crates/cache/src/lib.rs" "tests/arrows.py"
 rule arrows-engine "the engine knows no layer" "echo 'use super::super::parts::PARTS;' >> crates/node/src/engine/conn.rs" "tests/arrows.py"
 rule arrows-http "domain doesn't know its HTTP" "echo 'use crate::http::Control;' >> crates/node/src/directory.rs" "tests/arrows.py"
+rule errors "an error is a text" "echo 'fn planted() -> Result<(), String> { Ok(()) }' >> crates/node/src/plan.rs" "tests/errors.py"
 rule licence "license" "sed -i 's/\"MIT\", //' tests/dependencies.py" "tests/dependencies.py"
 rule bans "use one" "sed -i 's/\"syn\"//' tests/dependencies.py" "tests/dependencies.py"
 rule source "not from" "sed -i 's/^REGISTRY = .*/REGISTRY = \"elsewhere\"/' tests/dependencies.py" "tests/dependencies.py"
