@@ -67,14 +67,16 @@ fn verdict(verdict: Option<Verdict>, is_judged: bool) -> &'static str {
         Some(Verdict::Met) => "<span class=\"none\">as given</span>",
         Some(Verdict::Missed) => "<span class=\"none\">not as given</span>",
         Some(Verdict::Undecided) => "<span class=\"none\">? undecided</span>",
+        None if is_judged => "<span class=\"none\">no value</span>",
         None => "<span class=\"none\">–</span>",
     }
 }
 
-/// The verdict on a whole experiment: the worst of its rows'.
+/// The verdict on a whole experiment: the worst of its rows'. A judged row without a value is open.
 fn overall(report: &ExperimentReport) -> Option<Verdict> {
     let of = |v| report.rows.iter().any(|r| r.judged() == Some(v)).then_some(v);
-    of(Verdict::Missed).or(of(Verdict::Undecided)).or(of(Verdict::Met))
+    let open = report.rows.iter().any(RowReport::is_without_value).then_some(Verdict::Undecided);
+    of(Verdict::Missed).or(of(Verdict::Undecided)).or(open).or(of(Verdict::Met))
 }
 
 /// The paper's words and the note.
@@ -113,9 +115,10 @@ fn section(report: &ExperimentReport, html: &mut String) {
     let mut add = |s: String| html.push_str(&s);
     let count = |v| report.rows.iter().filter(|r| r.judged() == Some(v)).count();
     let [met, missed, open] = [Verdict::Met, Verdict::Missed, Verdict::Undecided].map(count);
+    let without = report.rows.iter().filter(|r| r.is_without_value()).count();
     add(format!(
         "<h2 id=\"{0}\">{0}: {1}</h2>\n<p class=\"sub\">{2} · modelled device: {3} · seeds 1 to {4}{5} · {met} rows met, {missed} missed, \
-         {open} undecided</p>\n",
+         {open} undecided, {without} without a value</p>\n",
         escaped(&report.id),
         escaped(&report.title),
         escaped(&report.source),

@@ -44,15 +44,20 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
+fn without_value(e: &Evidence) -> usize {
+    e.report.rows.iter().filter(|r| r.is_without_value()).count()
+}
+
 fn verdict(r: &RowReport) -> &'static str {
     match (r.verdict, r.kind.is_judged()) {
+        (None, true) => "no value",
         (Some(Verdict::Met), true) => "met",
         (Some(Verdict::Missed), true) => "**missed**",
         (Some(Verdict::Undecided), true) => "undecided",
         (Some(Verdict::Met), false) => "as given",
         (Some(Verdict::Missed), false) => "not as given",
         (Some(Verdict::Undecided), false) => "undecided",
-        (None, _) => "–",
+        (None, false) => "–",
     }
 }
 
@@ -79,7 +84,8 @@ fn table_row(r: &RowReport) -> String {
 fn section(e: &Evidence, misses: &Misses) -> String {
     let r = &e.report;
     let mut page = format!(
-        "\n## {}: {}\n\n{}. Modelled device: {}. Seeds 1 to {}, {:.0} s. {} met, {} missed, {} undecided.\n\n",
+        "\n## {}: {}\n\n{}. Modelled device: {}. Seeds 1 to {}, {:.0} s. {} met, {} missed, {} undecided, {} without a \
+         value.\n\n",
         r.id,
         r.title,
         r.source,
@@ -88,7 +94,8 @@ fn section(e: &Evidence, misses: &Misses) -> String {
         e.duration_s,
         count(e, Verdict::Met),
         count(e, Verdict::Missed),
-        count(e, Verdict::Undecided)
+        count(e, Verdict::Undecided),
+        without_value(e)
     );
     page += "| row | kind | unit | paper | ours | 95 % interval | n | bound | verdict | remarks |\n";
     page += "| --- | --- | --- | ---: | ---: | --- | ---: | --- | --- | --- |\n";
@@ -148,7 +155,7 @@ pub fn write(
     std::fs::create_dir_all(&plots).map_err(|e| failed(&plots, e))?;
     let all: Vec<&Evidence> = results.iter().collect();
     let mut index = head("Results", &all);
-    index += "\n| system | experiment | paper | met | missed | undecided |\n| --- | --- | --- | ---: | ---: | ---: |\n";
+    index += "\n| system | experiment | paper | met | missed | undecided | without a value |\n| --- | --- | --- | ---: | ---: | ---: | ---: |\n";
     let mut pages = 1;
     for system in &SYSTEMS {
         let of: Vec<&Evidence> = all.iter().copied().filter(|e| System::of(&e.report.id).file == system.file).collect();
@@ -164,11 +171,12 @@ pub fn write(
             let id = &e.report.id;
             let [met, missed, open] = [Verdict::Met, Verdict::Missed, Verdict::Undecided].map(|v| count(e, v));
             let line = format!(
-                "| [{}]({}) | {id}: {} | {} | {met} | {missed} | {open} |",
+                "| [{}]({}) | {id}: {} | {} | {met} | {missed} | {open} | {} |",
                 system.name,
                 system.file,
                 cell(&e.report.title),
-                cell(&e.report.source)
+                cell(&e.report.source),
+                without_value(e)
             );
             writeln!(index, "{line}").expect("strings take text");
         }

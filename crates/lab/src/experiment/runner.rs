@@ -75,6 +75,11 @@ impl RowReport {
     pub fn judged(&self) -> Option<Verdict> {
         self.verdict.filter(|_| self.kind.is_judged())
     }
+
+    /// True if rows of its kind are judged, and no seed gave it a value.
+    pub fn is_without_value(&self) -> bool {
+        self.kind.is_judged() && self.ours.is_none()
+    }
 }
 
 /// An experiment's result.
@@ -82,7 +87,7 @@ impl RowReport {
 pub struct ExperimentReport {
     /// Id.
     pub id: String,
-    /// True if every judged row is met, and at least one was judged.
+    /// True if every judged row has a value and is met, and there is one at least.
     pub pass: bool,
     /// Rows.
     pub rows: Vec<RowReport>,
@@ -244,7 +249,8 @@ fn assembled(
     decisions: &[u64],
 ) -> ExperimentReport {
     let hash = hash_of(&samples[..decisions.len()], specs, decisions, experiment.is_timed());
-    let judged: Vec<Verdict> = rows.iter().filter_map(RowReport::judged).collect();
+    let mut judged = rows.iter().filter(|r| r.kind.is_judged()).map(RowReport::judged).peekable();
+    let pass = judged.peek().is_some() && judged.all(|v| v == Some(Verdict::Met));
     let mut notes = experiment.notes();
     if options.inputs.data.is_none() && !experiment.files().is_empty() {
         notes.push("ran without the recorded data: rows that need it are empty".into());
@@ -257,7 +263,7 @@ fn assembled(
     let plots = samples.first_mut().map(|s| std::mem::take(&mut s.plots)).unwrap_or_default();
     ExperimentReport {
         id: experiment.id().into(),
-        pass: !judged.is_empty() && judged.iter().all(|&v| v == Verdict::Met),
+        pass,
         rows,
         seeds: samples.len() as u64,
         commit: options.commit.clone(),
@@ -286,10 +292,14 @@ fn hash_of(samples: &[Sample], specs: &[RowSpec], decisions: &[u64], is_timed: b
 fn row(id: &str, spec: &RowSpec, i: usize, samples: &[Sample]) -> RowReport {
     let values: Vec<f64> = samples.iter().filter_map(|s| s.values[i]).collect();
     let e = estimate(&values, &format!("{id} {}", spec.name));
-    let mut note = spec.note.to_string();
-    if samples.len() > 1 && e.is_some_and(|e| e.n == 1) {
-        note = format!("{note}{}n = 1: nothing varies", if note.is_empty() { "" } else { "; " });
+    let mut notes = vec![spec.note.to_string()];
+    if !values.is_empty() && values.len() < samples.len() {
+        notes.push(format!("{} of {} seeds have a value", values.len(), samples.len()));
     }
+    if values.len() > 1 && e.is_some_and(|e| e.n == 1) {
+        notes.push("n = 1: nothing varies".into());
+    }
+    notes.retain(|n| !n.is_empty());
     RowReport {
         name: spec.name.clone(),
         unit: spec.unit.into(),
@@ -306,7 +316,7 @@ fn row(id: &str, spec: &RowSpec, i: usize, samples: &[Sample]) -> RowReport {
         }),
         check: spec.check.to_string(),
         quote: spec.quote.into(),
-        note,
+        note: notes.join("; "),
     }
 }
 
@@ -349,4 +359,74 @@ fn write_cached(path: &Path, report: &ExperimentReport) -> Result<(), LabError> 
     // Renamed into place, so that a broken-off run leaves no half result.
     let partial = path.with_extension("partial");
     std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, path)).map_err(|e| failed(&e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Check;
+
+    fn filled(values: &[Option<f64>]) -> RowReport {
+        let spec = RowSpec::new("a row", "%").goal(Check::AtMost(1.0)).note("a note");
+        let samples: Vec<Sample> = values.iter().map(|v| Sample { values: vec![*v], ..Sample::default() }).collect();
+        judge("XX-E1", &[spec], &samples).remove(0)
+    }
+
+    #[test]
+    fn a_row_says_how_many_seeds_gave_it_a_value() {
+        let one = filled(&[None, Some(0.5), None]);
+        assert_eq!((one.n, one.note.as_str()), (1, "a note; 1 of 3 seeds have a value"));
+        assert_eq!(one.judged(), Some(Verdict::Undecided), "one value has no interval");
+        let same = filled(&[Some(0.5); 3]);
+        assert_eq!(
+            (same.n, same.note.as_str(), same.judged()),
+            (1, "a note; n = 1: nothing varies", Some(Verdict::Met))
+        );
+        let some = filled(&[Some(0.5), Some(0.5), None]);
+        assert_eq!(some.note, "a note; 2 of 3 seeds have a value; n = 1: nothing varies");
+        assert_eq!(filled(&[Some(0.5), Some(0.4)]).note, "a note");
+        let none = filled(&[None; 3]);
+        assert_eq!((none.judged(), none.is_without_value(), none.note.as_str()), (None, true, "a note"));
+        assert!(!same.is_without_value());
+    }
+
+    /// One row that is met, and one that may have no value.
+    struct Two(Option<f64>);
+
+    impl Experiment for Two {
+        fn id(&self) -> &'static str {
+            "XX-E1"
+        }
+        fn title(&self) -> &'static str {
+            "a test"
+        }
+        fn source(&self) -> &'static str {
+            "nowhere"
+        }
+        fn device(&self) -> &'static str {
+            "none"
+        }
+        fn rows(&self, _: &Inputs) -> Vec<RowSpec> {
+            ["a row", "another"].map(|name| RowSpec::new(name, "%").goal(Check::AtMost(1.0))).to_vec()
+        }
+        fn sample(&self, _: u64, _: &Inputs) -> Result<Sample, LabError> {
+            Ok(Sample { values: vec![Some(0.5), self.0], ..Sample::default() })
+        }
+    }
+
+    #[test]
+    fn an_experiment_with_a_judged_row_without_a_value_does_not_pass() {
+        let passes = |second| {
+            let options = RunOptions {
+                seeds: 2,
+                seeds_max: 2,
+                inputs: Inputs::default(),
+                cache: None,
+                program: "test".into(),
+                commit: "test".into(),
+            };
+            run(&Two(second), &options, &|| {}).expect("it runs").pass
+        };
+        assert_eq!([Some(0.5), Some(2.0), None].map(passes), [true, false, false]);
+    }
 }
