@@ -9,7 +9,6 @@ use plimsoll_device::pagecache::{Lru, PageCache};
 use plimsoll_sched::{DiskModel, SchedulerKind, decision};
 use plimsoll_stack::{Stack, StackConfig};
 use std::hint::black_box;
-use std::sync::Mutex;
 use std::time::Instant;
 
 /// See the module's documentation.
@@ -20,8 +19,44 @@ const TOGETHER: u64 = 100;
 const PROCESSES: u32 = 128;
 const EACH: u64 = 4;
 
-/// One measurement at a time: two on neighbouring cores slow each other.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Others' work on the machine beside a measurement, in percent of a core, beyond which its figures are void.
+const OTHERS_MAX: f64 = 10.0;
+
+/// Clock ticks since the machine's start: of all cores, of those that weren't idle, and of this process.
+#[derive(Clone, Copy, Debug)]
+struct Ticks {
+    all: u64,
+    busy: u64,
+    own: u64,
+}
+
+impl Ticks {
+    fn now() -> Option<Ticks> {
+        let read = |path| std::fs::read_to_string(path).ok();
+        Ticks::of(&read("/proc/stat")?, &read("/proc/self/stat")?)
+    }
+
+    /// From the texts of `/proc/stat` and `/proc/self/stat` (proc(5)).
+    fn of(machine: &str, process: &str) -> Option<Ticks> {
+        let numbers = |text: &str, skip, take| -> Option<Vec<u64>> {
+            text.split_whitespace().skip(skip).take(take).map(|n| n.parse().ok()).collect()
+        };
+        // user, nice, system, idle, iowait, irq, softirq, steal
+        let cores = numbers(machine.lines().next()?, 1, 8)?;
+        let idle = cores.get(3)? + cores.get(4)?;
+        let all = cores.iter().sum::<u64>();
+        // utime and stime; the program's name before them may have spaces.
+        let own = numbers(process.rsplit_once(')')?.1, 11, 2)?.iter().sum();
+        Some(Ticks { all, busy: all - idle, own })
+    }
+
+    /// Others' work since `before`, in percent of one of `cores` cores.
+    fn others_since(&self, before: &Ticks, cores: usize) -> f64 {
+        let of_one_core = (self.all - before.all) as f64 / cores as f64;
+        let others = (self.busy - before.busy).saturating_sub(self.own - before.own);
+        100.0 * others as f64 / of_one_core.max(1.0)
+    }
+}
 
 /// Nanoseconds a decision, of each batch, ascending.
 fn timed(batches: usize, mut decide: impl FnMut(u64)) -> Vec<f64> {
@@ -102,7 +137,6 @@ const CASES: [Case; 7] = [
 
 /// Medians and p99 of each case, in its order.
 fn measure(batches: usize) -> Vec<f64> {
-    let _alone = ALONE.lock().expect("nothing panics while it's held");
     let _pinned = Pinned::here();
     let now = decision::NOW;
     let ask = |stack: &Stack, head: &IoHead| {
@@ -150,7 +184,7 @@ impl Experiment for DecisionCosts {
     fn notes(&self) -> Vec<String> {
         vec![format!(
             "wall-clock time of this machine, so equal runs differ: one thread, kept on its core, {TOGETHER} decisions timed together, \
-             median and p99 of such batches; `cargo bench -p plimsoll-sched` and examples/decision_cost.rs (instruction counts) \
+             median and p99 of such batches, one run after the other; `cargo bench -p plimsoll-sched` and examples/decision_cost.rs (instruction counts) \
              measure the same"
         )]
     }
@@ -163,12 +197,23 @@ impl Experiment for DecisionCosts {
                 RowSpec::new(format!("{}: p99", c.name), "ns"),
             ]
         };
-        CASES.iter().flat_map(rows).collect()
+        let others = RowSpec::new("others' work on the machine meanwhile", "% of a core")
+            .note("beyond 10 % of a core a run has no other value");
+        CASES.iter().flat_map(rows).chain([others]).collect()
     }
     fn sample(&self, _seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let values = measure(if inputs.quick { 500 } else { 5_000 });
-        Ok(Sample { values: values.into_iter().map(Some).collect(), plots: Vec::new(), notes: Vec::new() })
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let before = Ticks::now();
+        let measured = measure(if inputs.quick { 500 } else { 5_000 });
+        let others = before.zip(Ticks::now()).map(|(before, after)| after.others_since(&before, cores));
+        Ok(Sample { values: if_alone(measured, others), ..Sample::default() })
     }
+}
+
+/// The rows' values: none but the last if others worked meanwhile, or if nobody knows.
+fn if_alone(measured: Vec<f64>, others: Option<f64>) -> Vec<Option<f64>> {
+    let is_alone = others.is_some_and(|o| o <= OTHERS_MAX);
+    measured.into_iter().map(|v| is_alone.then_some(v)).chain([others]).collect()
 }
 
 #[cfg(test)]
@@ -179,8 +224,23 @@ mod tests {
     #[test]
     fn every_row_is_filled() {
         let values = measure(40);
-        assert_eq!(values.len(), DecisionCosts.rows(&Inputs::default()).len());
         assert!(values.iter().all(|ns| *ns > 0.0), "{values:?}");
         assert!(values.chunks(2).all(|v| v[0] <= v[1]), "{values:?}");
+        assert_eq!(if_alone(values, Some(1.0)).len(), DecisionCosts.rows(&Inputs::default()).len());
+    }
+
+    #[test]
+    fn a_run_beside_other_work_has_no_figures() {
+        assert_eq!(if_alone(vec![5.0], Some(10.0)), [Some(5.0), Some(10.0)]);
+        assert_eq!(if_alone(vec![5.0], Some(11.0)), [None, Some(11.0)]);
+        assert_eq!(if_alone(vec![5.0], None), [None, None]);
+        let machine = |user, idle| format!("cpu  {user} 10 20 {idle} 5 1 2 3 0 0\ncpu0 1 1 1 1\n");
+        let process =
+            |user, system| format!("42 (a (b) c) R 1 42 42 0 -1 4194304 90 0 0 0 {user} {system} 0 0 20 0 1 0 77");
+        let at = |busy, idle, own| Ticks::of(&machine(100 + busy, 1_000 + idle), &process(own, 1)).expect("two texts");
+        // Of 200 ticks of two cores 130 were busy, 100 of them this process: 30 of the hundred that one core had.
+        assert_eq!(at(130, 70, 100).others_since(&at(0, 0, 0), 2), 30.0);
+        assert_eq!(at(95, 105, 100).others_since(&at(0, 0, 0), 2), 0.0, "ticks are rounded");
+        assert!(Ticks::of("", "").is_none() && Ticks::now().is_some());
     }
 }

@@ -217,7 +217,11 @@ pub fn run(
     let report = loop {
         let done = samples.len() as u64;
         let more = if done == 0 { options.seeds } else { options.seeds.div_ceil(2).min(options.seeds_max - done) };
-        let new: Vec<(Sample, u64)> = (done + 1..=done + more).into_par_iter().map(one).collect::<Result<_, _>>()?;
+        // Time is measured alone: a run on a neighbouring core slows another.
+        let new: Vec<(Sample, u64)> = match experiment.is_timed() {
+            true => (done + 1..=done + more).map(one).collect::<Result<_, _>>()?,
+            false => (done + 1..=done + more).into_par_iter().map(one).collect::<Result<_, _>>()?,
+        };
         let (new, decided): (Vec<Sample>, Vec<u64>) = new.into_iter().unzip();
         if done == 0 {
             decisions = decided;
