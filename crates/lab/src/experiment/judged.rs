@@ -108,6 +108,9 @@ pub(crate) fn from(reads: &[Read], from: Time) -> &[Read] {
     &reads[reads.partition_point(|r| r.arrived_at < from)..]
 }
 
+/// Beside rows of [`Verdict::inaccuracy`].
+pub(crate) const NOTHING: &str = "no value where no read was late and none was flagged";
+
 /// Verdicts over the judged reads.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Verdict {
@@ -144,8 +147,9 @@ impl Verdict {
         self.false_positives + self.false_negatives
     }
 
-    pub(crate) fn inaccuracy(&self) -> f64 {
-        self.percent(self.wrong())
+    /// Wrong forecasts in percent of the reads; `None` if no read was late and none was flagged, as then there was nothing to tell apart.
+    pub(crate) fn inaccuracy(&self) -> Option<f64> {
+        (self.late + self.false_positives > 0).then(|| self.percent(self.wrong()))
     }
 
     pub(crate) fn late_percent(&self) -> f64 {
@@ -226,8 +230,12 @@ mod tests {
         let reads = [read(5, 5), read(5, 15), read(15, 5), read(15, 15), read(25, 12)];
         let v = Verdict::of(&reads, Span::from_millis(10));
         assert_eq!((v.reads, v.late, v.false_positives, v.false_negatives), (5, 3, 1, 1));
-        assert_eq!((v.inaccuracy(), v.late_percent(), v.wrong_by_ms()), (40.0, 60.0, Some(10.0)));
+        assert_eq!((v.inaccuracy(), v.late_percent(), v.wrong_by_ms()), (Some(40.0), 60.0, Some(10.0)));
         assert_eq!((v.missed_percent(), v.needless_percent()), (Some(100.0 / 3.0), Some(50.0)));
+        // Reads in time that nobody flagged show nothing; one that was flagged is wrong about something.
+        let in_time = [read(5, 5), read(5, 6), read(15, 7)];
+        let [unflagged, flagged] = [&in_time[..2], &in_time[..]].map(|r| Verdict::of(r, Span::from_millis(10)));
+        assert_eq!((unflagged.inaccuracy(), flagged.inaccuracy()), (None, Some(100.0 / 3.0)));
         let none = Verdict::of(&[], Span::ZERO);
         assert_eq!((none.wrong_by_ms(), none.missed_percent(), none.needless_percent()), (None, None, None));
     }
