@@ -210,7 +210,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(accuracy::DiskAccuracy::of(accuracy::Depth::One, accuracy::Speed::TensOfMs)),
         Box::new(accuracy::DiskAccuracy::of(accuracy::Depth::Four, accuracy::Speed::TensOfMs)),
         Box::new(accuracy::DiskAccuracy::held_out()),
-        Box::new(flash_accuracy::FlashAccuracy),
+        Box::new(flash_accuracy::FlashAccuracy::default()),
         Box::new(injected::InjectedErrors),
         Box::new(kept::Kept::Settled),
         Box::new(kept::Kept::HeldOut),

@@ -16,9 +16,16 @@ use plimsoll_sched::profile::FlashProfile;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_stack::Layer;
 use plimsoll_trace::record::TraceRecord;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 /// See the module's documentation.
-pub struct FlashAccuracy;
+#[derive(Default)]
+pub struct FlashAccuracy {
+    /// The speed of each trace, by the length that it is cut to. No seed changes it, and the search takes longer than the rest of a seed.
+    speeds: Mutex<BTreeMap<(PathBuf, usize), i32>>,
+}
 
 const DEVICE: &str = "mittos-openchannel";
 /// The drive is shrunk to this, so that its past fits in memory and it collects garbage.
@@ -29,6 +36,29 @@ const FASTER_LOG2: i32 = 7;
 /// The paper's device for the disk's speed.
 const DISK: &str = "cheetah-15k5";
 
+/// A seed's drive with its past, which takes longer than a short replay: each replay begins with a copy.
+struct Drive {
+    visible: Flash,
+    hidden: HiddenFlash,
+}
+
+impl Drive {
+    fn of(seed: u64) -> Result<Drive, LabError> {
+        let failed = |e: plimsoll_device::SpecError| LabError(e.to_string());
+        let spec = FlashSpec::by_name(DEVICE).map_err(failed)?;
+        let options = FlashOptions {
+            seed,
+            mismatch: Some(Mismatch { seed, spread: SPREAD }),
+            history: History::Aged { overwrites_permille: 1_000 },
+            bytes_max: Some(BYTES),
+        };
+        Ok(Drive {
+            visible: Flash::new(&spec, options).map_err(failed)?,
+            hidden: HiddenFlash::new(&spec, options).map_err(failed)?,
+        })
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Predictor<'a> {
     Visible(&'a FlashProfile, SsdPrecision),
@@ -38,29 +68,20 @@ enum Predictor<'a> {
 fn replay(
     records: &[TraceRecord],
     predictor: Predictor<'_>,
-    seed: u64,
+    drive: &Drive,
     deadline: Option<Span>,
 ) -> Result<Vec<Read>, LabError> {
-    let spec = FlashSpec::by_name(DEVICE).map_err(|e| LabError(e.to_string()))?;
-    let options = FlashOptions {
-        seed,
-        mismatch: Some(Mismatch { seed, spread: SPREAD }),
-        history: History::Aged { overwrites_permille: 1_000 },
-        bytes_max: Some(BYTES),
-    };
-    let failed = |e: plimsoll_device::SpecError| LabError(e.to_string());
     let layers: Vec<Box<dyn Layer>> = match predictor {
         Predictor::Visible(profile, precision) => {
-            let flash = Flash::new(&spec, options).map_err(failed)?;
+            let flash = drive.visible.clone();
             vec![Box::new(ModelLayer::new(flash).with_predictor(Box::new(MittSsd::new(profile, precision))))]
         }
         Predictor::Hidden => {
-            let flash = HiddenFlash::new(&spec, options).map_err(failed)?;
             let config = BlackBoxConfig { depth: 256, ..BlackBoxConfig::default() };
-            vec![Box::new(BlackBox::new(config)), Box::new(ModelLayer::new(flash))]
+            vec![Box::new(BlackBox::new(config)), Box::new(ModelLayer::new(drive.hidden.clone()))]
         }
     };
-    let queue_max = spec.interface.queue_depth as usize;
+    let queue_max = drive.visible.spec().interface.queue_depth as usize;
     let config =
         PoolConfig { late: Late::Flag, failover_hop: Span::ZERO, inflight_max: queue_max, ..PoolConfig::default() };
     let mut pool = Pool::alone(layers, &config)?;
@@ -144,6 +165,7 @@ impl Experiment for FlashAccuracy {
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let spec = FlashSpec::by_name(DEVICE).map_err(|e| LabError(e.to_string()))?;
         let profile = flash_profile_of(&spec, BYTES).map_err(|e| LabError(e.to_string()))?.flash.expect("measured");
+        let drive = Drive::of(seed)?;
         let mut values = Vec::new();
         let (mut good, mut good_of_late) = (0u32, 0u32);
         for case in traces::cases(inputs) {
@@ -151,10 +173,12 @@ impl Experiment for FlashAccuracy {
                 values.extend(std::iter::repeat_n(None, trace_rows(&case.name).len()));
                 continue;
             }
-            let whole = traces::stretch(&case, inputs.length(100_000, 20_000, 1_000))?;
-            let records = traces::from_a_start(&at_flash_speed(&whole, &profile)?, seed);
+            let length = inputs.length(100_000, 20_000, 1_000);
+            let whole = traces::stretch(&case, length)?;
+            let speed = self.speed(&case, length, &whole, &profile)?;
+            let records = traces::from_a_start(&traces::at_speed(&whole, speed), seed);
             let first = values.len();
-            fill(&records, &profile, seed, &mut values)?;
+            fill(&records, &profile, &drive, &mut values)?;
             let is_right = values[first + 4].is_some_and(|v| v <= 0.8);
             good += u32::from(is_right);
             good_of_late += u32::from(is_right && values[first + 1].is_some_and(|v| v > 0.0));
@@ -165,33 +189,54 @@ impl Experiment for FlashAccuracy {
     }
 }
 
-/// Returns the records at the paper's speed, or slowed by a power of two until half of the reads still find their chip all but
+impl FlashAccuracy {
+    fn speed(
+        &self,
+        case: &traces::Case,
+        length: usize,
+        whole: &[TraceRecord],
+        profile: &FlashProfile,
+    ) -> Result<i32, LabError> {
+        // Held while it is looked for: seeds that run side by side begin with the same trace.
+        let mut speeds = self.speeds.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (case.file.clone(), length);
+        if let Some(known) = speeds.get(&key) {
+            return Ok(*known);
+        }
+        let found = flash_speed(whole, profile)?;
+        speeds.insert(key, found);
+        Ok(found)
+    }
+}
+
+/// Returns the paper's speed, or the fastest slower one, by powers of two, at which half of the reads still find their chip all but
 /// free: the shrunk drive collects more garbage than the paper's.
-fn at_flash_speed(whole: &[TraceRecord], profile: &FlashProfile) -> Result<Vec<TraceRecord>, LabError> {
+fn flash_speed(whole: &[TraceRecord], profile: &FlashProfile) -> Result<i32, LabError> {
     let fastest = traces::speed_for_disk(whole, &DeviceChoice::named(DISK)?)? + FASTER_LOG2;
     let free = Span::from_nanos((profile.read_us * 2e3) as u64);
+    let drive = Drive::of(1)?;
     for speed in (fastest - 2 * FASTER_LOG2..=fastest).rev() {
         let records = traces::at_speed(whole, speed);
-        let mut reads = replay(&records, Predictor::Visible(profile, SsdPrecision::FULL), 1, None)?;
+        let mut reads = replay(&records, Predictor::Visible(profile, SsdPrecision::FULL), &drive, None)?;
         reads.sort_by_key(|r| r.done_at.since(r.arrived_at));
         let median = reads.get(reads.len() / 2).map_or(Span::ZERO, |r| r.done_at.since(r.arrived_at));
         if median <= free {
-            return Ok(records);
+            return Ok(speed);
         }
     }
-    Ok(traces::at_speed(whole, fastest - 2 * FASTER_LOG2))
+    Ok(fastest - 2 * FASTER_LOG2)
 }
 
 fn fill(
     records: &[TraceRecord],
     profile: &FlashProfile,
-    seed: u64,
+    drive: &Drive,
     values: &mut Vec<Option<f64>>,
 ) -> Result<(), LabError> {
     let middle = traces::middle(records);
     let full = Predictor::Visible(profile, SsdPrecision::FULL);
-    let deadline = p95(&replay(records, full, seed, None)?, middle);
-    let run = |p| replay(records, p, seed, Some(deadline));
+    let deadline = p95(&replay(records, full, drive, None)?, middle);
+    let run = |p| replay(records, p, drive, Some(deadline));
     let judge = |p| Ok::<_, LabError>(Verdict::of(from(&run(p)?, middle), deadline));
     let all = run(full)?;
     let judged = from(&all, middle);
