@@ -53,12 +53,14 @@ fn rows_of(r: Option<&Results>) -> Vec<Filled> {
         let spec = RowSpec::new(format!("{kind}: 1B2F-1sec over 1B2F-5sec, p90"), "1");
         row(spec.paper_says(Check::AtLeast(1.0), stable), &over((2, kind, 90.0), 3));
     }
-    for (i, scene) in SCENES.iter().enumerate().skip(1) {
-        let spec = RowSpec::new(format!("{scene}: mitt below c3, p95"), "%");
-        let spec = spec.paper_says(
-            Check::AtLeast(0.0),
-            "under sub-second burstiness, unlike MITTOS, neither Cassandra nor C3 can react",
-        );
+    let quick = "under sub-second burstiness, unlike MITTOS, neither Cassandra nor C3 can react";
+    let each_second = "in 1-second rotating manner, the tail latencies become worse";
+    for (i, words) in [(1, Some(quick)), (2, Some(each_second)), (3, None)] {
+        let spec = RowSpec::new(format!("{}: mitt below c3, p95", SCENES[i]), "%");
+        let spec = match words {
+            Some(words) => spec.paper_says(Check::AtLeast(0.0), words),
+            None => spec.note("the paper: there snitching and C3 perform well; it compares nobody: not judged"),
+        };
         row(spec, &|r| Some(reduction(r.at(i, Mitt, 95.0)?, r.at(i, C3, 95.0)?)));
     }
     rows
