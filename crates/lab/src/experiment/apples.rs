@@ -74,7 +74,15 @@ impl Runs {
         let best = points.iter().copied().max_by(|a, b| a.rate.total_cmp(&b.rate)).expect("a grid isn't empty");
         (points, best)
     }
+    /// The matching point: the least P of a grid whose throughput is within [`EQUAL`] of the best, as the curve is flat beyond it.
+    fn matching(&self, database: DatabaseConfig, users: usize, zeta: u32) -> u32 {
+        let (points, best) = self.grid(database, users, zeta);
+        points.iter().find(|p| p.rate >= best.rate * EQUAL).expect("the best is one of them").p
+    }
 }
+
+/// A throughput from this part of the best on is taken for equal, as by the tuner.
+const EQUAL: f64 = 0.995;
 
 /// ζ and P by feedback, with an unfairness of at most `unfairness_percent`.
 fn shaped(unfairness_percent: u64) -> Front {
@@ -198,7 +206,8 @@ const E4_ZETAS: [u32; 5] = [1, 2, 8, 32, 128];
 fn e4_rows() -> Vec<RowSpec> {
     let mut rows: Vec<RowSpec> = E4_ZETAS
         .map(|z| {
-            let point = row(format!("L = {z}: matching point"), "1");
+            let point = row(format!("L = {z}: matching point"), "1")
+                .note("the least P within 0.5 % of the best throughput of those tried");
             match z {
                 1 => point,
                 2 => point.beside(14.0).reproduces_range(12.0, 16.0),
@@ -230,7 +239,7 @@ fn e4_rows() -> Vec<RowSpec> {
 }
 
 fn e4(r: &Runs) -> Vec<Option<f64>> {
-    let mut out: Vec<f64> = E4_ZETAS.map(|z| f64::from(r.grid(TPCC, 256, z).1.p)).to_vec();
+    let mut out: Vec<f64> = E4_ZETAS.map(|z| f64::from(r.matching(TPCC, 256, z))).to_vec();
     let at = |p, zeta| r.one(TPCC, 256, Front::Fixed { p, zeta });
     let (l1, l2, l8, l32, l128) = (at(16, 1), at(16, 2), at(16, 8), at(16, 32), at(16, 128));
     out.extend([
@@ -246,7 +255,10 @@ fn e4(r: &Runs) -> Vec<Option<f64>> {
 
 fn e5_rows() -> Vec<RowSpec> {
     vec![
-        row("TPC-C-like, 128 users: mean error of the model's peak", "%").reproduces(3.58),
+        row("TPC-C-like, 128 users: mean error of the model's peak", "%").beside(3.58).paper_says(
+            Check::AtMost(3.58),
+            "Eq. 2 can accurately estimate the trend of throughput […] the average λmax error (i.e., 3.58%) over all the cases in Fig. 7",
+        ),
         row("… worst over middle samples and zetas", "%"),
         row("YCSB-like, 1024 users, zeta 1: error", "%")
             .beside(4.46)
@@ -356,31 +368,52 @@ fn orders(r: &Runs, cfg: DatabaseConfig) -> Vec<Option<f64>> {
     some(ORDERS.into_iter().flat_map(one).collect())
 }
 
+/// Compared with the base at each number of users: equal core shares alone, the gate alone, and both.
+const SHARED: [&str; 3] = ["equal core shares alone", "shaped", "both"];
+const MANY: usize = 512;
+/// The paper's figures are "up to": the most over the numbers of users.
+const UP_TO: &str = "the most over 64 to 1024 users, each figure by itself";
+
 fn cgroup_rows(gained: Option<f64>, fairer: [Option<f64>; 2], both: f64) -> Vec<RowSpec> {
-    let gains = |name: &str, paper: Option<f64>| {
-        let row = row(name, "%").given(Check::AtLeast(0.0)).note(LAW);
-        paper.into_iter().fold(row, RowSpec::beside)
-    };
-    let fair = |name: &str, paper: Option<f64>| match paper {
-        Some(p) => row(name, "1").reproduces(p),
-        None => row(name, "1").goal(Check::AtLeast(3.0)),
-    };
-    vec![
-        row("equal core shares alone: throughput gained", "%"),
-        row("equal core shares alone: unfairness, base over this", "1"),
-        gains("shaped: throughput gained", gained),
-        fair("shaped: unfairness, base over this", fairer[0]),
-        gains("both: throughput gained", Some(both)),
-        fair("both: unfairness, base over this", fairer[1]),
-    ]
+    let gains = [None, gained, Some(both)];
+    let fairer = [None, fairer[0], fairer[1]];
+    let mut rows = Vec::new();
+    for ((name, gained), fairer) in SHARED.iter().zip(gains).zip(fairer) {
+        let is_shaped = *name != SHARED[0];
+        let most = row(format!("{name}: throughput gained"), "%");
+        let most = gained.into_iter().fold(most, RowSpec::beside);
+        rows.push(if is_shaped { most.given(Check::AtLeast(0.0)).note(LAW) } else { most.note(UP_TO) });
+        let fair = row(format!("{name}: unfairness, base over this"), "1").note(UP_TO);
+        rows.push(fairer.into_iter().fold(fair, RowSpec::reproduces));
+        let at_512 = row(format!("{name}: unfairness at {MANY} users, base over this"), "1");
+        let has_goal = is_shaped && fairer.is_none();
+        rows.push(if has_goal { at_512.goal(Check::AtLeast(3.0)) } else { at_512 });
+        rows.push(row(format!("{name}: CV of the base's, the largest"), "%").note("the gate bounds it at 90 %"));
+    }
+    rows
 }
 
 fn cgroup(r: &Runs, cfg: DatabaseConfig) -> Vec<Option<f64>> {
     let fair = DatabaseConfig { core_order: CoreOrder::Fair, ..cfg };
-    let base = r.one(cfg, 512, Front::None);
-    let against = |m: Measured| [more(m.rate, base.rate), base.unfairness / m.unfairness.max(1e-9)];
-    let all = [r.one(fair, 512, Front::None), r.one(cfg, 512, shaped(10)), r.one(fair, 512, shaped(10))];
-    some(all.into_iter().flat_map(against).collect())
+    // Gained, fairer, fairer with MANY users, CV.
+    let mut most = [[f64::NEG_INFINITY; 4]; SHARED.len()];
+    // One number of users shows that it runs.
+    for users in SWEEP.into_iter().filter(|n| !r.brief || *n == MANY) {
+        let base = r.one(cfg, users, Front::None);
+        let gate = bounded(10, Some(&base));
+        for (most, (database, front)) in most.iter_mut().zip([(fair, Front::None), (cfg, gate), (fair, gate)]) {
+            let m = r.one(database, users, front);
+            let fairer = base.unfairness / m.unfairness.max(1e-9);
+            let of = [
+                more(m.rate, base.rate),
+                fairer,
+                if users == MANY { fairer } else { f64::NEG_INFINITY },
+                100.0 * m.variability / base.variability,
+            ];
+            most.iter_mut().zip(of).for_each(|(most, v)| *most = most.max(v));
+        }
+    }
+    some(most.into_iter().flatten().collect())
 }
 
 const LIMITERS: [(&str, Limiter); 6] = [
@@ -573,7 +606,7 @@ impl Experiment for Apples {
     fn notes(&self) -> Vec<String> {
         vec![
             "a queueing model of a database with locks, a cache, disks and cores; not MySQL or MongoDB".into(),
-            "checks ask for the paper's direction or bound, not for its figure: the model was not fitted to it".into(),
+            "the model was not fitted to the paper's figures; rows of the kind generator ask for the direction that it was given".into(),
             "what many connections cost on the cores is MariaDB's published benchmark of its thread pool (16 cores)"
                 .into(),
         ]

@@ -6,7 +6,8 @@ use crate::database::{Front, Measured, Sensitive, Setting, run};
 use crate::experiment::{Check, RowSpec};
 use plimsoll_base::Span;
 
-const BEST_EFFORT: [usize; 3] = [90, 140, 190];
+const BEST_EFFORT: [usize; 3] = [90, 140, MOST];
+const MOST: usize = 190;
 /// The objective as a part of what the gate promises to all alike; AP-E12's own is 1.1.
 const TIGHTNESS: [f64; 4] = [0.5, 0.7, 0.9, 1.4];
 
@@ -37,6 +38,9 @@ fn against(r: &Runs, be: usize, objective: Span) -> [f64; 5] {
     ]
 }
 
+const STEADIER: &str = "AppleS can effectively reduce request-latency variability for the LS users";
+/// PSLO alone keeps the objective there without slowing anybody, so nothing is to be cut.
+const UNTHROTTLED: &str = "with as few users PSLO alone slows nobody, so the difference is noise: not judged";
 const CUTS: &str = "AppleS can successfully help PSLO to reduce I/O provisioning by cutting down the throughput allocated to the LS users \
                     (up to 53.1% reduction) and improve the throughput of the BE users (up to 7.6x improvement)";
 
@@ -49,9 +53,13 @@ pub(super) fn e12_rows() -> Vec<RowSpec> {
                 .note("the objective is the gate's own p99.9 and a tenth"),
         );
         rows.push(row(format!("{be} BE: LS p99.9 over the objective, PSLO alone"), "1"));
-        rows.push(row(format!("{be} BE: LS throughput against PSLO alone"), "%").paper_says(Check::AtMost(0.0), CUTS));
-        rows.push(row(format!("{be} BE: BE throughput over that"), "1").paper_says(Check::AtLeast(1.0), CUTS));
-        rows.push(row(format!("{be} BE: LS CV over that"), "1").paper_says(Check::AtMost(1.0), CUTS));
+        let judged = |row: RowSpec, check| match be {
+            MOST => row.paper_says(check, CUTS),
+            _ => row.note(UNTHROTTLED),
+        };
+        rows.push(judged(row(format!("{be} BE: LS throughput against PSLO alone"), "%"), Check::AtMost(0.0)));
+        rows.push(judged(row(format!("{be} BE: BE throughput over that"), "1"), Check::AtLeast(1.0)));
+        rows.push(row(format!("{be} BE: LS CV over that"), "1").paper_says(Check::AtMost(1.0), STEADIER));
     }
     rows.push(row("largest cut of LS throughput", "%").reproduces(-53.1));
     rows.push(row("largest gain of BE throughput", "1").reproduces(7.6));
@@ -82,5 +90,5 @@ pub(super) fn tight_rows() -> Vec<RowSpec> {
 /// 190 BE: how the cut depends on the objective.
 pub(super) fn tight(r: &Runs) -> Vec<Option<f64>> {
     let promise = promise_to_all_ms(r);
-    some(TIGHTNESS.into_iter().flat_map(|part| against(r, 190, Span::from_millis_f64(promise * part))).collect())
+    some(TIGHTNESS.into_iter().flat_map(|part| against(r, MOST, Span::from_millis_f64(promise * part))).collect())
 }
