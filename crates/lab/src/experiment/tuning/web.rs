@@ -133,9 +133,9 @@ fn exponent_rows() -> Vec<RowSpec> {
     rows.push(RowSpec::new("p99, |f|^2 over |f|^0.1", "1").paper_says(Check::AtLeast(1.0), PRIORITY));
     rows.push(RowSpec::new("median, |f|^0.1 over |f|^2", "1").paper_says(Check::AtLeast(1.0), PRIORITY));
     rows.push(
-        RowSpec::new("percentiles that |f|^2 makes shorter than |f|^0.1 does by 2 % or more", "%")
-            .reproduces_range(15.0, 45.0)
-            .note("the paper: 15 to 45 % of the CDF"),
+        RowSpec::new("percentiles that are a tenth as long, or less, with |f|^2 as with |f|^0.1", "1")
+            .reproduces(30.0)
+            .note("where misses become hits; the paper: “differences in CDFs from ~15-45%”, taken as the 15th to the 45th percentile"),
     );
     rows
 }
@@ -149,7 +149,7 @@ fn exponents(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     }
     let p = |i: usize, s: f64| cdfs[i].quantile(s);
     let mut values = hits.clone();
-    let helped = (1..100).map(|i| f64::from(i) / 100.0).filter(|&s| p(3, s) < 0.98 * p(0, s)).count();
+    let helped = (1..100).map(|i| f64::from(i) / 100.0).filter(|&s| p(3, s) <= p(0, s) / 10.0).count();
     values.extend([hits[3] - hits[0], p(3, 0.99) / p(0, 0.99), p(0, 0.5) / p(3, 0.5), helped as f64]);
     let curves = EXPONENTS.iter().zip(&cdfs).map(|(e, c)| curve(&format!("|f|^{e}"), c, 1.0)).collect();
     let plots = vec![Plot::of_times("Web server, idle_time 8 ms", curves)];
