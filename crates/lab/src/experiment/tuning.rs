@@ -23,7 +23,7 @@ use plimsoll_tune::compose::Composer;
 use plimsoll_tune::graph::ServiceGraph;
 use plimsoll_tune::objective::{Goal, Objective, Point};
 use plimsoll_tune::predict::{How, candidates};
-use plimsoll_tune::profile::{Profile, times};
+use plimsoll_tune::profile::{Observation, Profile, times};
 use plimsoll_tune::solve::{Candidate, Epochs, Mix, Solution, solve};
 use plimsoll_tune::space::{Setting, Space};
 
@@ -101,20 +101,38 @@ impl Profiled {
     /// periods. The profiled system had served that long, too, and a cache of a few thousand out of 60,000 files needs an hour.
     /// Jobs may outlast an epoch: they count when they end.
     pub fn achieved(&self, system: &mut dyn Adapter, mix: &Mix, period: Span, periods: u32) -> Result<Cdf, LabError> {
-        let setting = |i: usize| -> &Setting { &self.all[i].setting };
-        system.apply(setting(mix.parts[0].0)).map_err(told)?;
+        let first = &self.all[mix.parts[0].0].setting;
+        system.apply(first).map_err(told)?;
         system.measure(period * 6).map_err(told)?;
         let mut all = Vec::new();
         for _ in 0..periods {
-            for &(i, share) in &mix.parts {
-                system.apply(setting(i)).map_err(told)?;
-                let time = Span::from_nanos((period.as_nanos() as f64 * share) as u64);
-                let run = system.measure(time).map_err(told)?;
-                let root = &self.graph.nodes()[self.graph.root()].name;
-                all.extend(run.get(root).into_iter().flatten().copied());
-            }
+            self.serve(system, mix, period, &mut all)?;
         }
         times("request", &all).map_err(told)
+    }
+
+    /// Returns the distribution of a period under a mix, of a system as it is.
+    pub fn served(&self, system: &mut dyn Adapter, mix: &Mix, period: Span) -> Result<Cdf, LabError> {
+        let mut all = Vec::new();
+        self.serve(system, mix, period, &mut all)?;
+        times("request", &all).map_err(told)
+    }
+
+    fn serve(
+        &self,
+        system: &mut dyn Adapter,
+        mix: &Mix,
+        period: Span,
+        all: &mut Vec<Observation>,
+    ) -> Result<(), LabError> {
+        for &(i, share) in &mix.parts {
+            system.apply(&self.all[i].setting).map_err(told)?;
+            let time = Span::from_nanos((period.as_nanos() as f64 * share) as u64);
+            let run = system.measure(time).map_err(told)?;
+            let root = &self.graph.nodes()[self.graph.root()].name;
+            all.extend(run.get(root).into_iter().flatten().copied());
+        }
+        Ok(())
     }
 }
 
