@@ -28,8 +28,11 @@ const CACHE_MIB: u64 = 20 << 10;
 const FREE_EVERY: u32 = 10;
 /// Shingled zones without a band.
 const SPARES: u32 = 16;
-/// Every write is logged: the longest one of the traces.
-const LOGGED_ALL: u64 = 1 << 20;
+/// Every write is logged (Manylogs §III-C): the longest one of the traces is 1.25 MiB (ycsb-ext4). A log takes writes of up to a quarter of it, so
+/// of 2 MiB with the smallest bands that are tried.
+const LOGGED_ALL: u64 = 2 << 20;
+/// The largest record of writes that were gathered.
+const RECORD_MAX: u64 = 2 << 20;
 /// A band of 32 MiB: within the 15 to 40 MB of Manylogs §III-I3.
 const BAND_MIB: u64 = 32;
 /// Runs that the drive's map of its log holds (`seagate-archive-8tb`), and extents of the logs.
@@ -68,7 +71,7 @@ fn zoned(band_mib: u64) -> Result<DeviceSpec, LabError> {
 
 /// The logs of MLSMR: all writes, swaps in idle time, no checkpoint within a run.
 fn all_logged() -> LogsConfig {
-    LogsConfig { record_bytes_max: 2 * LOGGED_ALL, ..swapping(LOGGED_ALL) }
+    LogsConfig { record_bytes_max: RECORD_MAX, ..swapping(LOGGED_ALL) }
 }
 
 fn config_of(seed: u64) -> PoolConfig {

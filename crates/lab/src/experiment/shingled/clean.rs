@@ -53,7 +53,7 @@ impl Experiment for BandCleaning {
     }
     fn notes(&self) -> Vec<String> {
         vec![
-            "the traces, their speeds and the disk of ML-E10; there MLB-256, here all writes of up to 1 MiB are logged, as the paper does".into(),
+            "the traces, their speeds and the disk of ML-E10; there MLB-256, here all writes are logged, as the paper does".into(),
             "MLSMR: logs over bands of 32 MiB over host-managed zones, every tenth unshingled; a band is read, merged and written to a spare zone, \
              then the map is written twice"
                 .into(),
