@@ -131,7 +131,7 @@ impl EvictionOrder for Fifo {
 /// Spreads page numbers. The map is never iterated, so its order can't matter; but a hasher with a random key
 /// would make even its timing differ from run to run.
 #[derive(Clone, Copy, Debug, Default)]
-struct PageHasher(u64);
+pub struct PageHasher(u64);
 
 impl Hasher for PageHasher {
     fn finish(&self) -> u64 {

@@ -5,17 +5,20 @@
 //! quarter of the cache is dirty, outside of any request's time. Two parameters: CFQ's `idle_time`, and `eviction_prob`:
 //! when the cache is full, the least recently used block is evicted with that probability, otherwise the new block isn't cached.
 
+mod block_cache;
+
 use crate::experiment::LabError;
-use crate::system::{record, set_each};
+use crate::system::set_each;
+use block_cache::BlockCache;
 use plimsoll_base::{Op, Rng, Span, Time};
 use plimsoll_replay::storage::{Event, Storage};
 use plimsoll_replay::workload::web::Ranks;
 use plimsoll_trace::record::{Op as TraceOp, TraceRecord};
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
+use plimsoll_tune::profile::Observation;
 use plimsoll_tune::space::{Parameter, Setting, Space};
 use slab::Slab;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// One request of a trace: blocks of one reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,8 +65,6 @@ const FLUSHER: u16 = u16::MAX;
 const GAP_MAX: u64 = 100;
 /// Larger requests of a trace are cut.
 const REQUEST_BLOCKS_MAX: u64 = 1_024;
-/// Time for which a pace is tried.
-const PILOT: Span = Span::from_secs(120);
 /// Blocks that one disk request reads or writes at most.
 const RUN_BLOCKS_MAX: u64 = 64;
 
@@ -83,11 +84,22 @@ struct Pending {
     left: u32,
 }
 
-#[derive(Default)]
-struct Block {
-    used: u64,
-    is_dirty: bool,
+/// Nodes of [`graph`] whose values are recorded.
+#[derive(Clone, Copy)]
+enum Node {
+    Parse,
+    Hit,
+    Miss,
+    Found,
+    Whole,
+    Serve,
+    Misses,
+    Wait,
+    Request,
 }
+
+/// Their names, in their order.
+const NODES: [&str; 9] = ["parse", "hit", "miss", "found", "whole", "serve", "misses", "wait", "request"];
 
 /// See the module's documentation.
 pub struct FsEmulator {
@@ -95,18 +107,13 @@ pub struct FsEmulator {
     storage: Storage<Timer>,
     trace: Vec<FsRequest>,
     next: usize,
-    blocks: BTreeMap<u64, Block>,
-    /// Clean blocks by last use.
-    by_use: BTreeSet<(u64, u64)>,
-    dirty: BTreeSet<u64>,
-    capacity: usize,
-    clock: u64,
+    cache: BlockCache,
     eviction_prob: f64,
     rng: Rng,
     pending: Slab<Pending>,
     flushing: usize,
     to_flush: Vec<(u64, u64)>,
-    run: Run,
+    recorded: [Vec<Observation>; NODES.len()],
     hits: u64,
     asked: u64,
 }
@@ -191,26 +198,37 @@ pub fn of_trace(records: &[TraceRecord], mean_gap: Span) -> Vec<FsRequest> {
 
 /// Different blocks that are asked for.
 pub fn footprint(requests: &[FsRequest]) -> usize {
-    let blocks = requests.iter().flat_map(|q| q.block..q.block + u64::from(q.blocks));
-    blocks.collect::<BTreeSet<u64>>().len()
+    let mut blocks: Vec<u64> = requests.iter().flat_map(|q| q.block..q.block + u64::from(q.blocks)).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    blocks.len()
 }
 
-/// The requests with gaps such that the disk is busy for about `share` of the time, least recently used blocks being evicted.
+/// Time that a number of requests take to come, on average.
+pub fn lasting(requests: &[FsRequest], number: u64) -> Span {
+    let all: Span = requests.iter().map(|q| q.gap).sum();
+    all.scale(number, requests.len() as u64)
+}
+
+/// The requests with gaps such that the disk is busy for about `share` of the time, least recently used blocks being evicted. A pace is tried
+/// for the time of `pilot` requests, after a warm-up of the same.
 ///
 /// # Errors
 /// As [`FsEmulator::new`].
-pub fn paced(config: &FsConfig, requests: &[FsRequest], share: f64) -> Result<Vec<FsRequest>, LabError> {
+pub fn paced(config: &FsConfig, requests: &[FsRequest], share: f64, pilot: u64) -> Result<Vec<FsRequest>, LabError> {
     let at = |percent: u64| -> Vec<FsRequest> {
         requests.iter().map(|q| FsRequest { gap: q.gap.scale(percent, 100), ..*q }).collect()
     };
     let (mut low, mut high) = (5u64, 2_000u64);
     while high > low * 26 / 25 {
         let middle = ((low * high) as f64).sqrt() as u64;
-        let mut fs = FsEmulator::new(config, at(middle), space(&[8]))?;
-        fs.serve(PILOT);
+        let requests = at(middle);
+        let time = lasting(&requests, pilot);
+        let mut fs = FsEmulator::new(config, requests, space(&[8]))?;
+        fs.serve(time);
         let before = fs.storage.busy();
-        fs.serve(PILOT);
-        let busy = (fs.storage.busy().as_secs_f64() - before.as_secs_f64()) / PILOT.as_secs_f64();
+        fs.serve(time);
+        let busy = (fs.storage.busy().as_secs_f64() - before.as_secs_f64()) / time.as_secs_f64();
         if busy > share { low = middle } else { high = middle }
     }
     Ok(at(high))
@@ -233,17 +251,13 @@ impl FsEmulator {
             storage,
             trace,
             next: 0,
-            blocks: BTreeMap::new(),
-            by_use: BTreeSet::new(),
-            dirty: BTreeSet::new(),
-            capacity: config.cache_blocks,
-            clock: 0,
+            cache: BlockCache::new(config.cache_blocks),
             eviction_prob: 1.0,
             rng: Rng::new(config.seed, "emulator"),
             pending: Slab::new(),
             flushing: 0,
             to_flush: Vec::new(),
-            run: Run::new(),
+            recorded: Default::default(),
             hits: 0,
             asked: 0,
         })
@@ -270,11 +284,12 @@ impl FsEmulator {
                 Event::Disk(tag) => self.read(tag as u32),
             }
         }
-        std::mem::take(&mut self.run)
+        let recorded = NODES.into_iter().zip(&mut self.recorded).filter(|(_, all)| !all.is_empty());
+        recorded.map(|(node, all)| (node.to_string(), std::mem::take(all))).collect()
     }
 
-    fn record(&mut self, node: &str, request: u64, value: f64) {
-        record(&mut self.run, node, request, value);
+    fn record(&mut self, node: Node, request: u64, value: f64) {
+        self.recorded[node as usize].push(Observation { request, value, weight: 1.0 });
     }
 
     fn arrive(&mut self) {
@@ -283,34 +298,34 @@ impl FsEmulator {
         self.storage.after(self.trace[self.next].gap, Timer::Arrival);
         let number = self.storage.now().as_nanos();
         let parse = 0.01 * (self.rng.normal() * 0.3).exp();
-        self.record("parse", number, parse);
+        self.record(Node::Parse, number, parse);
         let (mut cpu_ms, mut hits) = (parse, 0u32);
         let mut missing: Vec<u64> = Vec::new();
         for block in q.block..q.block + u64::from(q.blocks) {
             self.asked += 1;
             // A write needs no block from the disk: whole blocks are written.
-            if self.touch(block) || q.is_write {
+            if self.cache.touch(block) || q.is_write {
                 hits += 1;
                 let took = 0.002 * (self.rng.normal() * 0.3).exp();
-                self.record("hit", number, took);
+                self.record(Node::Hit, number, took);
                 cpu_ms += took;
             } else {
                 let took = 0.005 * (self.rng.normal() * 0.3).exp();
-                self.record("miss", number, took);
+                self.record(Node::Miss, number, took);
                 cpu_ms += took;
                 missing.push(block);
             }
             if q.is_write {
-                self.keep(block, true);
+                self.cache.keep(block, true, || true);
             }
         }
-        if self.dirty.len() > self.capacity / 4 {
+        if self.cache.dirty() > self.cache.capacity() / 4 {
             self.flush();
         }
         self.hits += u64::from(hits);
         let lacks = !missing.is_empty();
-        self.record(if lacks { "found" } else { "whole" }, number, f64::from(hits));
-        self.record("serve", number, f64::from(u8::from(lacks)));
+        self.record(if lacks { Node::Found } else { Node::Whole }, number, f64::from(hits));
+        self.record(Node::Serve, number, f64::from(u8::from(lacks)));
         let runs = runs(&missing);
         let pending = Pending { number, began_at: self.storage.now(), cpu_ms, left: runs.len() as u32 };
         let r = self.pending.insert(pending) as u32;
@@ -318,12 +333,14 @@ impl FsEmulator {
             self.storage.after(Span::from_millis_f64(cpu_ms), Timer::Over(r));
             return;
         }
-        self.record("misses", number, missing.len() as f64);
+        self.record(Node::Misses, number, missing.len() as f64);
         for &(first, n) in &runs {
             let offset = self.place(first);
             self.storage.send(Op::Read, q.process, offset, n * BLOCK_BYTES, u64::from(r));
         }
-        missing.iter().for_each(|&b| self.keep(b, false));
+        for &b in &missing {
+            self.cache.keep(b, false, || self.rng.chance(self.eviction_prob));
+        }
     }
 
     /// Returns the place of a block: files apart, over the disk's outer half.
@@ -333,50 +350,8 @@ impl FsEmulator {
         (file.wrapping_mul(0x9e37_79b9_7f4a_7c15) % span + at) * BLOCK_BYTES
     }
 
-    fn touch(&mut self, block: u64) -> bool {
-        self.clock += 1;
-        let Some(b) = self.blocks.get_mut(&block) else { return false };
-        if !b.is_dirty {
-            self.by_use.remove(&(b.used, block));
-            self.by_use.insert((self.clock, block));
-        }
-        b.used = self.clock;
-        true
-    }
-
-    /// Puts a block in, evicting the least recently used clean one if chance lets it.
-    fn keep(&mut self, block: u64, is_dirty: bool) {
-        if let Some(b) = self.blocks.get_mut(&block) {
-            if is_dirty && !b.is_dirty {
-                self.by_use.remove(&(b.used, block));
-                b.is_dirty = true;
-                self.dirty.insert(block);
-            }
-            return;
-        }
-        if self.blocks.len() >= self.capacity {
-            // What is written must be kept somewhere, whatever chance says.
-            if !is_dirty && !self.rng.chance(self.eviction_prob) {
-                return;
-            }
-            let Some((_, victim)) = self.by_use.pop_first() else { return };
-            self.blocks.remove(&victim);
-        }
-        self.blocks.insert(block, Block { used: self.clock, is_dirty });
-        if is_dirty {
-            self.dirty.insert(block);
-        } else {
-            self.by_use.insert((self.clock, block));
-        }
-    }
-
     fn flush(&mut self) {
-        let dirty: Vec<u64> = std::mem::take(&mut self.dirty).into_iter().collect();
-        for &block in &dirty {
-            let b = self.blocks.get_mut(&block).expect("a dirty block is cached");
-            b.is_dirty = false;
-            self.by_use.insert((b.used, block));
-        }
+        let dirty = self.cache.take_dirty();
         self.to_flush.extend(runs(&dirty));
         while self.flushing < FLUSH_DEPTH && self.flush_one() {}
     }
@@ -402,7 +377,7 @@ impl FsEmulator {
             return;
         }
         let (number, wait) = (p.number, now.since(p.began_at).as_millis_f64());
-        self.record("wait", number, wait);
+        self.record(Node::Wait, number, wait);
         self.over(r);
     }
 
@@ -411,7 +386,7 @@ impl FsEmulator {
         let waited = self.storage.now().since(p.began_at).as_millis_f64();
         // The disk works while blocks are looked up: the emulator's own time comes on top of its wait.
         let total = if waited > p.cpu_ms * 1.001 { waited + p.cpu_ms } else { p.cpu_ms };
-        self.record("request", p.number, total);
+        self.record(Node::Request, p.number, total);
     }
 }
 
@@ -461,7 +436,7 @@ mod tests {
         let config = FsConfig { cache_blocks: 4_000, ..FsConfig::default() };
         let mut fs = FsEmulator::new(&config, (0..2_000).map(write).collect(), space(&[8])).unwrap();
         fs.serve(Span::from_secs(5)); // long before the flusher's 30 s
-        assert!(fs.dirty.len() <= 1_000, "{} of 4000 blocks are dirty", fs.dirty.len());
+        assert!(fs.cache.dirty() <= 1_000, "{} of 4000 blocks are dirty", fs.cache.dirty());
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! OT-E10-TRACE: the file-system emulator under recorded traces.
 
 use super::rows::{IDENTITY, between, shown};
-use super::{Profiled, figures, objective, profiled, told, tried_for};
+use super::{Profiled, figures, objective, profiled, told};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::system::fs_emulator::{FsConfig, FsEmulator, FsRequest, footprint, graph, of_trace, paced, space};
+use crate::system::fs_emulator::{FsConfig, FsEmulator, FsRequest, footprint, graph, lasting, of_trace, paced, space};
 use crate::system::web::IDLE_MS;
 use plimsoll_base::Span;
 use plimsoll_trace::{ReadOptions, RecordStream, TraceReader};
@@ -13,17 +13,35 @@ use plimsoll_tune::space::Setting;
 /// Those with processes, or with a file server's mix.
 const TRACES: [(&str, &str); 2] =
     [("CloudPhysics", "block/cloudphysics_vm.csv.gz"), ("Genshin", "block/mobile_genshin.csv.gz")];
-/// Length of the profiled part that each of the thirty runs sees at most, from the end of the one before.
-const RUN: Span = Span::from_secs(900);
 /// OpTune: the disk is slowed to about 60 % of saturation.
 const BUSY: f64 = 0.6;
-const PERIOD: Span = Span::from_secs(600);
+
+/// Numbers of requests. Lengths in seconds are no measure here: paced to the same load of the disk, a trace whose requests mostly hit has more of
+/// them in a second, by up to twenty times.
+struct Lengths {
+    /// That a pace is tried for.
+    pilot: u64,
+    /// Of the profiled part, that each of the thirty runs sees, from the end of the one before.
+    run: u64,
+    /// Of a period.
+    period: u64,
+}
+
+impl Lengths {
+    /// Full: the numbers that come in 900 and 600 s of OT-E10's generated load.
+    fn of(inputs: &Inputs) -> Lengths {
+        let (pilot, run, period) =
+            inputs.length((30_000, 64_000, 43_000), (8_600, 16_000, 8_600), (1_000, 1_600, 1_000));
+        Lengths { pilot, run, period }
+    }
+}
 
 /// See the module's documentation.
 pub struct Traced;
 
 struct Halves {
     config: FsConfig,
+    lengths: Lengths,
     /// The first two thirds, to profile, and the last, to try.
     profile: Vec<FsRequest>,
     trial: Vec<FsRequest>,
@@ -34,11 +52,12 @@ fn halves(name: &str, seed: u64, inputs: &Inputs) -> Result<Halves, LabError> {
     let mut reader = TraceReader::open(&path, &ReadOptions::default())?;
     let records = reader.records().collect::<Result<Vec<_>, _>>()?;
     let all = of_trace(&records, Span::from_millis(14));
+    let lengths = Lengths::of(inputs);
     // The paper names no size: a quarter of what is asked for, as of the generated load.
     let config = FsConfig { cache_blocks: footprint(&all) / 4, seed, ..FsConfig::default() };
-    let mut all = paced(&config, &all, BUSY)?;
+    let mut all = paced(&config, &all, BUSY, lengths.pilot)?;
     let trial = all.split_off(all.len() * 2 / 3);
-    Ok(Halves { config, profile: all, trial })
+    Ok(Halves { config, lengths, profile: all, trial })
 }
 
 impl Halves {
@@ -46,8 +65,13 @@ impl Halves {
         FsEmulator::new(&self.config, requests.to_vec(), space(&IDLE_MS))
     }
 
-    fn profiled(&self, inputs: &Inputs) -> Result<Profiled, LabError> {
-        let time = inputs.length(RUN, RUN.scale(1, 4), RUN.scale(1, 24));
+    /// The length of a period of these requests.
+    fn period(&self, requests: &[FsRequest]) -> Span {
+        lasting(requests, self.lengths.period)
+    }
+
+    fn profiled(&self) -> Result<Profiled, LabError> {
+        let time = lasting(&self.profile, self.lengths.run);
         profiled(&mut self.emulator(&self.profile)?, graph(), space(&IDLE_MS), time.scale(1, 4), time)
     }
 }
@@ -74,6 +98,9 @@ impl Experiment for Traced {
              the disk is 60 % busy, cache of a quarter of the blocks; the first two thirds are profiled, the last third is the trial: \
              what differs between predicted and achieved is mostly how these differ"
                 .into(),
+            "runs are of 64,000 requests and periods of 43,000, which OT-E10's 900 and 600 s have; in seconds they would be longer the more \
+             of a trace's requests hit"
+                .into(),
         ]
     }
     fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
@@ -97,19 +124,20 @@ impl Experiment for Traced {
         let mut sample = Sample::default();
         for (name, file) in TRACES {
             let h = halves(file, seed, inputs)?;
+            let period = h.period(&h.profile);
             for eviction in [0, 5] {
                 let mut e = h.emulator(&h.profile)?;
                 e.apply(&Setting(vec![2, eviction])).map_err(told)?;
-                e.serve(tried_for(PERIOD, inputs));
-                e.serve(tried_for(PERIOD, inputs));
+                e.serve(period);
+                e.serve(period);
                 sample.values.push(Some(100.0 * e.hit_ratio()));
             }
-            let p = h.profiled(inputs)?;
+            let p = h.profiled()?;
             let (tail, mean) = (p.solve(&objective("p99", &[]))?, p.solve(&objective("mean", &[]))?);
             let expected = tail.mix.cdf(&p.all);
             let mut again = h.emulator(&h.profile)?;
-            let same = p.achieved(&mut again, &tail.mix, tried_for(PERIOD, inputs), 3)?;
-            let other = p.achieved(&mut h.emulator(&h.trial)?, &tail.mix, tried_for(PERIOD, inputs), 3)?;
+            let same = p.achieved(&mut again, &tail.mix, period, 3)?;
+            let other = p.achieved(&mut h.emulator(&h.trial)?, &tail.mix, h.period(&h.trial), 3)?;
             let bound = between(&p, 0.5, 0.88)?;
             let mixed = p.solve(&objective("p99", &[(0.5, bound)]))?;
             let gain = mixed.best_static.map(|b| 100.0 * (1.0 - mixed.value / b.1));
