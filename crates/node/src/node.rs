@@ -3,11 +3,13 @@
 mod backup;
 mod beneath;
 mod caching;
+mod closing;
 mod effective;
 mod ending;
 mod error;
 mod fit;
 mod lifecycle;
+mod opening;
 mod patch;
 mod pool;
 mod pools;
@@ -132,7 +134,7 @@ impl Node {
         let secrets = crate::secrets::load(&config.nvme_host)?;
         let directory = Arc::<RwLock<Directory>>::default();
         let pools = Arc::new(Pools::new()?);
-        for (p, opened) in config.pool.iter().zip(lifecycle::open_all(config, &pools, &directory).await?) {
+        for (p, opened) in config.pool.iter().zip(opening::open_all(config, &pools, &directory).await?) {
             pools.put(opened.or_else(|e| RunningPool::failed(p, e))?);
         }
         let promises = configured.promised.clone();
