@@ -164,6 +164,16 @@ fs-conformance: build-deps
 	$(SUDO) unshare --mount env "PATH=$$PATH" PLIMSOLL_FS_TOOLS=$(FS_TOOLS)/bin \
 		cargo test --locked -p plimsoll-fs --test conformance -- --ignored --nocapture --test-threads 1
 
+.PHONY: fs-programs
+# Programs on the file system, as root: the tests of PostgreSQL and SQLite, in ordered and manylogs mode; dbench, fio's verification,
+# git with a build, in each mode: half an hour. PLIMSOLL_FS_MODES=manylogs chooses one.
+fs-programs: build-deps
+	$(call need,/usr/lib/postgresql /usr/include/tcl8.6/tcl.h dbench fio git make xz bzip2,postgresql tcl-dev dbench fio git make xz-utils bzip2)
+	tests/fs_programs.sh $(FS_TOOLS)
+	cargo test --locked -p plimsoll-fs --test programs --no-run
+	$(SUDO) unshare --mount env "PATH=$$PATH" PLIMSOLL_FS_TOOLS=$(FS_TOOLS) \
+		cargo test --locked -p plimsoll-fs --test programs -- --ignored --nocapture --test-threads 1
+
 .PHONY: fs-ext4
 # ext4 on the modelled disk of the bandwidth test, for its figures beside ours. As root; minutes.
 fs-ext4: build-deps

@@ -3,14 +3,14 @@
 //!
 //! `PLIMSOLL_FS_TOOLS` is the folder of both programs, `PLIMSOLL_FSX_OPERATIONS` the number of fsx's operations per mode and seed.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
+mod common;
 
-use plimsoll_fs::front::{Mount, Mounted, mount};
-use plimsoll_fs::{Format, Fs, MemDisk, Mode, Options, fsck, mkfs};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::{disk, folder, mounted, unmount};
+use plimsoll_fs::Mode;
 
 const BLOCKS: u64 = 131_072;
 
@@ -63,37 +63,6 @@ fn program(name: &str) -> PathBuf {
     path
 }
 
-/// A mount that all users may use, with its disk.
-fn mounted(mode: Mode, at: &Path) -> (Arc<MemDisk>, Mounted) {
-    let disk = Arc::new(MemDisk::new(BLOCKS));
-    mkfs(disk.clone(), Format::new(3, mode, BLOCKS), (0, 0)).unwrap();
-    let fs = Fs::mount(disk.clone(), Options::default()).unwrap();
-    let how = Mount { source: "test".into(), allow_other: true, threads: 3, read_only: false };
-    let m = mount(fs, disk.clone(), at, &how).unwrap();
-    if let Err(e) = fs::set_permissions(at, fs::Permissions::from_mode(0o777)) {
-        panic!("{e}; the mount ended with {:?}", m.wait());
-    }
-    (disk, m)
-}
-
-fn unmount(disk: Arc<MemDisk>, m: Mounted) {
-    m.unmounter()().unwrap();
-    m.wait().unwrap();
-    assert_eq!(fsck(disk, false).unwrap().problems, Vec::<String>::new());
-}
-
-/// A folder that all users may enter.
-fn folder() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    for name in ["mnt", "other"] {
-        let path = dir.path().join(name);
-        fs::create_dir(&path).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
-    }
-    dir
-}
-
 #[test]
 #[ignore = "needs pjdfstest: make fs-conformance"]
 fn pjdfstest() {
@@ -103,7 +72,8 @@ fn pjdfstest() {
         let config = dir.path().join("pjdfstest.toml");
         fs::write(&config, PJDFSTEST).unwrap();
         let at = dir.path().join("mnt");
-        let (disk, m) = mounted(mode, &at);
+        let disk = disk(mode, BLOCKS);
+        let m = mounted(disk.clone(), &at);
         let mut pjdfstest = Command::new(&program);
         pjdfstest
             .env("NO_COLOR", "1")
@@ -133,7 +103,8 @@ fn fsx() {
             let config = dir.path().join("fsx.toml");
             fs::write(&config, FSX).unwrap();
             let at = dir.path().join("mnt");
-            let (disk, m) = mounted(mode, &at);
+            let disk = disk(mode, BLOCKS);
+            let m = mounted(disk.clone(), &at);
             let mut fsx = Command::new(&program);
             fsx.arg("-f").arg(&config).arg("-P").arg(dir.path()).arg("-N").arg(&operations);
             let run = fsx.arg("-S").arg(seed.to_string()).arg(at.join("file")).output().unwrap();
