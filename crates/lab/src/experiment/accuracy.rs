@@ -6,8 +6,7 @@
 
 use crate::experiment::even::Even;
 use crate::experiment::judged::{
-    Leads, NEEDLESS, NOTHING, Read, Verdict, calibration_percent, from, missed_in_hindsight, p95, replay_reads,
-    with_lead,
+    Leads, NEEDLESS, Read, Verdict, calibration_percent, from, missed_in_hindsight, p95, replay_reads, with_lead,
 };
 use crate::experiment::slowed::Slowed;
 use crate::experiment::traces;
