@@ -136,7 +136,7 @@ impl fmt::Display for DeviceError {
             DeviceErrorKind::Locked { pid: None } => {
                 write!(
                     f,
-                    "another process (or a mount) uses this device: stop it, or give each node a device of its own"
+                    "another process (or a mount) uses this device, or requests of one that has ended: stop it, or give each node a device of its own"
                 )
             }
             DeviceErrorKind::RequestsUnderWay { pid } => write!(
@@ -626,7 +626,13 @@ fn look(path: &Path, expect: &Expect) -> Result<Option<Look>, DeviceErrorKind> {
         })
         .map_err(|kind| DeviceError { path: path.to_owned(), kind });
     let Probe { size_bytes, is_block_device, .. } = probe;
-    Ok(Some(Look { size_bytes, is_block_device, used_by: probe::lock_holder(&file), found, is_converted }))
+    Ok(Some(Look {
+        size_bytes,
+        is_block_device,
+        used_by: probe::lock_holder(&file).filter(|pid| !has_ended(*pid)),
+        found,
+        is_converted,
+    }))
 }
 
 /// Bytes of a device, from its start, without volumes' data: up to home, or all of a device that has no volumes.
@@ -758,9 +764,10 @@ impl Medium for Held {
     }
 }
 
-/// Pause between two tries of a lock, and the time for which it is tried: [`DeviceFile::is_in_use`] of a `plimsoll check` may have it for a moment, and a
-/// start mustn't fail for that. Waiting for the lock itself would hang where another node has it.
+/// Pause between two tries of a lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
+/// Time for which a lock is tried that a process has. A `plimsoll check` may have it for a moment ([`DeviceFile::is_in_use`]). Waiting for the
+/// lock itself would hang where another node has it.
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 /// The same where a thread of this process may be about to close it.
 const LOCK_WAIT_FOR_OWN: Duration = Duration::from_millis(500);
@@ -773,8 +780,11 @@ pub(crate) fn lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind>
         let locked = try_lock(path, create);
         let wait = match &locked {
             Err(DeviceErrorKind::Locked { pid: Some(pid) }) if *pid == std::process::id() => LOCK_WAIT_FOR_OWN,
-            Err(DeviceErrorKind::Locked { .. }) => LOCK_WAIT,
-            Err(DeviceErrorKind::RequestsUnderWay { .. }) => LOCK_WAIT_FOR_REQUESTS,
+            Err(DeviceErrorKind::Locked { pid: Some(_) }) => LOCK_WAIT,
+            // In a container, and on some file systems, the kernel doesn't say whose it is: it may have ended.
+            Err(DeviceErrorKind::Locked { pid: None } | DeviceErrorKind::RequestsUnderWay { .. }) => {
+                LOCK_WAIT_FOR_REQUESTS
+            }
             _ => return locked,
         };
         if begun.elapsed() >= wait {

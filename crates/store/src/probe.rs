@@ -64,13 +64,14 @@ pub(crate) fn same_file(a: &File, b: &File) -> io::Result<bool> {
     Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
 }
 
-/// The process that holds an flock on the file, if /proc/locks tells (it doesn't across containers).
+/// The process that took the flock on the file, if /proc/locks tells. It doesn't of processes of other containers, nor, in a container, of one
+/// that has ended; nor on file systems whose device has another number than their files show.
 pub(crate) fn lock_holder(file: &File) -> Option<u32> {
     let stat = rustix::fs::fstat(file).ok()?;
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let name = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    // "1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF"; 0 for a process that isn't of this container.
+    // "1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF"
     let holder = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         (words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&name.as_str())).then(|| words[4].parse().ok())?

@@ -2,8 +2,9 @@
 //!
 //! An NVMe host has no memory of refusals. It sends a refused read to another path, and may send the read here again at once,
 //! merged with others or split. So a read is served, however late, if it overlaps one that was refused to the same host on the same
-//! volume within [`MEMORY`], and the deadline of that one on top: another path may have held it for as long before it refused it, too. All
-//! reads of a host on a volume are served once the host has [`REFUSED_MAX`] refusals on it in that time.
+//! volume a short time ago: within [`MEMORY`] and the deadline of the refused read, as another path may have held it for as long before it
+//! refused it, too. All reads of a host on a volume are served once the host has [`REFUSED_MAX`] refusals on it within [`MEMORY`], or
+//! [`REMEMBERED_MAX`] in all.
 
 use super::nvme::HostId;
 use plimsoll_base::{Span, Time, VolumeKey};
@@ -11,10 +12,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Time for which a refusal is remembered, beside the read's deadline.
 const MEMORY: Span = Span::from_millis(100);
-/// Refusals within [`MEMORY`] from which on a host's reads of a volume are served. Those inside by then may be refused on top.
+/// Refusals within [`MEMORY`] from which on a host's reads of a volume are served.
 const REFUSED_MAX: usize = 256;
+/// Refusals in all from which on they are: each read is compared with them.
+const REMEMBERED_MAX: usize = 4096;
 
 struct Refused {
+    at: Time,
     until: Time,
     start: u64,
     end: u64,
@@ -23,7 +27,7 @@ struct Refused {
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Refusals {
-    /// By host and volume, in the order in which they are forgotten.
+    /// By host and volume, in the order of time.
     all: BTreeMap<(HostId, VolumeKey), VecDeque<Refused>>,
     forgot_at: Time,
 }
@@ -32,9 +36,15 @@ impl Refusals {
     /// True if a read must be served, however late.
     pub fn must_serve(&self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64)) -> bool {
         let Some(refused) = self.all.get(&who) else { return false };
-        let old = refused.partition_point(|r| r.until <= now);
-        let fresh = refused.len() - old;
-        fresh >= REFUSED_MAX || refused.range(old..).any(|r| r.start < start + len && start < r.end)
+        let fresh = refused.len() - refused.partition_point(|r| r.at + MEMORY <= now);
+        let mut remembered = 0;
+        for r in refused.iter().filter(|r| r.until > now) {
+            if r.start < start + len && start < r.end {
+                return true;
+            }
+            remembered += 1;
+        }
+        fresh >= REFUSED_MAX || remembered >= REMEMBERED_MAX
     }
 
     /// A read was refused that was to be done `within` this time.
@@ -43,15 +53,12 @@ impl Refusals {
             // Of hosts that ask for nothing more, too.
             self.forgot_at = now;
             self.all.retain(|_, refused| {
-                let old = refused.partition_point(|r| r.until <= now);
-                refused.drain(..old);
+                refused.retain(|r| r.until > now);
                 !refused.is_empty()
             });
         }
         let refused = self.all.entry(who).or_default();
-        // Nothing is forgotten before an earlier one.
-        let until = (now + MEMORY + within).max(refused.back().map_or(Time::ZERO, |last| last.until));
-        refused.push_back(Refused { until, start, end: start + len });
+        refused.push_back(Refused { at: now, until: now + MEMORY + within, start, end: start + len });
     }
 }
 
@@ -84,7 +91,7 @@ mod tests {
         let mut all = Refusals::default();
         all.note(at(0), HOST, (0, 4096), Span::from_millis(300));
         all.note(at(10), HOST, (4096, 4096), Span::ZERO);
-        assert!(all.must_serve(at(399), HOST, (0, 4096)) && all.must_serve(at(399), HOST, (4096, 4096)));
+        assert!(all.must_serve(at(399), HOST, (0, 4096)) && !all.must_serve(at(110), HOST, (4096, 4096)));
         assert!(!all.must_serve(at(400), HOST, (0, 8192)));
     }
 
@@ -99,5 +106,14 @@ mod tests {
         assert!(!all.must_serve(at(150), HOST, (1 << 40, 512)));
         all.note(at(150), (HostId([2; 16]), HOST.1), (0, 512), Span::ZERO);
         assert_eq!(all.all.len(), 1);
+        // Deadlines are long: more are remembered than may be compared.
+        let minute = Span::from_secs(60);
+        let mut n = 0;
+        while !all.must_serve(at(1000 + n), HOST, (1 << 40, 512)) {
+            all.note(at(1000 + n), HOST, (n * 512, 512), minute);
+            n += 1;
+        }
+        assert_eq!(n, REMEMBERED_MAX as u64);
+        assert!(!all.must_serve(at(1000) + minute + minute, HOST, (0, 512)), "forgotten");
     }
 }

@@ -38,6 +38,7 @@ impl Node {
             )?;
         }
         self.check_not_running(&volume).await?;
+        let gives_up = self.pools.get(volume.pool).has_failed_cache().await;
         match deletion.disconnect {
             true => self.withdraw(&volume),
             false => self.withdraw_unused(&volume, "or delete it with `--disconnect`").await?,
@@ -48,7 +49,6 @@ impl Node {
             return self.pools.get(volume.pool).forget(&volume).await;
         };
         let owned = name.to_string();
-        let gives_up = self.pools.get(volume.pool).has_failed_cache().await;
         let begin = move || {
             let mut store = store.change();
             if gives_up { store.begin_delete_given_up(&owned) } else { store.begin_delete(&owned) }

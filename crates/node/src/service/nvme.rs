@@ -44,7 +44,7 @@ const CONTROLLERS_MAX: u16 = 4000;
 const DISCOVERY_IDS: Range<u16> = PATHS_MAX * CONTROLLERS_MAX + 1..0xfff0;
 /// Discovery controllers at a time. No grant is needed for one, so the oldest makes room for the next.
 const DISCOVERIES_MAX: usize = 256;
-/// Controllers of one peer, beside discovery: one that takes more keeps the others from nothing.
+/// Once half of a path's numbers are taken, controllers of one peer. It may be a network, or all that comes over loopback: see [`PeerKey`].
 const OF_PEER_MAX: usize = 1000;
 /// Time after which a host that doesn't take an answer on its admin queue is disconnected.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
@@ -72,9 +72,9 @@ impl Association {
         Association { host, peer, subsystem, queues_max, is_ready: false, queues: BTreeMap::new() }
     }
 
-    /// Ends its I/O queues.
-    fn end_queues(&mut self) {
-        for queue in std::mem::take(&mut self.queues).values().filter_map(Weak::upgrade) {
+    /// Ends its I/O queues. Until their connections are gone, with what they have under way, no others take their places.
+    fn end_queues(&self) {
+        for queue in self.queues.values().filter_map(Weak::upgrade) {
             let _ = rustix::net::shutdown(queue, Shutdown::Both); // its host may have closed it
         }
     }
@@ -119,9 +119,17 @@ impl Controllers {
     /// A new one's number, of these.
     fn add(&self, mut ids: Range<u16>, association: Association) -> Result<u16, No> {
         self.with(|all| {
-            let of_peer = all.range(ids.clone()).filter(|(_, a)| a.peer == association.peer).count();
-            if ids != DISCOVERY_IDS && of_peer >= OF_PEER_MAX {
-                return Err((Status::CONNECT_BUSY, None));
+            let (taken, peer) = (all.range(ids.clone()).count(), association.peer);
+            if ids != DISCOVERY_IDS && taken >= usize::from(CONTROLLERS_MAX / 2) {
+                let of_peer = all.range(ids.clone()).filter(|(_, a)| a.peer == peer).count();
+                if of_peer >= OF_PEER_MAX {
+                    tracing::warn!(
+                        ?peer,
+                        of_peer,
+                        "an NVMe peer has its share of the controllers: no more while half of them are taken"
+                    );
+                    return Err((Status::CONNECT_BUSY, None));
+                }
             }
             let free = ids.find(|id| !all.contains_key(id));
             let id = free.ok_or((Status::CONNECT_BUSY, None))?;
@@ -160,7 +168,7 @@ impl Controllers {
     }
 
     fn remove(&self, id: u16) {
-        if let Some(mut gone) = self.with(|all| all.remove(&id)) {
+        if let Some(gone) = self.with(|all| all.remove(&id)) {
             gone.end_queues();
         }
     }
@@ -773,14 +781,19 @@ mod tests {
     fn a_peer_has_a_share_of_the_controllers() {
         let (all, connect) = (Controllers::default(), connect_of("nqn.h", "nqn.a"));
         let add = |peer| all.add(ids_of(1), Association::new(&connect, peer, 2));
-        let ids: Vec<u16> = (0..OF_PEER_MAX).map(|_| add(PEER).unwrap()).collect();
-        assert_eq!(add(PEER), Err((Status::CONNECT_BUSY, None)));
-        assert!(add(PeerKey::Uid(2)).is_ok());
-        all.remove(ids[3]);
+        let ids: Vec<u16> = (0..CONTROLLERS_MAX / 2).map(|_| add(PEER).unwrap()).collect();
+        assert_eq!(
+            add(PEER),
+            Err((Status::CONNECT_BUSY, None)),
+            "it has more than its share, and half of all are taken"
+        );
+        assert!((0..OF_PEER_MAX).all(|_| add(PeerKey::Uid(2)).is_ok()));
+        assert!(add(PeerKey::Uid(2)).is_err() && add(PeerKey::Uid(3)).is_ok());
+        ids[OF_PEER_MAX - 1..].iter().for_each(|id| all.remove(*id));
         assert!(add(PEER).is_ok());
     }
 
-    /// A controller that its host disables has no queues, and those of its next life may be connected at once.
+    /// A controller that its host disables has no queues. Those of its next life wait for what they had under way.
     #[test]
     fn queues_end_when_their_controller_is_disabled() {
         let all = Controllers::default();
@@ -795,6 +808,8 @@ mod tests {
         assert_eq!(std::io::Read::read(&mut theirs, &mut [0; 8]).unwrap(), 0, "its connection is over");
         assert_eq!(all.check(&connect), Err((Status::SEQUENCE, None)));
         all.set_ready(connect.controller, true);
+        assert_eq!(all.check(&connect), Err((Status::CONNECT_BUSY, None)), "its requests may be under way");
+        drop(queue);
         assert!(all.check(&connect).is_ok());
     }
 }

@@ -286,7 +286,8 @@ impl Pool {
 
     /// True of a read that was withdrawn as late, if one that it overlaps was refused to its host since it came.
     fn must_still_serve(&self, c: &Completion) -> bool {
-        if !matches!(c.outcome, Outcome::Busy { .. }) {
+        // A full stack takes nothing: other requests may have come since this one was withdrawn.
+        if !matches!(c.outcome, Outcome::Busy { .. }) || self.stack.is_full() {
             return false;
         }
         let conn = &self.clients[self.inside[c.io.tag as usize].conn];
