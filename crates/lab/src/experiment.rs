@@ -24,6 +24,7 @@ pub mod manylogs_spread;
 pub mod manylogs_stream;
 pub mod nitro;
 pub mod noise;
+pub mod osds;
 pub mod predictors;
 pub mod qwin;
 pub mod replicas;
@@ -215,6 +216,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(kept::Kept::Settled),
         Box::new(kept::Kept::HeldOut),
         Box::new(kept::Kept::Start),
+        Box::new(osds::Clusters),
         Box::new(decisions::DecisionCosts),
         Box::new(composed::ComposedForecasts),
         Box::new(schedulers::SchedulerComparison),

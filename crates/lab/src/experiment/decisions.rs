@@ -202,12 +202,18 @@ impl Experiment for DecisionCosts {
         CASES.iter().flat_map(rows).chain([others]).collect()
     }
     fn sample(&self, _seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = machine_cores();
         let before = Ticks::now();
         let measured = measure(if inputs.quick { 500 } else { 5_000 });
         let others = before.zip(Ticks::now()).map(|(before, after)| after.others_since(&before, cores));
         Ok(Sample { values: if_alone(measured, others), ..Sample::default() })
     }
+}
+
+/// Processors of the machine, whether this process may use them or not: the ticks are of all.
+fn machine_cores() -> usize {
+    let machine = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    machine.lines().skip(1).take_while(|line| line.starts_with("cpu")).count().max(1)
 }
 
 /// The rows' values: none but the last if others worked meanwhile, or if nobody knows.
