@@ -25,6 +25,15 @@ pub struct Ask {
 /// The content that version `version` (0: zeroes) brings to a sector of a volume.
 pub type Content = fn(volume: u32, sector: u64, version: u64) -> Vec<u8>;
 
+/// Sectors whose newest data were given up, and the changes of each before that. Reads below this number had begun then.
+#[derive(Clone)]
+struct GivenUp {
+    reads_below: u64,
+    volume: u32,
+    first: u64,
+    possible: Vec<Vec<(u64, u64)>>,
+}
+
 /// See the module's documentation.
 #[derive(Clone)]
 pub struct Oracle {
@@ -44,8 +53,7 @@ pub struct Oracle {
     reads: BTreeSet<u64>,
     /// Changes that failed: they may show or not.
     failed: BTreeSet<u64>,
-    /// Reads below this number may have begun before data were given up: they decide nothing.
-    undecided: u64,
+    given_up: Vec<GivenUp>,
     next: u64,
 }
 
@@ -63,7 +71,7 @@ impl Oracle {
             volumes: BTreeMap::new(),
             reads: BTreeSet::new(),
             failed: BTreeSet::new(),
-            undecided: 0,
+            given_up: Vec::new(),
             next: 1,
         }
     }
@@ -162,19 +170,26 @@ impl Oracle {
         Ok(())
     }
 
-    /// Checks the content that read `n` returned for a sector. It may be the last change submitted before the read, or a later
-    /// change that failed.
-    fn may_be_read(&mut self, n: u64, volume: u32, sector: u64, got: &[u8]) -> bool {
-        let all = &self.possible[volume as usize][sector as usize];
+    /// The changes of a sector of which read `n` may return any: the last before it, and later ones that failed. If that is an old
+    /// content, it may be any of those.
+    fn readable<'a>(&self, n: u64, all: &'a [(u64, u64)]) -> &'a [(u64, u64)] {
         let before = &all[..all.partition_point(|p| p.0 < n)];
         let newest = before.iter().rposition(|p| !self.failed.contains(&p.0)).expect("never empty");
+        &before[if before[newest].0 == 0 { 0 } else { newest }..]
+    }
+
+    /// Checks the content that read `n` returned for a sector. If the sector was given up meanwhile, it may be from before that, and
+    /// says nothing about the sector.
+    fn may_be_read(&mut self, n: u64, volume: u32, sector: u64, got: &[u8]) -> bool {
+        let all = &self.possible[volume as usize][sector as usize];
         let is = |p: &(u64, u64)| got == (self.content)(volume, sector, p.1);
-        before[newest + 1..].iter().any(is)
-            || match before[newest].0 {
-                0 if n < self.undecided => before.iter().any(is),
-                0 => self.was_left(volume, sector, got),
-                _ => is(&before[newest]),
-            }
+        let meanwhile = self.given_up.iter().filter(|g| n < g.reads_below && g.volume == volume);
+        let mut earlier = meanwhile.filter_map(|g| g.possible.get(sector.checked_sub(g.first)? as usize)).peekable();
+        if earlier.peek().is_some() {
+            return earlier.chain([all]).any(|all| self.readable(n, all).iter().any(is));
+        }
+        let readable = self.readable(n, all);
+        readable.iter().any(|p| p.0 > 0 && is(p)) || (readable[0].0 == 0 && self.was_left(volume, sector, got))
     }
 
     /// A request failed: a change of it may show or not, from now on or later.
@@ -195,9 +210,10 @@ impl Oracle {
     }
 
     /// The newest data of these sectors were given up: each has any content that it ever had, until it is written again. Changes in flight
-    /// come after that.
+    /// come after that. Reads in flight may have begun before.
     pub fn given_up(&mut self, volume: u32, sectors: std::ops::Range<u64>) {
-        self.undecided = self.next;
+        let possible = self.possible[volume as usize][sectors.start as usize..sectors.end as usize].to_vec();
+        self.given_up.push(GivenUp { reads_below: self.next, volume, first: sectors.start, possible });
         let any: Vec<(u64, u64)> = (0..self.next).map(|version| (0, version)).collect();
         for s in sectors {
             let all = &mut self.possible[volume as usize][s as usize];
@@ -252,6 +268,7 @@ impl Oracle {
         self.acknowledged.clear();
         self.covers.clear();
         self.reads.clear();
+        self.given_up.clear();
     }
 
     /// Checks after a power loss that every sector of every volume has a content that it may have. From then on the content found
@@ -367,6 +384,36 @@ mod tests {
             "it is one of them, not now this, now that"
         );
         assert!((0..=new).filter(|v| o.clone().check(&is(*v)).is_ok()).eq([3, new]));
+    }
+
+    /// Versions that a read may return during which versions 1 and 2 were given up. Another read finds 1 afterwards, or a version 3
+    /// that was in flight then ends well.
+    fn read_over_a_give_up(has_change: bool) -> Vec<u64> {
+        let may = |version: &u64| {
+            let mut o = Oracle::new(1, 1, content);
+            for op in [Op::Write, Op::Write] {
+                let io = write(&mut o, op);
+                end(&mut o, io, 0).unwrap();
+            }
+            let change = has_change.then(|| write(&mut o, Op::Write));
+            let read = write(&mut o, Op::Read);
+            o.given_up(0, 0..1);
+            match change {
+                Some(io) => end(&mut o, io, 0).unwrap(),
+                None => {
+                    let later = write(&mut o, Op::Read);
+                    end(&mut o, later, 1).unwrap();
+                }
+            }
+            end(&mut o, read, *version).is_ok()
+        };
+        (0..9).filter(may).collect()
+    }
+
+    #[test]
+    fn a_read_during_a_give_up_returns_data_from_before_or_after() {
+        assert_eq!(read_over_a_give_up(false), [1, 2]);
+        assert_eq!(read_over_a_give_up(true), [3], "it was asked after that change");
     }
 
     #[test]
