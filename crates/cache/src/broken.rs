@@ -120,12 +120,18 @@ impl Cache {
     }
 
     /// Gives up a volume's dirty extents, as the fast device has permanently failed. They are lost, and the volume continues with the
-    /// slow device's content. The caller must record that for the next start before.
+    /// slow device's content. A change under way fails if a part of it was among them. The caller must record that for the next start
+    /// before.
     pub(crate) fn give_up(&mut self, volume: VolumeKey) {
         let broken = self.state.bypassed().is_some();
         let Some(slot) = self.volumes.slot(&volume).filter(|_| broken) else { return };
-        for key in self.dirty.risks_of(slot) {
-            self.lose(key);
+        let given_up = self.dirty.risks_of(slot);
+        for key in &given_up {
+            self.lose(*key);
+        }
+        // Its other parts may end well on the slow device, and a flush would promise all of it.
+        for (_, o) in self.ops.iter_mut().filter(|(_, o)| o.locked.iter().any(|k| given_up.contains(k))) {
+            o.failed = Some(IoError::Device);
         }
         self.forget_dirty(slot);
     }

@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use plimsoll_base::*;
 use plimsoll_cache::*;
+use plimsoll_stack::sim::oracle::Ask;
 use plimsoll_stack::sim::{DiskFaults, SimPool};
 use plimsoll_stack::{Front, LayerState, Stack, StackConfig, Target};
 
@@ -403,6 +404,40 @@ fn a_change_that_overtakes_write_back_is_found() {
     let found = (0..600).find_map(|steps| Some((steps, given_up_while_written_back(steps, planted).err()?)));
     let (steps, why) = found.expect("it isn't found");
     println!("{steps} steps: {why}");
+}
+
+/// A change has one part in the cache and another on its way to the slow disk when its volume is given up: it fails, or a later flush
+/// would promise the part that is lost.
+#[test]
+fn a_change_under_way_when_its_volume_is_given_up_fails() {
+    let mut life = Life::begin(7, Setup { known: Some([true; 2]), ..Setup::of([Mode::Back; 2]) });
+    life.may_fail = true;
+    let (flushes, _) = life.pool.disk(1).counts();
+    life.pool.disk(1).set_faults(DiskFaults { flush_fails_at: Some(flushes + 1), ..DiskFaults::default() });
+    // The volume's last extent isn't whole: it goes to the slow disk.
+    let change = Act::Ask(Ask { op: Op::Write, volume: 0, first: SECTORS - 11, len: 11, fua: false });
+    life.run(&[change], &mut |_| Ok(true)).unwrap();
+    while life.cache().status().dirty == 0 {
+        assert!(life.step().unwrap(), "nothing of it is in the cache");
+    }
+    life.ask_flush(0).unwrap();
+    while !life.note_failure() {
+        assert!(life.step().unwrap(), "the fast disk's flush didn't fail");
+    }
+    assert!(life.inside() > 0 && life.errors.iter().all(|e| e.1 == Op::Flush), "the change is under way");
+    give_up(&mut life);
+    life.pool.with_layer(|f: &mut Front, _| f.recovered());
+    life.all_end(20_000).unwrap();
+    assert!(life.errors.contains(&(0, Op::Write, Outcome::Failed(IoError::Device))), "{:?}", life.errors);
+}
+
+/// In seed 833 a flush promised a part of a change that had been given up; in 390, 1730 and 3876 a read found it gone. In 1381 a read had
+/// begun before its volume was given up, and another after that ended first.
+#[test]
+fn nothing_given_up_beneath_a_change_is_promised() {
+    for seed in [390, 833, 1381, 1730, 3876] {
+        run_with(seed, None, true, &mut Tally::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
 }
 
 /// A read failed at a place that its extent had left, as another part of it was written meanwhile: what the slow device has is older.
