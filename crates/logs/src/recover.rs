@@ -182,7 +182,8 @@ impl Logs {
             }
             Phase::Scan => return self.scanned(now, r, bytes, out),
             Phase::Flush if bytes.is_none() => {
-                let what = "the device can't be flushed: its logs may not be durable; look at the device, then start again";
+                let what =
+                    "the device can't be flushed: its logs may not be durable; look at the device, then start again";
                 return self.refuse(what.into(), out);
             }
             Phase::Flush => return self.recovered(now, *r, out),
