@@ -308,10 +308,21 @@ impl Ring {
         self.take_over(found.into_values().collect())
     }
 
-    /// Refuses records that can't have been written so: they lie one after the other.
+    /// Refuses records that can't have been written so: they lie one after the other, and leave a block for the record that the ring
+    /// begins later. A record that was being written when the power went, and isn't there, leaves a gap.
     fn take_over(&mut self, found: Vec<Record>) -> Result<Vec<Record>, String> {
         self.live = found.iter().map(|r| (r.number, r.at, r.bytes(self.block_bytes))).collect();
         self.head = self.live.back().map_or(0, |r| r.1 + r.2);
+        let ends = |r: &(u64, u64, u64)| r.1 + r.2;
+        let turns = self.live.iter().zip(self.live.iter().skip(1)).filter(|(a, b)| b.1 < ends(a)).count();
+        let is_beyond = self.live.iter().any(|r| ends(r) > self.bytes);
+        let meets = turns == 1 && self.live.front().is_some_and(|oldest| self.head > oldest.1);
+        if turns > 1 || is_beyond || meets {
+            return Err(format!("{SENSELESS}: they don't lie one after the other"));
+        }
+        if self.place(u64::from(self.block_bytes), 0).is_none() {
+            return Err(format!("{SENSELESS}: they leave no block free"));
+        }
         Ok(found.into_iter().filter(|r| !r.data.is_empty()).collect())
     }
 
@@ -403,6 +414,44 @@ mod tests {
     fn recover(memory: &[u8], lost: &[(u64, u64)]) -> Result<Vec<Vec<u8>>, String> {
         let found = Ring::new(BYTES, BLOCK, 7).recover(memory, lost, Reading::default());
         found.map(|f| f.into_iter().map(|r| r.data).collect())
+    }
+
+    /// No ring was left so: a start would find no place for the record that the ring begins later.
+    #[test]
+    fn a_ring_that_leaves_no_block_free_is_refused() {
+        let (mut ring, mut memory) = (Ring::new(BYTES, BLOCK, 7), vec![0u8; BYTES as usize]);
+        let mut before = Vec::new();
+        loop {
+            let number = ring.next_sequence();
+            let Some(r) = ring.add(0, &[1; 100], 1, 0) else { break };
+            before.clone_from(&memory);
+            put(&mut memory, &mut ring, number, &r);
+        }
+        assert!(recover(&memory, &[]).unwrap_err().contains("no block free"));
+        // One is enough.
+        let mut one = Ring::new(BYTES, BLOCK, 7);
+        one.recover(&before, &[], Reading::default()).unwrap();
+        one.begins_at(one.next_sequence());
+    }
+
+    #[test]
+    fn records_that_do_not_lie_one_after_the_other_are_refused() {
+        let found = |places: &[u64]| {
+            let mut memory = vec![0u8; BYTES as usize];
+            for (number, block) in (1..).zip(places) {
+                let at = block * u64::from(BLOCK);
+                let bytes = Record { number, first: 1, offset: 0, data: vec![1; 500], whole: number, at };
+                let bytes = bytes.encode(7, BLOCK, MAGIC);
+                memory[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
+            }
+            recover(&memory, &[])
+        };
+        for good in [&[0, 2, 4][..], &[0, 4, 6], &[20, 24, 2], &[20, 22, 0, 2]] {
+            assert_eq!(found(good).map(|f| f.len()), Ok(good.len()), "{good:?}");
+        }
+        for wrong in [&[4, 2, 0][..], &[20, 2, 24], &[20, 10, 2], &[2, 6, 0, 4]] {
+            assert!(found(wrong).is_err_and(|e| e.contains("one after the other")), "{wrong:?}");
+        }
     }
 
     #[test]
