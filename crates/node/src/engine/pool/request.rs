@@ -171,7 +171,13 @@ impl Pool {
                 let c = &mut self.clients[conn];
                 c.entered();
                 if c.promises() {
-                    self.promises.entered(id, at, (conn, request.cookie), self.stack.inflight() - 1, &c.params.replica);
+                    self.promises.entered(
+                        id,
+                        at,
+                        (conn, request.cookie),
+                        self.stack.inflight().saturating_sub(1),
+                        &c.params.replica,
+                    );
                 }
                 self.inside.insert(InFlight { conn, serial, request, export, id, trace, injected });
             }
