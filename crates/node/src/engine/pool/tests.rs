@@ -12,12 +12,14 @@ use crate::engine::exports::ACCOUNT_MAX;
 use crate::engine::permits::PermitLimits;
 use crate::replica::Replica;
 use plimsoll_base::VolumeKey;
-use plimsoll_base::{OnBusy, Priority};
+use plimsoll_base::{Data, Io, IoHead, OnBusy, Priority};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_nbd::request::Rules;
 use plimsoll_nbd::wire::{MetaContexts, TransmissionFlags};
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{Extent, FrontVolume, Map, OwnTerms, StackConfig, Target, VolumeTerms};
+use plimsoll_stack::{
+    Actions, Extent, Forecast, FrontVolume, Layer, Map, Offer, OwnTerms, Ports, StackConfig, Target, VolumeTerms,
+};
 use plimsoll_throttle::{Limit, Throttle, ThrottleTerms};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -179,6 +181,7 @@ const READ: u16 = 0;
 const WRITE: u16 = 1;
 const WRITE_ZEROES: u16 = 6;
 const DISCONNECT: u16 = 2;
+const FLUSH: u16 = 3;
 
 /// `many` requests for the first bytes of the export.
 fn requests(command: u16, many: u64, length: u32) -> Vec<u8> {
@@ -282,6 +285,59 @@ fn what_has_come_of_a_client_that_is_let_go_is_done() {
         s.round();
     }
     assert_eq!(s.done(), MANY);
+    s.end();
+}
+
+/// A layer that has nothing to do.
+struct Prompt;
+
+impl Layer for Prompt {
+    fn name(&self) -> &'static str {
+        "prompt"
+    }
+
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        below.ask(0, at, head)
+    }
+
+    fn submit(&mut self, _: Time, io: Io, out: &mut Actions) {
+        out.done(io, Data::Absent);
+    }
+
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+/// A request that the stack answers at once isn't in flight any more when its client hears of the others.
+#[test]
+fn a_promising_clients_request_may_end_at_once() {
+    let devices = Devices::new(vec![Device::Null { size_bytes: 1 << 40 }]);
+    let mut stack = Stack::new(StackConfig::default(), devices.offers());
+    stack.push(Box::new(Prompt), vec![Target::Device(0)]);
+    let mut s = scene_of(stack, devices, PermitLimits::default());
+    let rules = Rules {
+        size_bytes: SIZE_BYTES,
+        flags: TransmissionFlags::SEND_FLUSH,
+        block_bytes_min: 1,
+        payload_bytes_max: 32 << 20,
+        structured_replies: true,
+        block_status: false,
+        promises: true,
+    };
+    let mut client = s.attach(params_of(1, Wire::Nbd { rules, meta_contexts: MetaContexts::EMPTY }));
+    client.set_nonblocking(true).unwrap();
+    client.write_all(&requests(FLUSH, 1, 0)).unwrap();
+    let mut answer = [0; 4];
+    while client.read(&mut answer).is_err() {
+        s.round();
+    }
+    assert_eq!(answer, 0x668e_33ef_u32.to_be_bytes(), "a structured reply");
+    drop(client);
     s.end();
 }
 
