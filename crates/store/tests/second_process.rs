@@ -5,6 +5,10 @@
 
 use plimsoll_store::{CreateOptions, DeviceErrorKind, DeviceFile, Expect, Uuid};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// A process that one test starts has copies of the other's files, too.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 const POOL: Uuid = Uuid::from_u128(0x0a11_0ca7_ed00_4000_8000_0000_0000_0001);
 
@@ -25,6 +29,7 @@ fn as_a_second_process() {
 
 #[test]
 fn a_second_process_is_refused_and_told_which_the_first_is() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("d");
     let options =
@@ -44,15 +49,17 @@ fn a_second_process_is_refused_and_told_which_the_first_is() {
 /// A process took the lock and ended, and its open file is still in use, as requests under way keep it.
 #[test]
 fn requests_of_a_process_that_has_ended_are_waited_for() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("d");
     let options =
         CreateOptions { size_bytes: 64 << 20, pool_uuid: POOL, role: "main".into(), logs_bytes: 0, main_uuid: None };
     drop(DeviceFile::create(&path, &options).expect("created"));
     let file = std::fs::File::options().read(true).write(true).open(&path).expect("it is there");
-    let mut owner = std::process::Command::new(std::env::current_exe().expect("known"));
-    owner.args(["--exact", "as_a_second_process"]).env("PLIMSOLL_TEST_LOCK", "1");
-    let mut owner = owner.stdin(file.try_clone().expect("a copy")).spawn().expect("runs");
+    let mut command = std::process::Command::new(std::env::current_exe().expect("known"));
+    command.args(["--exact", "as_a_second_process"]).env("PLIMSOLL_TEST_LOCK", "1");
+    let mut owner = command.stdin(file.try_clone().expect("a copy")).spawn().expect("runs");
+    drop(command); // which has a copy of the open file
     assert!(owner.wait().expect("it ends").success());
     let kind = DeviceFile::open(&path, &expect()).expect_err("locked").kind;
     match kind {

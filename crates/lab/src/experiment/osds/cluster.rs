@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(osd.end(ms(29), Span::from_millis(1)), ms(31));
         assert_eq!(osd.end(ms(40), Span::from_millis(1)), ms(41));
         assert_eq!(osd.end(ms(99), Span::from_millis(2)), ms(131), "one before the stop, one after");
-        assert_eq!(osd.end(ms(30), Span::from_millis(140)), ms(230), "70 in each period");
+        assert_eq!(osd.end(ms(30), Span::from_millis(140)), ms(200), "70 in each period");
     }
 
     #[test]

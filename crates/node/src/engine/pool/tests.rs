@@ -15,7 +15,7 @@ use plimsoll_base::VolumeKey;
 use plimsoll_base::{Data, Io, IoHead, OnBusy, Priority};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_nbd::request::Rules;
-use plimsoll_nbd::wire::{MetaContexts, TransmissionFlags};
+use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{
     Actions, Extent, Forecast, FrontVolume, Layer, Map, Offer, OwnTerms, Ports, StackConfig, Target, VolumeTerms,
@@ -329,14 +329,18 @@ fn a_promising_clients_request_may_end_at_once() {
         block_status: false,
         promises: true,
     };
-    let mut client = s.attach(params_of(1, Wire::Nbd { rules, meta_contexts: MetaContexts::EMPTY }));
+    let meta_contexts = MetaContexts::EMPTY.with(MetaContext::Promise);
+    let mut client = s.attach(params_of(1, Wire::Nbd { rules, meta_contexts }));
     client.set_nonblocking(true).unwrap();
     client.write_all(&requests(FLUSH, 1, 0)).unwrap();
-    let mut answer = [0; 4];
-    while client.read(&mut answer).is_err() {
-        s.round();
-    }
-    assert_eq!(answer, 0x668e_33ef_u32.to_be_bytes(), "a structured reply");
+    let mut answer = [0; 64];
+    let answered = loop {
+        match client.read(&mut answer) {
+            Ok(bytes) => break bytes,
+            Err(_) => s.round(),
+        }
+    };
+    assert!(answered >= 16, "a reply");
     drop(client);
     s.end();
 }
