@@ -94,6 +94,15 @@ pub(crate) struct DirtyPart {
     pub drains: bool,
 }
 
+/// A step of the fast device that a batch waits for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum WaitsFor {
+    /// A record of the journal.
+    Record(u64),
+    /// A flush.
+    Flush(u64),
+}
+
 /// A partition's write-back.
 #[derive(Default)]
 pub(crate) struct WriteBack {
@@ -103,8 +112,8 @@ pub(crate) struct WriteBack {
     pub cursor: Option<Key>,
     /// Not before this.
     pub retry_at: Time,
-    /// The flush of the fast device that the next batch waits for.
-    pub waits: Option<u64>,
+    /// The next batch waits for it.
+    pub waits: Option<WaitsFor>,
     /// Extents of the next batch at most.
     pub most: usize,
     pub batch: Option<Batch>,

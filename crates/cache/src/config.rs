@@ -123,6 +123,8 @@ pub enum Planted {
     UnreadableUnsealed,
     /// A flush ends before the journal says what it made durable.
     FlushUnsaid,
+    /// An extent is written back before the journal says that its header is there.
+    WriteBackUnsaid,
     /// A chunk that is corrupt is taken for torn, although the journal says that it was durable.
     TornIfCorrupt,
     /// Only the first copy of the journal is read.
@@ -176,7 +178,7 @@ impl Planted {
     pub const OF_GIVE_UP: Planted = Planted::OvertakeWriteBack;
 
     /// Those that show when sectors are corrupt.
-    pub const OF_ROT: [Planted; 12] = [
+    pub const OF_ROT: [Planted; 13] = [
         Planted::HeaderReadOnce,
         Planted::UnreadableUnsealed,
         Planted::IgnoreChecksum,
@@ -189,6 +191,7 @@ impl Planted {
         Planted::NvramGapsTrusted,
         Planted::NvramReadOnce,
         Planted::LostDuplicateForgotten,
+        Planted::WriteBackUnsaid,
     ];
 
     /// That shows when a cache is started several times: a clean WEU that was torn in one life, and relied on in the next.

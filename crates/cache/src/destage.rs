@@ -2,14 +2,14 @@
 //! by itself. Where volumes have their own parts, one volume's write-back doesn't wait for another's.
 //!
 //! ```text
-//!  a batch of extents that are durable on the fast device (which is flushed first if there are few): read, check, unpack, write to the
-//!     slow device, adjoining extents as one ──► flush of the slow device ──► clean, in memory and in the journal
+//!  a batch of extents that are durable on the fast device (which is flushed first if there are few), as the journal says durably, too:
+//!     read, check, unpack, write to the slow device, adjoining extents as one ──► flush of the slow device ──► clean, in memory and in the journal
 //! ```
 //! The next batch is twice as large if a batch's flush took longer than half of its writes' time. It is half as large if the flush took
 //! less than an eighth. A write that the slow device refuses is tried again at once, each extent alone, then every second, while the
 //! others go on ([`crate::refused`]).
 
-use crate::batch::{Batch, DirtyPart, Item, Piece, WriteBack, runs_of};
+use crate::batch::{Batch, DirtyPart, Item, Piece, WaitsFor, WriteBack, runs_of};
 use crate::config::{Mode, Planted};
 use crate::index::{Key, Loc};
 use crate::layer::{Cache, SLOW};
@@ -125,22 +125,49 @@ impl Cache {
         !self.packing.has(place) && self.durability.is_covered(place)
     }
 
-    /// The fast device was flushed for the `flush`th time, for a partition or for all: batches that waited for it begin.
+    /// The fast device was flushed for the `flush`th time, for a partition or for all: batches that waited for it begin, or wait until
+    /// the journal has a record of what is durable now.
     pub(crate) fn destage_after_flush(&mut self, now: Time, flush: u64, of: Option<u16>, out: &mut Actions) {
+        let saying = self.durability.saying().filter(|_| !self.planted(Planted::WriteBackUnsaid));
         for part in (0..self.write_backs.len() as u16).filter(|p| of.is_none_or(|of| of == *p)) {
-            if self.write_backs[usize::from(part)].waits.is_some_and(|f| f <= flush) {
-                self.write_backs[usize::from(part)].waits = None;
+            let w = &mut self.write_backs[usize::from(part)];
+            if matches!(w.waits, Some(WaitsFor::Flush(f)) if f <= flush) {
+                w.waits = saying.map(WaitsFor::Record);
+                if saying.is_none() {
+                    self.begin_batch(now, part, true, out);
+                }
+            }
+        }
+    }
+
+    /// The journal is durable up to this record: batches that waited for it begin.
+    pub(crate) fn destage_after_record(&mut self, now: Time, durable: u64, out: &mut Actions) {
+        if !self.is_ready() {
+            return;
+        }
+        for part in 0..self.write_backs.len() as u16 {
+            let w = &mut self.write_backs[usize::from(part)];
+            if matches!(w.waits, Some(WaitsFor::Record(n)) if n <= durable) {
+                w.waits = None;
                 self.begin_batch(now, part, true, out);
             }
         }
     }
 
-    /// Begins a batch of what is durable, after a flush of the fast device if that is little and there hasn't been one just now.
+    /// Begins a batch of what a start would find, whatever is corrupt by then. If that is little it waits for a flush of the fast device,
+    /// and for the journal's record of it, if there hasn't been one just now.
     fn begin_batch(&mut self, now: Time, part: u16, flushed: bool, out: &mut Actions) {
-        let (items, undurable, most) = self.choose(now, part);
-        if undurable && (items.is_empty() || (!flushed && items.len() < most / 2)) {
-            self.write_backs[usize::from(part)].waits = Some(self.durability.want_flush([part]));
-            return self.progress_flush(now, out);
+        let (items, unflushed, unsaid, most) = self.choose(now, part);
+        if items.is_empty() || (!flushed && items.len() < most / 2) {
+            if unflushed {
+                let flush = self.durability.want_flush([part]);
+                self.write_backs[usize::from(part)].waits = Some(WaitsFor::Flush(flush));
+                return self.progress_flush(now, out);
+            }
+            if let Some(record) = self.durability.saying().filter(|_| unsaid) {
+                self.write_backs[usize::from(part)].waits = Some(WaitsFor::Record(record));
+                return;
+            }
         }
         if items.is_empty() {
             // All of it was refused, or can't be read, or its volumes aren't known: a client's change, an announcement or time
@@ -157,8 +184,9 @@ impl Cache {
 
     /// Chooses the next batch: a few extents that were refused before, those that evictions wait for, then the rest, in address order from
     /// the end of the last batch. Nothing else of halted volumes.
-    /// Returns them, whether there are more that aren't durable yet, and the most that a batch may have.
-    fn choose(&mut self, now: Time, part: u16) -> (Vec<Item>, bool, usize) {
+    /// Returns them, whether there are more that aren't durable yet, or that the journal has no record of, and the most that a batch may
+    /// have.
+    fn choose(&mut self, now: Time, part: u16) -> (Vec<Item>, bool, bool, usize) {
         let bounds = self.batch_bounds();
         let w = &self.write_backs[usize::from(part)];
         let most = w.most.clamp(bounds.0, bounds.1);
@@ -171,7 +199,7 @@ impl Cache {
         let drains = |k: &Key| !self.stopping && self.volumes[k.volume() as usize].drains();
         let rest = self.dirty_of(part, from).filter(|k| on || drains(k));
         let (mut items, mut chosen, mut cursor): (Vec<Item>, _, _) = (Vec::new(), BTreeSet::new(), w.cursor);
-        let (mut held, mut undurable) = (Vec::new(), false);
+        let (mut held, mut unflushed, mut unsaid) = (Vec::new(), false, false);
         for (i, key) in first.iter().copied().chain(urgent).chain(rest).enumerate() {
             if items.len() >= most {
                 break;
@@ -183,7 +211,9 @@ impl Cache {
             } else if self.dirty.is_held(key, now) || chosen.contains(&key) {
                 continue;
             } else if !self.is_durable(self.residency.named_at(key, loc)) {
-                undurable = true;
+                unflushed = true;
+            } else if !self.durability.is_said(self.residency.named_at(key, loc)) {
+                unsaid = true;
             } else {
                 chosen.insert(key);
                 items.push(Item::new(key, loc, self.dirty.is_alone(key), self.dirty.is_refused(&key)));
@@ -198,7 +228,7 @@ impl Cache {
         let w = &mut self.write_backs[usize::from(part)];
         (w.cursor, w.most) = (cursor, most);
         items.sort_unstable_by_key(|i| i.key);
-        (items, undurable, most)
+        (items, unflushed, unsaid, most)
     }
 
     fn destage_more(&mut self, now: Time, part: u16, out: &mut Actions) {
@@ -229,7 +259,8 @@ impl Cache {
             let (tenant, priority) = self.background_of(key);
             let fetch = self.whole_fetch(key, Purpose::Destage { part, at: i }, tenant, priority);
             let Some(loc) = fetch.loc else { continue };
-            if !self.dirty.contains(&key) || !self.is_durable(self.residency.named_at(key, loc)) {
+            let named_at = self.residency.named_at(key, loc);
+            if !self.dirty.contains(&key) || !self.is_durable(named_at) || !self.durability.is_said(named_at) {
                 continue;
             }
             let b = self.batch(part).expect("just seen");

@@ -329,6 +329,16 @@ impl Durability {
         !self.flushes.undurable().iter().any(|u| u.weu == place.weu() && u.slots.contains(&place.slot()))
     }
 
+    /// Returns true if a start finds a covered entry at `place`, or reports that its header is missing.
+    pub(crate) fn is_said(&self, place: Loc) -> bool {
+        self.unjournaled.is_said(place) || Planted::WriteBackUnsaid.is_in(self.planted)
+    }
+
+    /// The last record of the journal of headers that isn't durable yet, if there is one.
+    pub(crate) fn saying(&self) -> Option<u64> {
+        self.unjournaled.saying()
+    }
+
     /// Returns true if a flush is missing for a chunk that supersedes entries for which `of_it` holds.
     pub(crate) fn is_superseding(&self, of_it: impl Fn(&Superseded) -> bool) -> bool {
         self.flushes.undurable().iter().any(|u| u.supersedes.iter().any(&of_it))
@@ -625,6 +635,34 @@ mod tests {
         assert!(d.poll_flush(&[]) && d.last_record() == 0 && !index.weu(0).is_dead(1));
         assert_eq!(d.flushed(&mut Bits::of(&mut index), false).unwrap().superseded, [s]);
         assert!(index.weu(0).is_dead(1) && d.last_record() == 2, "its headers are there, and the older one is dead");
+    }
+
+    /// True if an extent may be written back whose header was flushed, before and after the journal says that it is there.
+    fn may_be_written_back(planted: Option<Planted>) -> (bool, bool) {
+        let (mut d, mut index) = part(planted);
+        d.dirty_written(dirty_chunk(0, 0..4, vec![]));
+        d.begin_flush(None, vec![], 1, &[]);
+        assert!(d.poll_flush(&[]));
+        d.flushed(&mut Bits::of(&mut index), false).expect("it was sent");
+        let place = Loc::new(0, 0, 1, 3);
+        assert!(
+            d.is_covered(place) && d.saying().is_some() && d.is_said(Loc::new(1, 0, 1, 3)),
+            "another isn't held up"
+        );
+        let before = d.is_said(place);
+        journal(&mut d, &index).expect("it has something to say");
+        // Those before the next chunk of the WEU don't wait for it.
+        d.dirty_written(dirty_chunk(1, 4..6, vec![]));
+        d.begin_flush(None, vec![], 2, &[]);
+        assert!(d.poll_flush(&[]));
+        d.flushed(&mut Bits::of(&mut index), false).expect("it was sent");
+        (before, d.is_said(place))
+    }
+
+    #[test]
+    fn nothing_is_written_back_before_the_journal_says_that_its_header_is_there_and_the_mistake_is_found() {
+        assert_eq!(may_be_written_back(None), (false, true));
+        assert_eq!(may_be_written_back(Some(Planted::WriteBackUnsaid)), (true, true), "it is found");
     }
 
     #[test]

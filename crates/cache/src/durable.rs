@@ -33,6 +33,7 @@ impl Cache {
         for op in journaled.flushes {
             self.part_done(now, op, out);
         }
+        self.destage_after_record(now, journaled.durable, out);
         self.start_journaled(now, out);
     }
 

@@ -15,6 +15,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const FAST_DISK: usize = 1;
 const NVRAM_DISK: usize = 2;
+/// In this one an extent is written back, and the power goes before the journal's record of its header is durable.
+const SEED_UNSAID: u64 = 3333;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Place {
@@ -696,6 +698,13 @@ fn whatever_rots_nothing_is_silently_other() {
     }
 }
 
+/// A former mistake: the slow device had an extent whose header couldn't be read at the next start. The journal said nothing of that
+/// header yet, so a copy from before was served, and it changed to the newer content when it was evicted.
+#[test]
+fn what_is_written_back_stays_whatever_becomes_of_its_header() {
+    run(SEED_UNSAID, None, &mut Tally::default()).unwrap();
+}
+
 /// A header that can't be read at one start and can at the next brings back nothing older than what was written between. Many more with
 /// `PLIMSOLL_ROT_SEEDS=5000`.
 #[test]
@@ -714,7 +723,9 @@ fn a_header_that_heals_brings_nothing_old_back() {
 fn every_planted_mistake_about_rot_is_found() {
     let mut missed = Vec::new();
     for planted in Planted::OF_ROT {
-        let found = (0..300).find_map(|seed| {
+        // A power loss between the write-back of an extent and the journal's record of its header, which is then corrupt, is rare.
+        let mut seeds = if planted == Planted::WriteBackUnsaid { SEED_UNSAID..SEED_UNSAID + 1 } else { 0..300 };
+        let found = seeds.find_map(|seed| {
             let run = match planted {
                 Planted::LostDuplicateForgotten => run_duplicates,
                 Planted::UnreadableUnsealed => run_unreadable,
