@@ -316,7 +316,7 @@ impl Ring {
         let ends = |r: &(u64, u64, u64)| r.1 + r.2;
         let turns = self.live.iter().zip(self.live.iter().skip(1)).filter(|(a, b)| b.1 < ends(a)).count();
         let is_beyond = self.live.iter().any(|r| ends(r) > self.bytes);
-        let meets = turns == 1 && self.live.front().is_some_and(|oldest| self.head > oldest.1);
+        let meets = turns == 1 && self.live.front().is_some_and(|oldest| self.head >= oldest.1);
         if turns > 1 || is_beyond || meets {
             return Err(format!("{SENSELESS}: they don't lie one after the other"));
         }
@@ -449,7 +449,7 @@ mod tests {
         for good in [&[0, 2, 4][..], &[0, 4, 6], &[20, 24, 2], &[20, 22, 0, 2]] {
             assert_eq!(found(good).map(|f| f.len()), Ok(good.len()), "{good:?}");
         }
-        for wrong in [&[4, 2, 0][..], &[20, 2, 24], &[20, 10, 2], &[2, 6, 0, 4]] {
+        for wrong in [&[4, 2, 0][..], &[20, 2, 24], &[20, 10, 2], &[2, 6, 0, 4], &[2, 6, 0]] {
             assert!(found(wrong).is_err_and(|e| e.contains("one after the other")), "{wrong:?}");
         }
     }
