@@ -198,7 +198,7 @@ impl Experiment for DecisionCosts {
             ]
         };
         let others = RowSpec::new("others' work on the machine meanwhile", "% of a core")
-            .note("beyond 10 % of a core a run has no other value");
+            .note("beyond 10 % of a core the run's other rows are empty");
         CASES.iter().flat_map(rows).chain([others]).collect()
     }
     fn sample(&self, _seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {

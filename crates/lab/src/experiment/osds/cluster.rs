@@ -14,7 +14,7 @@ const SPREAD: f64 = 0.5;
 pub const ON_THE_WAY: Span = Span::from_micros(300);
 /// Share of an OSD's capacity that the reads of other gateways take.
 const LOAD: f64 = 0.4;
-/// Other gateways' reads before this time have left no trace. At an OSD that stops or is near its capacity, traces stay for longer.
+/// Other gateways' reads that are older than this have left no trace. At an OSD that stops or is near its capacity, traces stay for longer.
 const MEMORY: Span = Span::from_millis(10);
 const MEMORY_OF_SLOW: Span = Span::from_millis(400);
 /// A slow OSD stops for the first part of each period.

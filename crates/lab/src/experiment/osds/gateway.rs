@@ -81,7 +81,8 @@ impl Scene {
         let mut rng = Rng::new(seed, "reads");
         let mut at = Time::ZERO;
         let mut arrival = |_| {
-            at += Span::from_nanos((rng.exp1() * 1e9 / rate) as u64);
+            // A read is known by its time, later.
+            at += Span::from_nanos(1 + (rng.exp1() * 1e9 / rate) as u64);
             let (object, work) = (rng.below(OBJECTS), [service(&mut rng), service(&mut rng)]);
             Arrival { at, object, work, draw: rng.next_u64() }
         };
