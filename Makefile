@@ -171,7 +171,7 @@ fs-programs: build-deps
 	$(call need,/usr/lib/postgresql /usr/include/tcl8.6/tcl.h dbench fio git make xz bzip2,postgresql tcl-dev dbench fio git make xz-utils bzip2)
 	tests/fs_programs.sh $(FS_TOOLS)
 	cargo test --locked -p plimsoll-fs --test programs --no-run
-	$(SUDO) unshare --mount env "PATH=$$PATH" PLIMSOLL_FS_TOOLS=$(FS_TOOLS) \
+	$(SUDO) unshare --mount --pid --fork --kill-child --mount-proc env "PATH=$$PATH" PLIMSOLL_FS_TOOLS=$(FS_TOOLS) \
 		cargo test --locked -p plimsoll-fs --test programs -- --ignored --nocapture --test-threads 1
 
 .PHONY: fs-ext4

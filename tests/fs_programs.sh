@@ -12,10 +12,11 @@ indexed=
 unpack() {
     if [ -z "$indexed" ]; then
         mkdir -p apt/lists/partial
-        release=$(. /etc/os-release && echo "$VERSION_CODENAME")
-        for from in "debian $release" "debian-security $release-security"; do
-            echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/$from main"
-        done >apt/sources.list
+        # From where the system has its packages.
+        apt-get indextargets --format \
+            'deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(REPO_URI) $(RELEASE) $(COMPONENT)' \
+            'Created-By: Packages' 'Origin: Debian' | sort -u >apt/sources.list
+        [ -s apt/sources.list ] || { echo "the system has no Debian packages' lists: run apt-get update" >&2; exit 1; }
         printf 'Dir::Etc::sourcelist "%s";\nDir::Etc::sourceparts "-";\nDir::State::lists "%s";\nAPT::Sandbox::User "root";\n' \
             "$folder/apt/sources.list" "$folder/apt/lists" >apt/conf
         APT_CONFIG=apt/conf apt-get update -qq
@@ -28,9 +29,10 @@ unpack() {
     rm -r download
 }
 
-if [ ! -e postgresql/regress/regress.so ]; then
-    major=$(ls /usr/lib/postgresql | sort -n | tail -n 1)
-    version=$(dpkg-query -W -f '${Version}' "postgresql-$major")
+major=$(ls /usr/lib/postgresql | sort -n | tail -n 1)
+version=$(dpkg-query -W -f '${Version}' "postgresql-$major")
+# Its tests are those of the version that is installed.
+if [ "$(cat postgresql/version 2>/dev/null)" != "$version" ]; then
     unpack "postgresql-$major=$version" postgresql-source
     # Only its headers: the package itself would bring a compiler.
     apt-get -qq -o APT::Sandbox::User=root download "postgresql-server-dev-$major=$version"
@@ -43,9 +45,10 @@ if [ ! -e postgresql/regress/regress.so ]; then
     # What the tests load from one folder.
     cp "/usr/lib/postgresql/$major/lib/"{autoinc,refint}.so postgresql/regress
     include=$folder/postgresql-headers/usr/include/postgresql
-    gcc -O1 -fPIC -shared "-I$include/$major/server" -o regress.so postgresql/regress/regress.c
+    cc -O1 -fPIC -shared "-I$include/$major/server" -o regress.so postgresql/regress/regress.c
     mv regress.so postgresql/regress
     rm -r postgresql-source postgresql-headers
+    echo "$version" >postgresql/version
 fi
 
 if [ ! -x sqlite/build/testfixture ]; then
@@ -56,10 +59,17 @@ if [ ! -x sqlite/build/testfixture ]; then
         make TEMP_STORE="-DSQLITE_TEMP_STORE=1 -USQLITE_NO_SYNC" testfixture) >sqlite.log 2>&1 || { tail sqlite.log; exit 1; }
 fi
 
-if [ ! -d zlib/.git ]; then
+if ! git -C zlib rev-parse --quiet --verify HEAD >/dev/null 2>&1; then
     unpack zlib zlib
     git -C zlib init --quiet
     git -C zlib add --all --force
     git -C zlib -c user.name=test -c user.email=test@example.org commit --quiet --message zlib
 fi
 chmod -R a+rX .
+# PostgreSQL runs as a user of its own.
+above=$folder
+while [ "$above" != / ]; do
+    above=$(dirname "$above")
+    [[ $(stat -c %A "$above") == *[xt] ]] ||
+        { echo "$above can't be entered by the user postgres: make fs-programs FS_TOOLS=FOLDER that all may enter" >&2; exit 1; }
+done
