@@ -7,6 +7,7 @@ use crate::config::DeviceConfig;
 use crate::engine::{Command, PoolHandle};
 use crate::open::OpenError;
 use plimsoll_rbd::{Cluster, Error, Image, LEASE, Libraries, LockState, Queue};
+use plimsoll_sched::osds::Bucket;
 use plimsoll_store::{Expect, Look, Medium, MetaView, Remote, RemoteDevice};
 use std::io;
 use std::path::Path;
@@ -39,15 +40,15 @@ pub(crate) fn open(cluster: &Arc<Cluster>, d: &DeviceConfig, is_read_only: bool)
     Image::open(cluster, name, is_read_only).map(Arc::new)
 }
 
-/// Most handles that read from one CRUSH host each: a cluster handle has a dozen threads.
+/// Most handles that read from one CRUSH bucket each: a cluster handle has a dozen threads.
 pub(crate) const HANDLES_MAX: usize = 8;
 
-/// Opens a handle that reads from the OSDs of one CRUSH host.
+/// Opens a handle that reads from the OSDs of one CRUSH bucket.
 ///
 /// # Errors
 /// The library's.
-fn handle_at(d: &DeviceConfig, host: &str) -> Result<Queue, Error> {
-    let location = format!("host={host}");
+fn handle_at(d: &DeviceConfig, bucket: &Bucket) -> Result<Queue, Error> {
+    let location = format!("{}={}", bucket.level, bucket.name);
     let cluster = connect(d, &[("rbd_read_from_replica_policy", "localize"), ("crush_location", &location)])?;
     Queue::new(open(&cluster, d, true)?)
 }

@@ -321,7 +321,8 @@ fn reads_are_steered_once_the_clusters_maps_are_there() {
     write("acting", &"0 1 2\n".repeat(16));
     write("osd_dump.json", r#"{"epoch":5,"pools":[{"pool":2,"type":1,"pg_num":1,"object_hash":2}]}"#);
     write("pg_dump.json", r#"{"pg_stats":[{"pgid":"2.0","acting":[0,1,2],"acting_primary":0}]}"#);
-    let hosts: Vec<String> = (0..3).map(|n| format!(r#"{{"name":"h{n}","type":"host","children":[{n}]}}"#)).collect();
+    let host = |n| format!(r#"{{"id":-{},"name":"h{n}","type":"host","type_id":1,"children":[{n}]}}"#, n + 2);
+    let hosts: Vec<String> = (0..3).map(host).collect();
     write("osd_tree.json", &format!(r#"{{"nodes":[{}]}}"#, hosts.join(",")));
     // A handle isn't opened at once, either.
     write("down", "");

@@ -14,10 +14,12 @@
 //!
 //! The layer has no queue: a depth would let one slow OSD hold up the requests of all.
 
+pub mod crush;
 pub mod map;
 pub mod place;
 mod standing;
 
+pub use crush::{Bucket, Crush, Level};
 pub use map::{OsdMap, OsdPlace, OsdView, OsdsControl};
 
 use plimsoll_base::{

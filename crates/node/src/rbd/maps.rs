@@ -1,9 +1,9 @@
-//! The cluster's maps: which OSDs have an image's objects, and on which hosts they are.
+//! The cluster's maps: which OSDs have an image's objects, and in which CRUSH buckets they are.
 
 use plimsoll_rbd::{Cluster, Error, Image};
-use plimsoll_sched::osds::{OsdMap, OsdPlace};
+use plimsoll_sched::osds::{Bucket, Crush, Level, OsdMap, OsdPlace};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 const STAT: &str = r#"{"prefix":"osd stat","format":"json"}"#;
@@ -11,13 +11,44 @@ const DUMP: &str = r#"{"prefix":"osd dump","format":"json"}"#;
 const TREE: &str = r#"{"prefix":"osd tree","format":"json"}"#;
 const GROUPS: &str = r#"{"prefix":"pg dump","dumpcontents":["pgs_brief"],"format":"json"}"#;
 
-/// Stands for the host of an OSD that the tree doesn't have.
-const HOST_UNKNOWN: &str = "?";
 /// The `type` of a replicated pool in `osd dump`.
 const REPLICATED: u64 = 1;
 
-/// CRUSH hosts of the cluster with their OSDs, in the order of their names.
-pub(crate) type Hosts = BTreeMap<String, Vec<u32>>;
+/// The type of the lowest CRUSH buckets.
+const HOST: &str = "host";
+
+/// The tree in the answer of `osd tree`.
+fn crush_of(tree: &Value) -> Crush {
+    let nodes = || tree["nodes"].as_array().into_iter().flatten();
+    let by_id: BTreeMap<i64, &Value> = nodes().filter_map(|n| Some((n["id"].as_i64()?, n))).collect();
+    let mut levels: BTreeMap<(u64, &str), Level> = BTreeMap::new();
+    for node in nodes() {
+        let facts = (node["type"].as_str(), node["type_id"].as_u64(), node["name"].as_str());
+        if let (Some(level), Some(order), Some(name)) = facts {
+            let osds = osds_below(node, &by_id);
+            if !osds.is_empty() {
+                levels.entry((order, level)).or_default().insert(name.to_string(), osds);
+            }
+        }
+    }
+    let from_hosts = levels.into_iter().skip_while(|((_, level), _)| *level != HOST);
+    Crush { levels: from_hosts.map(|((_, level), buckets)| (level.to_string(), buckets)).collect() }
+}
+
+/// The OSDs below a node of the tree. Each node is looked at once, so that an answer with a circle ends.
+fn osds_below(node: &Value, by_id: &BTreeMap<i64, &Value>) -> BTreeSet<u32> {
+    let (mut osds, mut seen, mut next) = (BTreeSet::new(), BTreeSet::new(), vec![node]);
+    while let Some(node) = next.pop() {
+        for child in node["children"].as_array().into_iter().flatten().filter_map(Value::as_i64) {
+            match u32::try_from(child) {
+                Ok(osd) => drop(osds.insert(osd)),
+                Err(_) if seen.insert(child) => next.extend(by_id.get(&child)),
+                Err(_) => {}
+            }
+        }
+    }
+    osds
+}
 
 /// The reason for which there is no map of an image.
 #[derive(Debug)]
@@ -73,14 +104,6 @@ fn numbers(v: &Value) -> impl Iterator<Item = u32> {
     v.as_array().into_iter().flatten().filter_map(number)
 }
 
-/// The hosts in the answer of `osd tree`.
-pub(crate) fn hosts_of(tree: &Value) -> Hosts {
-    let nodes = tree["nodes"].as_array().into_iter().flatten();
-    let hosts = nodes.filter(|n| n["type"] == "host");
-    let named = hosts.filter_map(|n| Some((n["name"].as_str()?.to_string(), numbers(&n["children"]).collect())));
-    named.filter(|(_, osds): &(String, Vec<u32>)| !osds.is_empty()).collect()
-}
-
 /// An image's place in its cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
@@ -105,15 +128,15 @@ impl Layout {
     }
 }
 
-/// The map of an image from the answers of `osd dump`, `pg dump` and `osd tree`. `handles` are the hosts that are read from by a handle of
+/// The map of an image from the answers of `osd dump`, `pg dump` and `osd tree`. `handles` are the buckets that are read from by a handle of
 /// their own, in the order of its ports.
 ///
 /// # Errors
 /// Facts that are missing in the answers.
 pub(super) fn map_of(
     layout: &Layout,
-    handles: &[String],
-    (dump, groups, hosts): (&Value, &Value, &Hosts),
+    handles: &[Bucket],
+    (dump, groups, crush): (&Value, &Value, &Crush),
 ) -> Result<OsdMap, NoMap> {
     let lacks = |fact| NoMap::Lacks { answer: "osd dump", fact };
     let epoch = dump["epoch"].as_u64().ok_or(lacks("epoch"))?;
@@ -130,10 +153,8 @@ pub(super) fn map_of(
     let place = |number: u32, osds: &mut Vec<OsdPlace>| {
         let at = osds.iter().position(|o| o.number == number);
         at.unwrap_or_else(|| {
-            let host =
-                hosts.iter().find(|(_, of)| of.contains(&number)).map_or(HOST_UNKNOWN, |(host, _)| host.as_str());
-            let port = handles.iter().position(|h| h == host).map(|at| at as u8 + 1);
-            osds.push(OsdPlace { number, host: host.into(), port });
+            let port = handles.iter().position(|h| crush.has(h, number)).map(|at| at as u8 + 1);
+            osds.push(OsdPlace { number, host: crush.host(number).into(), port });
             osds.len() - 1
         }) as u16
     };
@@ -158,23 +179,11 @@ pub(super) fn map_of(
     Ok(OsdMap { epoch, prefix, object_bytes, start, acting, osds })
 }
 
-/// Hosts that have a map's objects, those with the most placement groups first: at most `most`.
-pub(super) fn hosts_to_read_from(map: &OsdMap, most: usize) -> Vec<String> {
-    let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
-    for place in map.acting.iter().flatten() {
-        *groups.entry(&map.osds[usize::from(*place)].host).or_default() += 1;
-    }
-    groups.remove(HOST_UNKNOWN);
-    let mut hosts: Vec<(&str, usize)> = groups.into_iter().collect();
-    hosts.sort_by_key(|(_, groups)| std::cmp::Reverse(*groups));
-    hosts.into_iter().take(most).map(|(host, _)| host.to_string()).collect()
-}
-
 /// Answers of a cluster, of one moment.
 pub(super) struct Answers {
     dump: Value,
     groups: Value,
-    hosts: Hosts,
+    crush: Crush,
 }
 
 impl Answers {
@@ -186,15 +195,20 @@ impl Answers {
         let dump = json(&cluster.ask_monitors(DUMP)?, "osd dump")?;
         let tree = json(&cluster.ask_monitors(TREE)?, "osd tree")?;
         let groups = cluster.ask_manager(GROUPS)?;
-        Ok(Answers { dump, groups: json(&groups, "pg dump")?, hosts: hosts_of(&tree) })
+        Ok(Answers { dump, groups: json(&groups, "pg dump")?, crush: crush_of(&tree) })
     }
 
     /// The map of an image; see [`map_of`].
     ///
     /// # Errors
     /// Facts that are missing in the answers.
-    pub fn map(&self, layout: &Layout, handles: &[String]) -> Result<OsdMap, NoMap> {
-        map_of(layout, handles, (&self.dump, &self.groups, &self.hosts))
+    pub fn map(&self, layout: &Layout, handles: &[Bucket]) -> Result<OsdMap, NoMap> {
+        map_of(layout, handles, (&self.dump, &self.groups, &self.crush))
+    }
+
+    /// See [`Crush::to_read_from`].
+    pub fn to_read_from(&self, map: &OsdMap, most: usize) -> Vec<Bucket> {
+        self.crush.to_read_from(map, most)
     }
 
     /// True if a pool has whole copies of its objects.
@@ -224,6 +238,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn host(name: &str) -> Bucket {
+        Bucket { level: HOST.into(), name: name.into() }
+    }
+
     /// Answers as Ceph 16 gives them, cut down.
     #[test]
     fn a_map_is_made_of_the_clusters_answers() {
@@ -234,14 +252,18 @@ mod tests {
             {"pgid": "1.0", "acting": [2, 0, 1], "acting_primary": 2},
             {"pgid": "2.0", "acting": [0, 2147483647u32], "acting_primary": 0}]});
         let tree = json!({"nodes": [
-            {"id": -1, "name": "default", "type": "root", "children": [-3]},
-            {"id": -3, "name": "h0", "type": "host", "children": [0]},
-            {"id": -4, "name": "h1", "type": "host", "children": [1, 2]},
-            {"id": -5, "name": "empty", "type": "host", "children": []}]});
-        let hosts = hosts_of(&tree);
-        assert_eq!(hosts.keys().collect::<Vec<_>>(), ["h0", "h1"]);
+            {"id": -1, "name": "default", "type": "root", "type_id": 11, "children": [-3, -4]},
+            {"id": -3, "name": "h0", "type": "host", "type_id": 1, "children": [0]},
+            {"id": -4, "name": "h1", "type": "host", "type_id": 1, "children": [1, 2]},
+            {"id": 0, "name": "osd.0", "type": "osd", "type_id": 0},
+            {"id": -5, "name": "empty", "type": "host", "type_id": 1, "children": []}]});
+        let crush = crush_of(&tree);
+        let levels: Vec<(&str, Vec<&String>)> =
+            crush.levels.iter().map(|(l, of)| (l.as_str(), of.keys().collect())).collect();
+        assert_eq!(levels, [("host", vec!["h0", "h1"]), ("root", vec!["default"])]);
+        let hosts = |names: &[&str]| names.iter().map(|n| host(n)).collect::<Vec<_>>();
         let layout = Layout { prefix: "rbd_data.x".into(), pool: 2, object_bytes: 4 << 20, start: 7 };
-        let map = map_of(&layout, &["h1".into()], (&dump, &groups, &hosts)).unwrap();
+        let map = map_of(&layout, &hosts(&["h1"]), (&dump, &groups, &crush)).unwrap();
         let number = |at: &u16| map.osds[usize::from(*at)].number;
         assert_eq!(
             map.acting.iter().map(|a| a.iter().map(number).collect()).collect::<Vec<Vec<u32>>>(),
@@ -249,17 +271,28 @@ mod tests {
         );
         let port = |n: u32| map.osds.iter().find(|o| o.number == n).unwrap().port;
         assert_eq!((port(0), port(1), port(2), map.epoch, map.start), (None, Some(1), Some(1), 28, 7));
-        assert_eq!(hosts_to_read_from(&map, 8), ["h0", "h1"]);
-        assert_eq!(hosts_to_read_from(&map, 1), ["h0"]);
+        assert_eq!(crush.to_read_from(&map, 8), hosts(&["h0", "h1"]));
+        assert_eq!(crush.to_read_from(&map, 1), hosts(&["h0"]));
         // Of an erasure-coded pool an OSD has a part of each object: no read can be steered.
         let mut coded = dump.clone();
         coded["pools"][1]["type"] = json!(3);
-        let map = map_of(&layout, &["h1".into()], (&coded, &groups, &hosts)).unwrap();
+        let map = map_of(&layout, &hosts(&["h1"]), (&coded, &groups, &crush)).unwrap();
         assert!(map.osds.iter().all(|o| o.port.is_none()));
-        let e = map_of(&Layout { pool: 3, ..layout.clone() }, &[], (&dump, &groups, &hosts)).unwrap_err();
+        let e = map_of(&Layout { pool: 3, ..layout.clone() }, &[], (&dump, &groups, &crush)).unwrap_err();
         assert_eq!(e.to_string(), "osd dump: no pool 3");
-        let e = map_of(&layout, &[], (&dump, &json!({}), &hosts)).unwrap_err();
+        let e = map_of(&layout, &[], (&dump, &json!({}), &crush)).unwrap_err();
         assert_eq!(e.to_string(), "pg dump: group 2.0 has no OSD now");
+    }
+
+    #[test]
+    fn a_tree_with_a_circle_or_without_facts_is_read_to_an_end() {
+        let circle = json!({"nodes": [
+            {"id": -1, "name": "a", "type": "host", "type_id": 1, "children": [-1, -2, 0]},
+            {"id": -2, "name": "b", "type": "host", "type_id": 1, "children": [-1, -7]},
+            {"id": -3, "type": "rack"}, {}, {"id": "x", "children": 3}]});
+        let crush = crush_of(&circle);
+        assert!(crush.has(&host("a"), 0) && crush.has(&host("b"), 0));
+        assert!(crush_of(&json!(null)).levels.is_empty());
     }
 
     #[test]

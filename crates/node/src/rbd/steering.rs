@@ -1,12 +1,12 @@
 //! Reads of a pool on an RBD image, steered: its layer receives the cluster's map, and again when it changes. A handle is opened for each CRUSH
-//! host that has the image's objects. A pool is served without them: whatever is missing is asked for again and again.
+//! host that has the image's objects, or for each rack, if those reach more. A pool is served without them: whatever is missing is asked for again and again.
 
-use super::maps::{Answers, Layout, NoMap, epoch, hosts_to_read_from, is_news};
+use super::maps::{Answers, Layout, NoMap, epoch, is_news};
 use super::{HANDLES_MAX, handle_at};
 use crate::config::DeviceConfig;
 use crate::engine::{Command, Device, PoolGone, PoolHandle, RbdDevice};
 use plimsoll_rbd::{Cluster, Image};
-use plimsoll_sched::osds::{OsdMap, OsdsControl};
+use plimsoll_sched::osds::{Bucket, OsdMap, OsdsControl};
 use plimsoll_stack::Addressed;
 use std::io;
 use std::ops::Range;
@@ -61,8 +61,8 @@ struct Sent {
     unsteered: Option<Option<String>>,
     /// A fault that may pass is there: the next attempt is made though reads are steered.
     is_again: bool,
-    /// Hosts that are read from by a handle of their own, in the order of the places.
-    hosts: Vec<String>,
+    /// Buckets that are read from by a handle of their own, in the order of the places.
+    buckets: Vec<Bucket>,
 }
 
 impl Steering {
@@ -94,7 +94,7 @@ impl Steering {
 
     /// Reads the map, opens the handles that are missing, and tells the layer. Returns the map's epoch if it could be read.
     fn look(&self, sent: &mut Sent, handle: &PoolHandle) -> Result<Option<u64>, PoolGone> {
-        let read = self.read(&sent.hosts);
+        let read = self.read(&sent.buckets);
         let (map, layout, answers, is_steerable) = match read {
             Ok(read) => read,
             Err(why) => {
@@ -112,7 +112,7 @@ impl Steering {
             }
         };
         let fault = match is_steerable {
-            Ok(()) => self.open_missing(&map, sent, handle)?,
+            Ok(()) => self.open_missing(answers.to_read_from(&map, HANDLES_MAX), sent, handle)?,
             Err(fault) => Some(fault),
         };
         let unsteered = unsteered(sent.unsteered == Some(None), fault.as_ref());
@@ -125,7 +125,7 @@ impl Steering {
             );
         }
         // Handles that were opened just now have their ports. None has one while reads aren't said to be steered.
-        let ports = if unsteered.is_none() { &sent.hosts[..] } else { &[] };
+        let ports = if unsteered.is_none() { &sent.buckets[..] } else { &[] };
         let map = answers.map(&layout, ports).unwrap_or(map);
         let epoch = map.epoch;
         // Most looks after a change find nothing new: the pool's thread isn't bothered with those.
@@ -140,7 +140,7 @@ impl Steering {
     ///
     /// # Errors
     /// The step that failed.
-    fn read(&self, hosts: &[String]) -> Result<(OsdMap, Layout, Answers, Result<(), Fault>), NoMap> {
+    fn read(&self, buckets: &[Bucket]) -> Result<(OsdMap, Layout, Answers, Result<(), Fault>), NoMap> {
         // The lock is free once nobody has the image: not longer than its facts take.
         let image = self.image.upgrade().ok_or(NoMap::Ends)?;
         let layout = Layout::of(&image, self.home.0)?.ok_or(NoMap::Striped)?;
@@ -151,28 +151,32 @@ impl Steering {
             true => is_whole,
             false => Err(Fault::Lasts("the image's data are in an erasure-coded pool".into())),
         };
-        Ok((answers.map(&layout, hosts)?, layout, answers, is_steerable))
+        Ok((answers.map(&layout, buckets)?, layout, answers, is_steerable))
     }
 
-    /// Opens handles for hosts that have none, as long as there are places. Returns the reason why reads aren't steered, if they aren't.
-    fn open_missing(&self, map: &OsdMap, sent: &mut Sent, handle: &PoolHandle) -> Result<Option<Fault>, PoolGone> {
-        let wanted = hosts_to_read_from(map, HANDLES_MAX);
+    /// Opens handles for buckets that have none, as long as there are places. Returns the reason why reads aren't steered, if they aren't.
+    fn open_missing(
+        &self,
+        wanted: Vec<Bucket>,
+        sent: &mut Sent,
+        handle: &PoolHandle,
+    ) -> Result<Option<Fault>, PoolGone> {
         if wanted.len() < 2 {
             return Ok(Some(Fault::Lasts("all copies are on one CRUSH host".into())));
         }
-        for host in wanted {
-            let number = self.places.start + sent.hosts.len();
-            if sent.hosts.contains(&host) || !self.places.contains(&number) {
+        for bucket in wanted {
+            let number = self.places.start + sent.buckets.len();
+            if sent.buckets.contains(&bucket) || !self.places.contains(&number) {
                 continue;
             }
-            match handle_at(&self.device, &host) {
+            match handle_at(&self.device, &bucket) {
                 Ok(queue) => {
                     let (start, len) = self.home;
                     handle.send(Command::PutDevice { number, device: Device::Rbd(RbdDevice { queue, start, len }) })?;
-                    sent.hosts.push(host);
+                    sent.buckets.push(bucket);
                 }
                 Err(why) => {
-                    return Ok(Some(Fault::Passes(format!("the handle for host {host} can't be opened: {why}"))));
+                    return Ok(Some(Fault::Passes(format!("the handle for {bucket} can't be opened: {why}"))));
                 }
             }
         }

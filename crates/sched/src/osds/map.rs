@@ -27,7 +27,7 @@ pub struct OsdPlace {
     pub number: u32,
     /// Its CRUSH host.
     pub host: String,
-    /// The handle that reads from its host; `None`: reads can't be steered there.
+    /// The handle that reads from its bucket; `None`: reads can't be steered there.
     pub port: Option<u8>,
 }
 
