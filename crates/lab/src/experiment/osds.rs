@@ -62,8 +62,7 @@ impl Tail {
 const CHOICES: [Choice; 6] = Choice::ALL;
 
 /// Rows of a scene. Goals are those of the product, where OSDs stop: p99.9 at most twice the healthy one, if the slow ones' reads are
-/// more than a thousandth, and late reads at most a fifth of the default's. A worn OSD's reads are rarely late, and the product doesn't
-/// choose handles by racks.
+/// more than a thousandth, and late reads at most a fifth of the default's. A worn OSD's reads are rarely late.
 fn rows_of(scene: &SceneOf, tails: Option<(&Tail, &[Tail])>) -> Vec<(RowSpec, Option<f64>)> {
     let name = &scene.name;
     let stops = scene.fault == Fault::Stops;
@@ -85,7 +84,7 @@ fn rows_of(scene: &SceneOf, tails: Option<(&Tail, &[Tail])>) -> Vec<(RowSpec, Op
         }
         row(of("late reads of slow OSDs", "%"), tail.and_then(|t| t.late));
         row(of("second tries", "%"), tail.map(|t| t.more));
-        if choice.is_ours() {
+        if matches!(choice, Choice::ByHosts | Choice::Steered) {
             let well = tails.map(|(well, _)| well);
             let over_well = tail.zip(well).map(|(t, w)| t.at(99.9) / w.at(99.9));
             let judged = choice == Choice::Steered;
@@ -147,7 +146,7 @@ impl Experiment for Clusters {
             "a read takes 0.3 ms on its way and 0.25 ms in the mean at an OSD (log-normal), which serves four at once; other gateways take 40 % of each OSD and go to primaries"
                 .into(),
             "others' reads are played for the last 10 ms before each look, at slow OSDs for the last 400 ms: the queues have forgotten all before".into(),
-            "the gateway runs the product's layer `osds`, reads only, without deadlines; steered: handles of 8 hosts, as librbd's cost allows; steered by racks: the same 8 handles, each of a rack"
+            "the gateway runs the product's layer `osds`, reads only, without deadlines; steered: 8 handles, as librbd's cost allows, of the hosts or racks that the product chooses; steered by hosts: the same without racks"
                 .into(),
             "second tries: for a hundred reads of all, beyond the first".into(),
             "hedged: a second try at a random replica after the p95 of a cluster that is well; the best: the copy where the read will end first, by true queues".into(),

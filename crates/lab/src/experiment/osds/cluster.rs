@@ -1,7 +1,7 @@
 //! A modelled Ceph cluster: OSDs on hosts in racks, each with a queue of its own, and few of them slow.
 
 use plimsoll_base::{Rng, Span, Time};
-use plimsoll_sched::osds::{OsdMap, OsdPlace};
+use plimsoll_sched::osds::{Bucket, Crush, Level, OsdMap, OsdPlace};
 
 /// Bytes of an object.
 pub const OBJECT_BYTES: u64 = 4 << 20;
@@ -23,7 +23,7 @@ const STOPPED: Span = Span::from_millis(30);
 /// Copies of an object.
 const COPIES: usize = 3;
 /// Racks of a cluster that has enough hosts.
-pub const RACKS: u16 = 8;
+const RACKS: u16 = 8;
 
 /// The fault of an OSD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,9 +77,21 @@ impl Shape {
         (0..self.groups).map(|_| group()).collect()
     }
 
-    /// Map of an image in the cluster. `port` is the port of the handle that reads from an OSD.
-    pub fn map(self, seed: u64, port: impl Fn(u16) -> Option<u8>) -> OsdMap {
-        let place = |n: u16| OsdPlace { number: u32::from(n), host: format!("host{}", self.host(n)), port: port(n) };
+    /// The hosts and the racks.
+    pub fn crush(self) -> Crush {
+        let level = |name: &str, of: &dyn Fn(u16) -> u16| {
+            let mut level = Level::new();
+            for osd in 0..self.osds {
+                level.entry(format!("{name}{}", of(osd))).or_default().insert(u32::from(osd));
+            }
+            (name.to_string(), level)
+        };
+        Crush { levels: vec![level("host", &|osd| self.host(osd)), level("rack", &|osd| self.rack(osd))] }
+    }
+
+    /// Map of an image in the cluster.
+    pub fn map(self, seed: u64) -> OsdMap {
+        let place = |n: u16| OsdPlace { number: u32::from(n), host: format!("host{}", self.host(n)), port: None };
         OsdMap {
             epoch: 1,
             prefix: "rbd_data.1".into(),
@@ -157,6 +169,13 @@ pub fn service(rng: &mut Rng) -> Span {
     Span::from_nanos((SERVICE.as_nanos() as f64 * (SPREAD * rng.normal() - SPREAD * SPREAD / 2.0).exp()) as u64)
 }
 
+/// Gives the OSDs of a map the ports of the handles that read from these buckets.
+pub fn read_from(map: &mut OsdMap, crush: &Crush, buckets: &[Bucket]) {
+    for osd in &mut map.osds {
+        osd.port = buckets.iter().position(|b| crush.has(b, osd.number)).map(|at| at as u8 + 1);
+    }
+}
+
 /// See the module's documentation.
 #[derive(Clone)]
 pub struct Cluster {
@@ -215,7 +234,7 @@ mod tests {
 
     #[test]
     fn copies_are_in_racks_of_their_own() {
-        let map = SHAPE.map(1, |_| None);
+        let map = SHAPE.map(1);
         assert!(map.is_sound() && map.acting.len() == 1024);
         for of in &map.acting {
             let mut racks: Vec<u16> = of.iter().map(|o| SHAPE.rack(*o)).collect();

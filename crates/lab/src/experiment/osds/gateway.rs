@@ -1,14 +1,14 @@
 //! A gateway's reads of an image, with an OSD chosen for each: as Ceph does it, or by the product's layer.
 
-use super::cluster::{Cluster, OBJECT_BYTES, ON_THE_WAY, RACKS, Shape, service};
+use super::cluster::{Cluster, OBJECT_BYTES, ON_THE_WAY, Shape, read_from, service};
 use plimsoll_base::{Completion, Data, Io, IoHead, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
-use plimsoll_sched::osds::{OsdMap, Osds, OsdsControl};
+use plimsoll_sched::osds::{Crush, OsdMap, Osds, OsdsControl};
 use plimsoll_stack::sim::EventQueue;
 use plimsoll_stack::{Addressed, Offer, Offered, Stack, StackConfig, Target};
 use slab::Slab;
 
 /// Handles beside the first one, as in the product.
-const HANDLES: u16 = 8;
+const HANDLES: usize = 8;
 const OBJECTS: u64 = 262_144;
 
 /// Choice of an OSD for a read.
@@ -21,40 +21,40 @@ pub enum Choice {
     /// The primary, and another copy if it doesn't answer for a while.
     Hedged,
     /// The layer, with handles of eight hosts.
+    ByHosts,
+    /// The layer, with eight handles as the product chooses them.
     Steered,
-    /// The layer, with handles of eight racks.
-    ByRacks,
     /// The copy at which it ends first.
     Best,
 }
 
 impl Choice {
     pub const ALL: [Choice; 6] =
-        [Choice::Default, Choice::Balance, Choice::Hedged, Choice::Steered, Choice::ByRacks, Choice::Best];
+        [Choice::Default, Choice::Balance, Choice::Hedged, Choice::ByHosts, Choice::Steered, Choice::Best];
 
     pub fn name(self) -> &'static str {
         match self {
             Choice::Default => "default",
             Choice::Balance => "balance",
             Choice::Hedged => "hedged",
+            Choice::ByHosts => "steered by hosts",
             Choice::Steered => "steered",
-            Choice::ByRacks => "steered by racks",
             Choice::Best => "the best",
         }
     }
 
-    /// True of the layer.
-    pub fn is_ours(self) -> bool {
-        matches!(self, Choice::Steered | Choice::ByRacks)
-    }
-
-    /// Port of the handle that reads from an OSD.
-    fn port(self, shape: Shape, osd: u16) -> Option<u8> {
-        match self {
-            Choice::Steered if shape.host(osd) < HANDLES => Some(1 + shape.host(osd) as u8),
-            Choice::ByRacks => Some(1 + shape.rack(osd) as u8),
-            _ => None,
-        }
+    /// The handles' map, if it is the layer that chooses.
+    fn steers_by(self, shape: Shape, map: &OsdMap) -> Option<OsdMap> {
+        let all = shape.crush();
+        let known = match self {
+            Choice::ByHosts => Crush { levels: all.levels.into_iter().take(1).collect() },
+            Choice::Steered => all,
+            _ => return None,
+        };
+        let mut map = map.clone();
+        let buckets = known.to_read_from(&map, HANDLES);
+        read_from(&mut map, &known, &buckets);
+        Some(map)
     }
 }
 
@@ -106,15 +106,14 @@ pub struct Played {
 
 /// Plays a scene.
 pub fn play(scene: &Scene, choice: Choice) -> Played {
-    let map = scene.shape.map(scene.seed, |osd| choice.port(scene.shape, osd));
+    let map = scene.shape.map(scene.seed);
     let mut played = Played { reads: vec![Read::default(); scene.arrivals.len()], tries: 0 };
     for (read, a) in played.reads.iter_mut().zip(&scene.arrivals) {
         read.is_of_slow = scene.cluster.is_slow(map.acting[map.pg(a.object)][0]);
     }
-    if choice.is_ours() {
-        Steered::new(scene, map).play(&mut played);
-    } else {
-        plain(scene, choice, &map, &mut played);
+    match choice.steers_by(scene.shape, &map) {
+        Some(map) => Steered::new(scene, map).play(&mut played),
+        None => plain(scene, choice, &map, &mut played),
     }
     played
 }
@@ -182,7 +181,7 @@ impl<'a> Steered<'a> {
         let size_bytes = OBJECTS * OBJECT_BYTES;
         let offer =
             Offer { size_bytes, block_bytes: 4096, io_bytes_max: OBJECT_BYTES, atomic_bytes: 4096, queue_max: 1 << 16 };
-        let devices = 1 + usize::from(HANDLES.max(RACKS));
+        let devices = 1 + HANDLES;
         let mut stack = Stack::new(StackConfig::default(), vec![offer; devices]);
         stack.push(Box::new(Osds::new()), (0..devices).map(Target::Device).collect());
         stack.start(Time::ZERO);
@@ -195,7 +194,7 @@ impl<'a> Steered<'a> {
         Steered { scene, map, cluster: scene.cluster.clone(), stack, tries: Slab::new(), queue }
     }
 
-    /// The OSD that a handle reads an object from: the primary, or the first copy on the handle's host.
+    /// The OSD that a handle reads an object from: the primary, or the first copy in the handle's bucket.
     fn osd(&self, device: usize, offset: u64) -> u16 {
         let acting = &self.map.acting[self.map.pg(self.map.object(offset))];
         let is_there = |osd: &&u16| self.map.osds[usize::from(**osd)].port == Some(device as u8);
