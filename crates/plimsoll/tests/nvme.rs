@@ -8,12 +8,13 @@ use plimsoll_nvme::auth::Parties;
 use plimsoll_nvme::auth::groups::Group;
 use plimsoll_nvme::auth::secret::Secret;
 use plimsoll_nvme::command::Status;
-use plimsoll_nvme::host::{Command, Heard, connect_data, range};
+use plimsoll_nvme::host::{Command, Ear, Heard, connect_data, parameters, range};
 use plimsoll_nvme::pdu::Digests;
 use plimsoll_nvme::wire::DISCOVERY_NQN;
 use plimsoll_testkit::resident_bytes;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
@@ -547,5 +548,151 @@ fn hosts_that_attack_take_a_bounded_share() {
     serves_others("beside discovery controllers");
     drop(strangers);
     bounded("at the end");
+    assert!(server.stop());
+}
+
+/// NVMe forbids a host to give two commands in flight one number. A node keeps none of its own by it: each is carried out and answered.
+#[test]
+fn commands_that_share_a_number_are_each_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), r#"{ file = "p.img", size = "64MiB" }"#, "vol", "");
+    let (_admin, controller) = Host::admin(&address, PLAIN, NQN);
+    let mut io = Host::io(&address, PLAIN, controller, 1);
+    let (first, second) = (pattern(1, 256 << 10), pattern(2, 256 << 10));
+    // Two writes whose data are fetched, and two in capsules.
+    io.send(&Command::write(7, 0, 512, false), &[]);
+    io.send(&Command::write(7, 1000, 512, false), &[]);
+    io.send(&Command::write(7, 2000, 8, true), &first[..4096]);
+    io.send(&Command::write(7, 3000, 8, true), &second[..4096]);
+    let mut data = [&first, &second].into_iter();
+    let mut ended = 0;
+    while ended < 4 {
+        match io.hear() {
+            Some(ready @ Heard::Ready { .. }) => {
+                let mut out = Vec::new();
+                ready.send_data(&mut out, PLAIN, data.next().expect("two are fetched"), 256 << 10);
+                io.stream.write_all(&out).unwrap();
+            }
+            Some(Heard::Done { id: 7, status: Status::OK, .. }) => ended += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    for (start, blocks, want) in
+        [(0, 512, &first[..]), (1000, 512, &second), (2000, 8, &first[..4096]), (3000, 8, &second[..4096])]
+    {
+        assert!(io.read(start, blocks).expect("a read") == want, "at block {start}");
+    }
+    // Four reads with one number: four answers, each with the bytes of one of them.
+    for start in [0, 1000, 2000, 3000] {
+        io.send(&Command::read(9, start, 8), &[]);
+    }
+    let mut heard: Vec<Vec<u8>> = Vec::new();
+    while heard.len() < 4 {
+        match io.hear() {
+            Some(Heard::Data { id: 9, data, .. }) => heard.push(data),
+            Some(Heard::Done { id: 9, status: Status::OK, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut want =
+        vec![first[..4096].to_vec(), second[..4096].to_vec(), first[..4096].to_vec(), second[..4096].to_vec()];
+    heard.sort_unstable();
+    want.sort_unstable();
+    assert!(heard == want, "each read's bytes once");
+    assert!(server.stop());
+}
+
+/// Connects a controller with an I/O queue, asks for 2 MiB and leaves without taking them.
+fn come_and_go(address: &str) -> std::io::Result<()> {
+    let connect = |queue, controller| {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        let mut out = parameters(PLAIN).to_vec();
+        let data = connect_data(controller, [9; 16], HOST, NQN);
+        Command::connect(0, queue, 32, 0, true).send(&mut out, PLAIN, &data);
+        stream.write_all(&out)?;
+        let (mut ear, mut have, mut piece) = (Ear::default(), Vec::new(), [0; 4096]);
+        loop {
+            let mut rest = &have[..];
+            match ear.take(&mut rest).expect("the node keeps to the protocol") {
+                Some(Heard::Done { value, status: Status::OK, .. }) => return Ok((stream, value as u16)),
+                Some(Heard::Parameters(..)) => {}
+                Some(other) => return Err(std::io::Error::other(format!("{other:?}"))),
+                None => match stream.read(&mut piece)? {
+                    0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                    n => {
+                        let mut more = rest.to_vec();
+                        more.extend_from_slice(&piece[..n]);
+                        have = more;
+                        continue;
+                    }
+                },
+            }
+            have = rest.to_vec();
+        }
+    };
+    let (mut admin, controller) = connect(0, 0xffff)?;
+    let mut out = Vec::new();
+    Command::property_set(0, 0x14, 0x46_0001).send(&mut out, PLAIN, &[]);
+    admin.write_all(&out)?;
+    admin.read_exact(&mut [0; 24])?;
+    let (mut io, _) = connect(1, controller)?;
+    let mut out = Vec::new();
+    for id in 0..8 {
+        Command::read(id, u64::from(id) * 512, 512).send(&mut out, PLAIN, &[]);
+    }
+    io.write_all(&out)
+}
+
+/// H6, and hosts that connect anew as fast as they can: newcomers of another tenant get in, and memory returns.
+#[test]
+fn a_storm_of_hosts_that_come_and_go_keeps_nobody_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), TENANTS);
+    let status = server.control("GET", "/v1/status").expect(200);
+    let address = status["node"]["listens"]["nvme_tcp"].as_str().expect("it listens").to_string();
+    let (_admin, _) = Host::admin(&address, PLAIN, NQN);
+    let before = resident_bytes(server.pid() as u32);
+    let (stop, storms, silent) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    storms.fetch_add(usize::from(come_and_go(&address).is_ok()), Ordering::Relaxed);
+                }
+            });
+        }
+        scope.spawn(|| {
+            let mut kept = std::collections::VecDeque::new();
+            while !stop.load(Ordering::Relaxed) {
+                let stream = TcpStream::connect(&address);
+                silent.fetch_add(usize::from(stream.is_ok()), Ordering::Relaxed);
+                kept.extend(stream);
+                if kept.len() > 300 {
+                    kept.pop_front();
+                }
+            }
+        });
+        let ended = std::panic::catch_unwind(|| {
+            plimsoll_testkit::until("a storm", || storms.load(Ordering::Relaxed) >= 100);
+            plimsoll_testkit::until("a flood", || silent.load(Ordering::Relaxed) >= 1000);
+            for n in 0..20 {
+                // Each answer has the reading deadline of `Host::open`.
+                let good = "nqn.2026-11.test:good";
+                let mut admin = Host::open(&address, PLAIN);
+                let controller = admin.connect(0, 0xffff, (HOST, good)).expect("it may connect");
+                admin.ok(Command::property_set(0, 0x14, 0x46_0001), &[]);
+                let mut io = Host::open(&address, PLAIN);
+                io.connect(1, controller, (HOST, good)).expect("it may connect");
+                assert_eq!(io.write_fetched(8, &[n; 65536], 65536), Ok(0));
+                assert!(io.read(8, 128).as_deref() == Ok(&[n; 65536][..]));
+            }
+        });
+        stop.store(true, Ordering::Relaxed);
+        println!("{} storms, {} silent connections", storms.load(Ordering::Relaxed), silent.load(Ordering::Relaxed));
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    plimsoll_testkit::until("its memory returns", || resident_bytes(server.pid() as u32) < before + 64 * MIB);
+    Host::admin(&address, PLAIN, NQN);
     assert!(server.stop());
 }
