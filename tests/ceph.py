@@ -474,6 +474,36 @@ def replaced(t):
     node.stop()
 
 
+def racks(t):
+    """A client whose place is a rack reads from the replicas in it, as handles for racks assume."""
+    (t.folder / "fill").write_bytes(random.Random(5).randbytes(64 * MIB) * 4)
+    for i in range(3):
+        run("ceph", "osd", "crush", "add-bucket", f"r{i}", "rack")
+        run("ceph", "osd", "crush", "move", f"r{i}", "root=default")
+        run("ceph", "osd", "crush", "move", f"h{i}", f"rack=r{i}")
+    t.cluster.settled()
+    # The second image's writes tell replicas that those of the first are stable.
+    for name in ("racks", "racks-later"):
+        run("rbd", "import", "--dest-pool", "rbd", t.folder / "fill", name)
+
+    def reads(i):
+        asked = run("ceph", "daemon", str(t.cluster.folder / f"run/osd.{i}.{t.cluster.pids[i]}.asok"), "perf", "dump", "osd", "op_r")
+        return json.loads(asked.stdout)["osd"]["op_r"]
+
+    for i in range(3):
+        before = [reads(n) for n in range(3)]
+        place = ("--rbd-read-from-replica-policy", "localize", "--crush-location", f"rack=r{i}")
+        (t.folder / "back").unlink(missing_ok=True)
+        run("rbd", *place, "export", "rbd/racks", t.folder / "back")
+        shares = [reads(n) - before[n] for n in range(3)]
+        expect(f"reads of rack r{i} by OSD: {shares}", shares[i] >= 60 and 3 * shares[i] > 2 * sum(shares))
+        expect("and their bytes are right", (t.folder / "back").read_bytes() == (t.folder / "fill").read_bytes())
+    for i in range(3):
+        run("ceph", "osd", "crush", "move", f"h{i}", "root=default")
+        run("ceph", "osd", "crush", "remove", f"r{i}")
+    t.cluster.settled()
+
+
 def deleted(t):
     """An image that is deleted elsewhere while its gateway hangs: the pool fails by name."""
     image("deleted")
@@ -673,7 +703,7 @@ def steered(t):
     print(f"  p99.9 with a slow OSD: {slow / healthy:.1f} times the healthy one's (goal 2), {slow / qsd:.2f} of qemu-storage-daemon's (goal 0.2)")
 
 
-SCENES = [data, lock, killed, osds, monitors, resized, deleted, full, moved, steered, replaced]
+SCENES = [data, lock, killed, osds, monitors, resized, deleted, full, moved, racks, steered, replaced]
 
 
 def main():
