@@ -8,7 +8,7 @@ use super::outbox::{Outbox, recycle};
 use super::ring::RecvInto;
 use crate::replica::{Behind, Replica, ReplicaUse};
 use crate::seats::Seat;
-use plimsoll_base::{BufPool, Data, IoError, OnBusy, Outcome, Priority, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{BufPool, Data, OnBusy, Outcome, Priority, Span, TenantId, Time, VolumeKey};
 use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::promise::Promise;
 use plimsoll_nbd::request::{Request, Rules};
@@ -219,9 +219,7 @@ impl Conn {
             // The peer from whom it is has counted it.
             Outcome::Done if self.params.used_as == Some(ReplicaUse::Copy) && replica.behind() == Behind::Resync => {}
             Outcome::Done => replica.changed(request.offset, u64::from(request.length)),
-            // Refused for what it is, it changed nothing anywhere.
-            Outcome::Failed(IoError::NotSupported | IoError::Invalid | IoError::ReadOnly) => {}
-            // Other replicas may have acknowledged it.
+            // Other replicas may have acknowledged it, whatever is the reason here: they may be larger, or writable.
             _ if self.params.used_as == Some(ReplicaUse::Write) => replica.lost(),
             _ => {}
         }

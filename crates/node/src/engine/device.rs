@@ -180,7 +180,7 @@ impl Devices {
         if let Some(data) = done.written {
             pool.give(data);
         }
-        let mut outcome = done.result.map_or_else(refused_by_rbd, |()| Outcome::Done);
+        let mut outcome = done.result.map_or_else(failed_with, |()| Outcome::Done);
         io.data = done.read.map_or(Data::Absent, Data::Bytes);
         // The cluster doesn't refuse the handles that only read: they may have read the bytes of a new owner.
         if io.op == Op::Read && outcome.is_done() {
@@ -496,22 +496,19 @@ fn begin_at_image(d: &mut RbdDevice, slot: usize, io: &mut Io, pool: &mut BufPoo
         Op::BlockStatus => return Begun::Answered(Outcome::Done, status_of(len, false)),
         Op::Cache => return Begun::Answered(Outcome::Done, Data::Absent),
     };
-    begun.map_or_else(|errno| Begun::Answered(refused_by_rbd(errno), Data::Absent), |()| Begun::InFlight)
+    begun.map_or_else(|errno| Begun::Answered(failed_with(errno), Data::Absent), |()| Begun::InFlight)
 }
 
-/// An image that has become shorter, or was lost, is no fault of the request.
-fn refused_by_rbd(errno: i32) -> Outcome {
-    match failed(&io::Error::from_raw_os_error(errno)) {
-        Outcome::Failed(IoError::ReadOnly) => Outcome::Failed(IoError::Device),
-        other => other,
-    }
+/// The outcome of a request that an image's library refused.
+fn failed_with(errno: i32) -> Outcome {
+    failed(&io::Error::from_raw_os_error(errno))
 }
 
-/// The kernel's EINVAL is the device's fault: requests are checked before, and `Invalid` tells who asked that it asked wrongly.
+/// Requests were checked before, so the kernel's EINVAL, and a device that has become read-only, are faults of the device: `Invalid` and
+/// `ReadOnly` tell who asked that it asked wrongly.
 fn failed(e: &io::Error) -> Outcome {
     Outcome::Failed(match e.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => IoError::NoSpace,
-        Some(libc::EROFS | libc::EPERM | libc::EACCES | libc::EBADF) => IoError::ReadOnly,
         Some(libc::EOPNOTSUPP) => IoError::NotSupported,
         _ => IoError::Device,
     })
@@ -538,14 +535,15 @@ mod tests {
     /// Every request was checked before it got here: a device that finds one invalid is at fault. `Invalid` would have told a client, or the
     /// cache at a write-back, that it asked wrongly.
     #[test]
-    fn einval_is_a_fault_of_the_device() {
-        let of = |errno| (failed(&io::Error::from_raw_os_error(errno)), refused_by_rbd(errno));
+    fn what_a_device_refuses_is_its_fault() {
+        let of = failed_with;
         let device = Outcome::Failed(IoError::Device);
-        for errno in [libc::EINVAL, libc::EIO, libc::ENXIO, libc::ERANGE, libc::EFAULT, libc::ENODATA] {
-            assert_eq!(of(errno), (device, device), "{errno}");
+        for errno in [libc::EINVAL, libc::EIO, libc::ENXIO, libc::ERANGE, libc::EROFS, libc::EPERM, libc::EBADF] {
+            assert_eq!(of(errno), device, "{errno}");
         }
-        assert!((1..200).all(|errno| of(errno).0 != Outcome::Failed(IoError::Invalid)));
-        assert_eq!(of(libc::ENOSPC).0, Outcome::Failed(IoError::NoSpace));
+        let of_client = [IoError::Invalid, IoError::ReadOnly].map(Outcome::Failed);
+        assert!((1..200).all(|errno| !of_client.contains(&of(errno))));
+        assert_eq!(of(libc::ENOSPC), Outcome::Failed(IoError::NoSpace));
     }
 
     /// Flushes and durable writes of a buffered file: one flush at a time, so that a failure that the kernel reports to one is everybody's

@@ -10,7 +10,7 @@ use crate::engine::conn::{ExportParams, Wire};
 use crate::engine::device::{Device, FileDevice};
 use crate::engine::exports::ACCOUNT_MAX;
 use crate::engine::permits::PermitLimits;
-use crate::replica::Replica;
+use crate::replica::{Behind, Replica, ReplicaUse};
 use plimsoll_base::VolumeKey;
 use plimsoll_base::{Data, Io, IoHead, OnBusy, Priority};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
@@ -89,14 +89,31 @@ fn params_of(id: u32, wire: Wire) -> ExportParams {
     }
 }
 
+/// The rules of a client that may change its volume.
+fn writable() -> Rules {
+    Rules {
+        size_bytes: SIZE_BYTES,
+        flags: TransmissionFlags::SEND_FLUSH.with(TransmissionFlags::SEND_WRITE_ZEROES),
+        block_bytes_min: 1,
+        payload_bytes_max: 32 << 20,
+        structured_replies: false,
+        block_status: false,
+        promises: false,
+    }
+}
+
 impl Scene {
     fn set_volume(&mut self, id: u32) {
         self.set_limited(id, None);
     }
 
     fn set_limited(&mut self, id: u32, requests: Option<Limit>) {
+        self.put_volume(id, requests, false);
+    }
+
+    fn put_volume(&mut self, id: u32, requests: Option<Limit>, read_only: bool) {
         let (reply, _answer) = tokio::sync::oneshot::channel();
-        let front = FrontVolume { size_bytes: SIZE_BYTES, read_only: false };
+        let front = FrontVolume { size_bytes: SIZE_BYTES, read_only };
         let extents = vec![Extent { device_offset: u64::from(id) * SIZE_BYTES, len: SIZE_BYTES }];
         let own = OwnTerms::of(&ThrottleTerms { requests, bytes: None });
         let terms = VolumeTerms { size_bytes: SIZE_BYTES, tenant: 1, own };
@@ -104,16 +121,7 @@ impl Scene {
     }
 
     fn connect(&mut self, id: u32) -> UnixStream {
-        let rules = Rules {
-            size_bytes: SIZE_BYTES,
-            flags: TransmissionFlags::SEND_FLUSH.with(TransmissionFlags::SEND_WRITE_ZEROES),
-            block_bytes_min: 1,
-            payload_bytes_max: 32 << 20,
-            structured_replies: false,
-            block_status: false,
-            promises: false,
-        };
-        self.attach(params_of(id, Wire::Nbd { rules, meta_contexts: MetaContexts::EMPTY }))
+        self.attach(params_of(id, Wire::Nbd { rules: writable(), meta_contexts: MetaContexts::EMPTY }))
     }
 
     fn attach(&mut self, params: ExportParams) -> UnixStream {
@@ -343,6 +351,35 @@ fn a_promising_clients_request_may_end_at_once() {
     assert!(answered >= 16, "a reply");
     drop(client);
     s.end();
+}
+
+/// A writer of several replicas goes by the others when one refuses a change, so that one lacks it, whatever its reason.
+#[test]
+fn a_replica_that_refuses_a_change_lacks_it() {
+    for (read_only, used_as, behind) in [
+        (false, ReplicaUse::Write, Behind::No),
+        (true, ReplicaUse::Write, Behind::WriterLost),
+        (true, ReplicaUse::Read, Behind::No),
+    ] {
+        let mut s = scene(PermitLimits::default());
+        s.set_volume(1);
+        let mut params = params_of(1, Wire::Nbd { rules: writable(), meta_contexts: MetaContexts::EMPTY });
+        params.used_as = Some(used_as);
+        let replica = params.replica.clone();
+        let mut client = s.attach(params);
+        client.set_nonblocking(true).unwrap();
+        // The configuration is reloaded while its client is connected.
+        s.put_volume(1, None, read_only);
+        client.write_all(&requests(WRITE_ZEROES, 1, 4096)).unwrap();
+        let mut reply = [0; 16];
+        while client.read_exact(&mut reply).is_err() {
+            s.round();
+        }
+        assert_eq!(reply[4..8] == [0; 4], !read_only, "{reply:?}");
+        assert_eq!(replica.behind(), behind, "{used_as:?}");
+        drop(client);
+        s.end();
+    }
 }
 
 /// This thread's own time.
