@@ -390,8 +390,9 @@ impl Directory {
             .with(TransmissionFlags::SEND_CACHE)
             .with(TransmissionFlags::CAN_MULTI_CONN);
         if asked.replica == Some(ReplicaUse::Write) {
-            // A second connection is taken for the first one's client that lost its link.
-            flags = flags.without(TransmissionFlags::CAN_MULTI_CONN);
+            // A second connection is taken for the first one's client that lost its link. And a request that one replica refuses as it would
+            // be slow there, while others carry it out, makes that one lack a change.
+            flags = flags.without(TransmissionFlags::CAN_MULTI_CONN).without(TransmissionFlags::SEND_FAST_ZERO);
         }
         if volume.read_only || !write || asked.replica == Some(ReplicaUse::Read) {
             flags = flags.with(TransmissionFlags::READ_ONLY);
@@ -440,6 +441,11 @@ impl Directory {
             used_as: asked.replica,
         };
         Ok((volume.pool, params))
+    }
+
+    /// Returns whether a grant of `who` covers the volume of an export, which may not be there.
+    pub fn is_granted(&self, who: &Identity, name: &str) -> bool {
+        parse_name(name).is_ok_and(|asked| self.grants_for(who).any(|g| covers(g, asked.volume)))
     }
 
     fn resolve<'a, 'n>(&'a self, who: &Identity, name: &'n str) -> Result<(&'a Volume, Asked<'n>, bool), Refusal> {
@@ -566,6 +572,39 @@ mod tests {
         assert_eq!(reason(&d, &seven, "web?tenant=secret"), Some(RefusalReason::Forbidden));
         assert_eq!(reason(&d, &backup, "web?tenant=reports"), Some(RefusalReason::Forbidden));
         assert_eq!(reason(&d, &backup, "web?deadline=20ms&tenant=web"), None);
+    }
+
+    /// A host of another machine is known by its proof, or by its address; its name alone is anybody's.
+    #[test]
+    fn a_host_without_proof_is_granted_what_names_its_address() {
+        let mut d = directory();
+        let nqn = "nqn.2014-08.org.nvmexpress:uuid:1";
+        let grant = |peer: String| {
+            let pool = "[[pool]]\nname = \"p\"\ndevice = { null = true, size = \"1GiB\" }\n";
+            let text = format!("{pool}[[grant]]\npeer = \"{peer}\"\nvolumes = [\"web\"]\n");
+            Config::parse(&text, std::path::Path::new("t")).unwrap().grant
+        };
+        let at = |address: &str, proves| Identity {
+            host: Some(nqn.into()),
+            address: Some(format!("{address}:4420").parse().unwrap()),
+            proves,
+            ..Identity::default()
+        };
+        d.grants = grant(format!("host:{nqn}"));
+        assert_eq!(reason(&d, &at("192.0.2.7", false), "web"), Some(RefusalReason::Unknown));
+        assert_eq!(reason(&d, &at("192.0.2.7", true), "web"), None);
+        let local = Identity { local: true, ..at("127.0.0.1", false) };
+        assert_eq!(reason(&d, &local, "web"), None);
+        d.grants = grant(format!("host:{nqn}@192.0.2.7"));
+        assert_eq!(reason(&d, &at("192.0.2.7", false), "web"), None);
+        assert_eq!(reason(&d, &at("192.0.2.8", false), "web"), Some(RefusalReason::Unknown));
+        let other = Identity { host: Some("nqn.2014-08.org.nvmexpress:uuid:2".into()), ..at("192.0.2.7", true) };
+        assert_eq!(reason(&d, &other, "web"), Some(RefusalReason::Unknown));
+        // A volume that is away is known to those to whom it is granted.
+        let here = at("192.0.2.7", false);
+        assert!(
+            d.is_granted(&here, "web?deadline=20ms") && !d.is_granted(&here, "reports") && !d.is_granted(&other, "web")
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 mod common;
 use common::client::Client;
-use common::nvme::{Host, NQN, PLAIN, serve, serving, start};
+use common::nvme::{HOST, Host, NQN, PLAIN, serve, serving, start};
 use common::{Server, config, http};
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
 use plimsoll_nvme::command::Status;
@@ -189,5 +189,32 @@ fn copies_that_have_seen_different_changes_are_different_namespaces() {
     let before = identifiers(&address);
     Client::connect(&server.socket(), "vol").unwrap().write(0, &[1; 512]).unwrap().unwrap();
     assert_eq!(identifiers(&address), before);
+    assert!(server.stop());
+}
+
+/// A host that asks for a volume whose pool isn't there yet may ask again: Linux gives up a controller whose refusal says that it may not.
+#[test]
+fn a_host_may_ask_again_for_a_volume_that_is_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let away = dir.path().join("away.img");
+    let second = |volume: &str| {
+        format!(
+            "[[pool]]\nname = \"q\"\ndevice = {{ file = \"away.img\", size = \"64MiB\" }}\n[[volume]]\nname = \"{volume}\"\npool = \"q\"\nsize = \"16MiB\"\ntenant = \"t\"\n[[subsystem]]\nnqn = \"nqn.2026-11.test:away\"\nexport = \"{volume}\"\n"
+        )
+    };
+    let text = serving(DEVICE, "vol", &second("away"));
+    let (server, _) = start(dir.path(), &text);
+    assert!(server.stop());
+    // Its device comes later than the node.
+    std::fs::rename(&away, dir.path().join("kept.img")).unwrap();
+    std::fs::create_dir(&away).unwrap();
+    let (server, address) = start(dir.path(), &text);
+    let connect = |subsystem| Host::open(&address, PLAIN).connect(0, 0xffff, (HOST, subsystem));
+    assert_eq!(connect("nqn.2026-11.test:away"), Err(Status::CONNECT_BUSY));
+    assert_eq!(connect("nqn.2026-11.test:none"), Err(Status::CONNECT_PARAMETER), "no such subsystem");
+    std::fs::remove_dir(&away).unwrap();
+    std::fs::rename(dir.path().join("kept.img"), &away).unwrap();
+    server.cli(&["reload"]);
+    assert!(connect("nqn.2026-11.test:away").is_ok());
     assert!(server.stop());
 }

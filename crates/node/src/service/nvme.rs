@@ -558,7 +558,13 @@ impl Service {
     /// The export of the subsystem that a host asks for, if it may use it. Changes nothing.
     fn nvme_export(&self, connect: &Connect, who: &Identity) -> Result<(NvmeName, ExportInfo), No> {
         let name = self.nvme_name(&connect.subsystem)?;
-        let export = self.look_up(who, &name.export, true).map_err(no)?;
+        let directory = || self.directory.read().expect("no panic while held");
+        let export = self.look_up(who, &name.export, true).map_err(|refusal| match refusal.reason {
+            // The configuration has the subsystem, so its volume may come: a pool that couldn't be opened yet, or was moved away. Linux gives
+            // up a controller that it may not ask for again.
+            RefusalReason::Unknown if directory().is_granted(who, &name.export) => (Status::CONNECT_BUSY, None),
+            _ => no(refusal),
+        })?;
         Ok((name, export))
     }
 
