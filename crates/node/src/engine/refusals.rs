@@ -4,7 +4,7 @@
 //! merged with others or split. So a read is served, however late, if it overlaps one that was refused to the same host on the same
 //! volume a short time ago: within [`MEMORY`] and the deadline of the refused read, as another path may have held it for as long before it
 //! refused it, too. All reads of a host on a volume are served once the host has [`REFUSED_MAX`] refusals on it within [`MEMORY`], or
-//! [`REMEMBERED_MAX`] in all.
+//! [`REMEMBERED_MAX`] in all. So are those of a host that isn't among [`HOSTS_MAX`] remembered ones: a peer may claim many names.
 
 use super::nvme::HostId;
 use plimsoll_base::{Span, Time, VolumeKey};
@@ -16,6 +16,8 @@ const MEMORY: Span = Span::from_millis(100);
 const REFUSED_MAX: usize = 256;
 /// Refusals in all from which on they are: each read is compared with them.
 const REMEMBERED_MAX: usize = 4096;
+/// Hosts, each on one volume, whose refusals are remembered.
+const HOSTS_MAX: usize = 1024;
 
 struct Refused {
     at: Time,
@@ -30,12 +32,16 @@ pub struct Refusals {
     /// By host and volume, in the order of time.
     all: BTreeMap<(HostId, VolumeKey), VecDeque<Refused>>,
     forgot_at: Time,
+    /// With [`HOSTS_MAX`] hosts: nothing of the first of them is remembered from then on.
+    full_until: Time,
 }
 
 impl Refusals {
     /// True if a read must be served, however late.
     pub fn must_serve(&self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64)) -> bool {
-        let Some(refused) = self.all.get(&who) else { return false };
+        let Some(refused) = self.all.get(&who) else {
+            return self.all.len() >= HOSTS_MAX && now < self.full_until;
+        };
         let fresh = refused.len() - refused.partition_point(|r| r.at + MEMORY <= now);
         let mut remembered = 0;
         for r in refused.iter().filter(|r| r.until > now) {
@@ -47,9 +53,9 @@ impl Refusals {
         fresh >= REFUSED_MAX || remembered >= REMEMBERED_MAX
     }
 
-    /// A read was refused that was to be done `within` this time.
+    /// A read was refused that was to be done `within` this time, as it need not be served.
     pub fn note(&mut self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64), within: Span) {
-        if self.forgot_at + MEMORY <= now {
+        if self.forgot_at + MEMORY <= now || self.all.len() >= HOSTS_MAX {
             // Of hosts that ask for nothing more, too.
             self.forgot_at = now;
             self.all.retain(|_, refused| {
@@ -59,6 +65,10 @@ impl Refusals {
         }
         let refused = self.all.entry(who).or_default();
         refused.push_back(Refused { at: now, until: now + MEMORY + within, start, end: start + len });
+        if self.all.len() >= HOSTS_MAX {
+            let remembered_until = |refused: &VecDeque<Refused>| refused.iter().map(|r| r.until).max();
+            self.full_until = self.all.values().filter_map(remembered_until).min().unwrap_or(now);
+        }
     }
 }
 
@@ -93,6 +103,25 @@ mod tests {
         all.note(at(10), HOST, (4096, 4096), Span::ZERO);
         assert!(all.must_serve(at(399), HOST, (0, 4096)) && !all.must_serve(at(110), HOST, (4096, 4096)));
         assert!(!all.must_serve(at(400), HOST, (0, 8192)));
+    }
+
+    /// A peer that claims many names has no more memory for it. Its hosts, and others, are served.
+    #[test]
+    fn hosts_beyond_those_remembered_are_served() {
+        let mut all = Refusals::default();
+        let host = |n: u64| (HostId(u128::from(n).to_be_bytes()), HOST.1);
+        for n in 0..2 * HOSTS_MAX as u64 {
+            let who = host(n);
+            assert_eq!(all.must_serve(at(0), who, (0, 512)), n >= HOSTS_MAX as u64, "{n}");
+            if n < HOSTS_MAX as u64 {
+                all.note(at(0), who, (0, 512), Span::from_secs(60));
+            }
+        }
+        assert!(all.must_serve(at(0), host(0), (0, 512)) && !all.must_serve(at(0), host(0), (512, 512)));
+        // Once they are forgotten there is room again.
+        assert!(all.must_serve(at(60_099), host(5000), (0, 512)) && !all.must_serve(at(60_100), host(5000), (0, 512)));
+        all.note(at(60_100), host(5000), (0, 512), Span::ZERO);
+        assert_eq!(all.all.len(), 1);
     }
 
     #[test]
