@@ -138,6 +138,11 @@ impl Particulars {
         Particulars(tenants.iter().map(of).collect())
     }
 
+    /// Returns whether a tenant has the same ones in another configuration.
+    pub fn are_alike(&self, other: &Particulars, name: &str) -> bool {
+        self.0.get(name).copied().unwrap_or_default() == other.0.get(name).copied().unwrap_or_default()
+    }
+
     /// Thousandths of a tenant's accepted reads that may miss their deadlines, by its percentile.
     pub fn late_permille(&self, name: &str) -> u64 {
         let percentile = self.0.get(name).and_then(|(percentile, _)| *percentile);

@@ -146,6 +146,26 @@ fn a_static_partition_and_mclock_go_by_what_tenants_are_allotted() {
     }
 }
 
+/// Keys that can only be set in the file take effect at a reload, also those of a tenant of whom something was set live.
+#[test]
+fn a_tenant_that_was_set_live_gets_the_files_other_keys_at_a_reload() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = CONFIG.replace("cores = 4", "cores = 4\ncore_policy = \"static\"");
+    let server = Server::start(dir.path(), &config);
+    let cores = || {
+        let view: Value = serde_json::from_str(&server.cli(&["cores", "--json"])).unwrap();
+        let queues = view["queues"].as_array().unwrap().clone();
+        queues.iter().find(|q| q["tenants"][0] == "web").unwrap()["cores"].as_u64().unwrap()
+    };
+    server.cli(&["tenant", "set", "web", "--deadline", "20ms"]);
+    assert_eq!(cores(), 1);
+    std::fs::write(dir.path().join("node.toml"), config.replace("jobs_max = 16", "jobs_max = 16\ncores = 3")).unwrap();
+    server.cli(&["reload"]);
+    assert_eq!(cores(), 3);
+    let shown = server.cli(&["tenant", "show", "web"]);
+    assert!(shown.contains("20 ms"), "its deadline stays: {shown}");
+}
+
 /// The steps of docs/guides/promises.md, "Choose an objective", on a modelled disk with a client that keeps two requests in flight.
 #[test]
 fn the_pages_steps_to_an_objective_work_on_a_disk() {

@@ -87,12 +87,13 @@ impl Node {
             // The one that is kept goes on holding; the next reload that adds a pool tries it again.
             unmade.why.push(e.to_string());
         }
-        // Those that a pool brings.
-        for t in stored.iter().filter(|_| !added.is_empty()) {
+        // Those that a pool brings; and those of whom the file says something else of what can't be set live.
+        for t in &stored {
             let permits = permits_of_record(&t.limits);
             let is_known =
                 |d: &Directory| d.tenants.get(&t.name).is_some_and(|k| k.class == t.class && k.permits == permits);
-            if !self.directory_ref(is_known) {
+            let is_brought = !added.is_empty() && !self.directory_ref(is_known);
+            if is_brought || !new.particulars.are_alike(&was.particulars, &t.name) {
                 unmade.note(tenant_section(&t.name), self.apply_tenant(&t.name, t.class.clone(), permits).map(drop));
             }
         }
