@@ -166,6 +166,8 @@ fn a_tenants_new_number_of_slots_holds_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &fenced("slots = 4", &[("a", "slots = 1")]));
     server.cli(&["tenant", "set", "two", "--class", "fenced", "--slots", "1"]);
+    let shown = server.cli(&["tenant", "show", "two"]);
+    assert!(shown.contains("enforced  yes") && shown.contains("by the fence"), "{shown}");
     server.cli(&["volume", "create", "b", "--pool", "p", "--size", "1MiB", "--tenant", "two"]);
     assert_eq!(of(&view(&server), "b", "slots"), 1);
     server.cli(&["tenant", "set", "two", "--class", "fenced", "--slots", "3"]);

@@ -17,7 +17,7 @@
 //! take such a node out.
 
 use super::inject;
-use super::status::{Views, objectives, pools_without_cores};
+use super::status::{Views, objectives, pools_without};
 use crate::directory::{Directory, Tenant};
 use crate::engine::PoolSnapshot;
 use crate::engine::recent::{Counts, Tally, Within};
@@ -70,7 +70,7 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
     }
     let mut rest: Vec<(String, String)> = Vec::new();
     for (name, t) in &directory.tenants {
-        let without = || pools_without_cores(node, directory, name, views);
+        let without = || pools_without::<crate::parts::cores::Cores>(node, directory, name, views);
         rest.extend(broken_objectives(name, t, views, without));
     }
     for (pool, p, view) in node.pools.with(views) {

@@ -14,10 +14,10 @@ use crate::engine::recent::{Counts, Tally, Within};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{DeadlineFrom, PoolSnapshot};
 use crate::node::{Node, RunningPool, unclean_note};
-use crate::parts::PoolView;
 use crate::parts::cores::{Cores, shortage};
+use crate::parts::fence::Fence;
 use crate::parts::scheduler::Scheduler;
-use crate::parts::{About, PARTS, Shown};
+use crate::parts::{About, PARTS, Part, PoolView, Shown};
 use crate::view::{ExportView, Summary};
 use plimsoll_base::{Class, Objective, OnBusy, Span, TenantId, Time};
 use plimsoll_stack::{LayerState, NodeStats};
@@ -241,7 +241,10 @@ fn tenant(node: &Node, name: &str, t: &Tenant, directory: &Directory, views: &Vi
         Class::BestEffort { weight } | Class::LatencyCritical { weight, .. } => (Some(weight), None),
         Class::Fenced { slots } => (None, Some(slots)),
     };
-    let without = pools_without_cores(node, directory, name, views);
+    let without = match t.class {
+        Class::Fenced { .. } => pools_without::<Fence>(node, directory, name, views),
+        _ => pools_without::<Cores>(node, directory, name, views),
+    };
     let (enforced, mut enforcement) = enforcement(&t.class, &without);
     for (_, pool, view) in node.pools.with(views) {
         let cores = view.and_then(|v| v.layers.of::<Cores>());
@@ -270,10 +273,10 @@ fn tenant(node: &Node, name: &str, t: &Tenant, directory: &Directory, views: &Vi
     }
 }
 
-/// Pools without cores among those that a tenant uses; all without, if it uses none yet.
-pub fn pools_without_cores(node: &Node, directory: &Directory, tenant: &str, views: &Views) -> Vec<String> {
+/// Pools without a layer among those that a tenant uses; all without, if it uses none yet.
+pub fn pools_without<L: Part>(node: &Node, directory: &Directory, tenant: &str, views: &Views) -> Vec<String> {
     let used = directory.pools_of(tenant);
-    let has = |pool: usize| of_pool(views, pool).is_some_and(|v| v.layers.of::<Cores>().is_some());
+    let has = |pool: usize| of_pool(views, pool).is_some_and(|v| v.layers.of::<L>().is_some());
     let all = node.pools.with(views);
     if used.is_empty() && all.iter().any(|(pool, ..)| has(*pool)) {
         return Vec::new();
@@ -283,8 +286,8 @@ pub fn pools_without_cores(node: &Node, directory: &Directory, tenant: &str, vie
 }
 
 /// Tells whether the class is enforced, and by which layer. A class's layer, once it exists, changes its answer here.
-fn enforcement(class: &Class, without_cores: &[String]) -> (bool, String) {
-    let without = without_cores.join(", ");
+fn enforcement(class: &Class, without: &[String]) -> (bool, String) {
+    let without = without.join(", ");
     match class {
         Class::LatencyCritical { .. } if without.is_empty() => {
             (true, "objectives are enforced by cores: they get the cores that they need; permits bound the rest".into())
@@ -301,8 +304,12 @@ fn enforcement(class: &Class, without_cores: &[String]) -> (bool, String) {
                 "the weight isn't enforced in pool {without}, unless its sched is `cfq`; permits bound what is inside"
             ),
         ),
+        Class::Fenced { .. } if without.is_empty() => {
+            (true, "slots are enforced by the fence: each volume has its own; permits bound what is inside".into())
+        }
         Class::Fenced { .. } => {
-            (false, "slots aren't enforced: no layer does yet; permits bound what is inside".into())
+            let what = format!("slots aren't enforced: set `fence` for pool {without}; permits bound what is inside");
+            (false, what)
         }
     }
 }
