@@ -258,9 +258,10 @@ mod tests {
             {"id": 0, "name": "osd.0", "type": "osd", "type_id": 0},
             {"id": -5, "name": "empty", "type": "host", "type_id": 1, "children": []}]});
         let crush = crush_of(&tree);
-        let levels: Vec<(&str, Vec<&String>)> =
-            crush.levels.iter().map(|(l, of)| (l.as_str(), of.keys().collect())).collect();
-        assert_eq!(levels, [("host", vec!["h0", "h1"]), ("root", vec!["default"])]);
+        let names =
+            |(level, of): &(String, Level)| format!("{level}: {}", of.keys().cloned().collect::<Vec<_>>().join(" "));
+        let levels: Vec<String> = crush.levels.iter().map(names).collect();
+        assert_eq!(levels, ["host: h0 h1", "root: default"]);
         let hosts = |names: &[&str]| names.iter().map(|n| host(n)).collect::<Vec<_>>();
         let layout = Layout { prefix: "rbd_data.x".into(), pool: 2, object_bytes: 4 << 20, start: 7 };
         let map = map_of(&layout, &hosts(&["h1"]), (&dump, &groups, &crush)).unwrap();
