@@ -288,6 +288,36 @@ async fn nothing_older_is_read_than_what_was_read_before() {
     assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
 }
 
+/// A killed node comes back with the count that it had at its start, and says that it may lack writes. What was read from it is no
+/// older for that.
+#[tokio::test]
+async fn nothing_older_is_read_after_a_kill() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    fakes.iter().for_each(|f| f.set(|s| s.generation = 1));
+    let volume = open(&fakes, PolicyKind::Base).await;
+    fakes[0].set(|s| s.generation = 2);
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [1; 512]);
+    fakes[0].set(|s| s.does = Does::Gone);
+    eventually("the first to go", || matches!(volume.replicas()[0].state, LinkState::Down(_))).await;
+    fakes[0].set(|s| (s.generation, s.does) = (0, Does::Behind));
+    eventually("the first to be behind", || is_behind(&volume, 0)).await;
+    let seen = fakes[1].get(|s| s.probes);
+    eventually("two answers of the second", || fakes[1].get(|s| s.probes) >= seen + 3).await;
+    let e = volume.read(0..512, None).await.unwrap_err();
+    assert!(e.to_string().contains("may be older"), "{e}");
+    // A reader that has read nothing takes the data that there are.
+    assert_eq!(open(&fakes, PolicyKind::Base).await.read(0..512, None).await.unwrap(), [2; 512]);
+    // The operator trusts the first, although the others have seen more.
+    fakes[0].set(|s| s.does = Does::Serve);
+    let older = || matches!(&volume.replicas()[0].state, LinkState::Behind(why) if why.contains("has seen 0 changes"));
+    eventually("the operator's word", older).await;
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
+    // And brings it to what the second has.
+    fakes[0].set(|s| s.generation = 1);
+    eventually("the first to be read", || !is_behind(&volume, 0)).await;
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [1; 512]);
+}
+
 #[tokio::test]
 async fn servers_that_know_no_promises_are_read_without_them() {
     let (_dir, fakes) = nodes([Does::Serve; 3]);

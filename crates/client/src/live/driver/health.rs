@@ -87,13 +87,14 @@ impl Driver {
         if p.generation().is_some() {
             (l.confirmed, l.confirmed_at, l.refused) = (generation, Some(now), None);
         }
-        // An earlier answer claimed more changes than there are: nobody else can have seen these, and nobody need.
-        let retracts = p.error.is_none() && generation < claimed;
         let mark = match (said, &p.error) {
             (_, Some(error)) => Some(error.clone()),
             (Some(true), None) => Some("may lack acknowledged writes: `plimsoll volume resync` brings it up".into()),
             _ => None,
         };
+        // An earlier answer claimed more changes than there are: nobody else can have seen these, and nobody need. A mark tells of a
+        // killed node instead, which has forgotten changes that others have and that were read.
+        let retracts = mark.is_none() && generation < claimed;
         // An operator has said that what it has is right, whatever others had.
         let anew = mark.is_none() && l.marked;
         // An error alone doesn't tell.
@@ -240,6 +241,30 @@ mod tests {
         says(&mut d, at(3600), 1, Some(MANY), 0);
         says(&mut d, at(3600), 0, Some(MANY + 1), 0);
         assert_eq!(up(&d), [true, true]);
+    }
+
+    #[test]
+    fn a_kill_lowers_no_bound_and_an_operators_word_does() {
+        let bound = |mut d: Driver, then: [(usize, u64); 2]| {
+            says(&mut d, at(0), 0, Some(100), 0);
+            says(&mut d, at(0), 1, Some(99), 0);
+            d.floor = 100; // the first was read
+            says(&mut d, at(1), 0, Some(50), 1);
+            says(&mut d, at(1), 0, None, 0);
+            says(&mut d, at(2), 1, Some(99), 0);
+            assert_eq!((d.floor, up(&d)), (100, vec![false, true]), "the first was killed");
+            then.iter().for_each(|(link, generation)| says(&mut d, at(3), *link, Some(*generation), 0));
+            (d.floor, up(&d))
+        };
+        assert_eq!(bound(driver(2), [(0, 99), (1, 99)]), (99, vec![true, true]), "resynced from the second");
+        assert_eq!(bound(driver(2), [(0, 50), (0, 50)]), (50, vec![true, true]), "trusted while the second is away");
+        assert_eq!(bound(driver(2), [(1, 100), (1, 101)]), (100, vec![false, true]), "the writer went on");
+        // It was killed and resynced before it was asked again.
+        let mut d = driver(2);
+        (0..2).for_each(|link| says(&mut d, at(0), link, Some(100 - link as u64), 0));
+        d.floor = 100;
+        says(&mut d, at(1), 0, Some(99), 0);
+        assert_eq!(d.floor, 99);
     }
 
     #[test]
