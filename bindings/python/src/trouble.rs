@@ -1,6 +1,6 @@
 //! Errors, from the client's to Python's.
 
-use plimsoll_client::live::{ReadError, WriteError};
+use plimsoll_client::live::{self, ReadError, WriteError};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
@@ -35,6 +35,16 @@ impl Trouble {
             Trouble::Write(e @ WriteError::Range(_)) => PyValueError::new_err(e.to_string()),
             Trouble::Write(e @ (WriteError::Failed(_) | WriteError::Closed(_))) => WriteFailed::new_err(e.to_string()),
         }
+    }
+}
+
+/// The exception for a volume that wasn't opened: arguments that make no sense, or its nodes.
+pub fn unopened(e: live::OpenError) -> PyErr {
+    match e {
+        live::OpenError::Replicas(_) | live::OpenError::Policy(_) | live::OpenError::Time(_) => {
+            PyValueError::new_err(e.to_string())
+        }
+        _ => OpenError::new_err(e.to_string()),
     }
 }
 

@@ -1,12 +1,12 @@
 //! A volume over its replicas, or a set of objects, for callers that wait and for event loops.
 
 use crate::completions::{Completions, Ending, Started};
-use crate::trouble::{OpenError, Trouble};
+use crate::trouble::{Trouble, unopened};
 use plimsoll_base::Span;
 use plimsoll_client::PolicyKind;
 use plimsoll_client::live::{Address, Ask, Blocking, LinkState, Options, WriteError, Writer};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -26,6 +26,20 @@ enum Replicas {
 enum Source {
     Bytes(PyBackedBytes),
     Buffer(PyBuffer<u8>),
+}
+
+/// An offset or a length. One that can't be is a `ValueError`, as one is that the volume doesn't have.
+struct Bytes(u64);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Bytes {
+    type Error = PyErr;
+
+    fn extract(number: Borrowed<'a, 'py, PyAny>) -> PyResult<Bytes> {
+        number.extract().map(Bytes).map_err(|e| match e.is_instance_of::<PyOverflowError>(number.py()) {
+            true => PyValueError::new_err(format!("{}: offsets and lengths are from 0 to below 2^64", *number)),
+            false => e,
+        })
+    }
 }
 
 enum Payload {
@@ -118,7 +132,7 @@ fn asked(deadline: Option<f64>, limit: Option<f64>, refusable: bool) -> PyResult
     Ok(Ask { deadline, limit, refusable })
 }
 
-fn range(offset: u64, length: u64) -> PyResult<Range<u64>> {
+fn range(Bytes(offset): Bytes, Bytes(length): Bytes) -> PyResult<Range<u64>> {
     let end = offset.checked_add(length).ok_or_else(|| PyValueError::new_err("the range ends beyond 2^64"))?;
     Ok(offset..end)
 }
@@ -191,7 +205,7 @@ impl Volume {
         connect: f64,
         monotonic: bool,
         foreign: bool,
-        object_bytes: Option<u64>,
+        object_bytes: Option<Bytes>,
         writable: bool,
     ) -> PyResult<Volume> {
         let value = |e: &dyn std::fmt::Display| PyValueError::new_err(e.to_string());
@@ -208,7 +222,7 @@ impl Volume {
             ..Options::default()
         };
         options.settings.limit = Span::from(seconds("deadline", deadline)?);
-        let opened = match (&replicas, object_bytes) {
+        let opened = match (&replicas, &object_bytes) {
             (Replicas::One(replicas), None) => {
                 let replicas = addresses(replicas)?;
                 if writable && foreign {
@@ -227,9 +241,9 @@ impl Volume {
                     "a set of objects is read only: open the volume of a group to write it",
                 ));
             }
-            (Replicas::Groups(groups), Some(object_bytes)) => {
+            (Replicas::Groups(groups), Some(Bytes(object_bytes))) => {
                 let groups = groups.iter().map(addresses).collect::<PyResult<Vec<_>>>()?;
-                let open = || Ok(Open { writer: None, client: Blocking::open_set(&groups, object_bytes, &options)? });
+                let open = || Ok(Open { writer: None, client: Blocking::open_set(&groups, *object_bytes, &options)? });
                 py.detach(open)
             }
             _ => {
@@ -237,7 +251,7 @@ impl Volume {
                 return Err(PyValueError::new_err(what));
             }
         };
-        let opened = opened.map_err(|e: plimsoll_client::live::OpenError| OpenError::new_err(e.to_string()))?;
+        let opened = opened.map_err(unopened)?;
         Ok(Volume { open: RwLock::new(Some(Share(Some(Arc::new(opened))))), process: std::process::id() })
     }
 
@@ -252,8 +266,8 @@ impl Volume {
     fn read<'py>(
         &self,
         py: Python<'py>,
-        offset: u64,
-        length: u64,
+        offset: Bytes,
+        length: Bytes,
         deadline: Option<f64>,
         limit: Option<f64>,
         refusable: bool,
@@ -267,7 +281,7 @@ impl Volume {
     fn readinto(
         &self,
         py: Python<'_>,
-        offset: u64,
+        offset: Bytes,
         buffer: PyBuffer<u8>,
         deadline: Option<f64>,
         limit: Option<f64>,
@@ -277,20 +291,20 @@ impl Volume {
             return Err(PyValueError::new_err("the buffer is read only"));
         }
         let length = buffer.len_bytes();
-        let data = self.read_now(py, range(offset, length as u64)?, asked(deadline, limit, refusable)?)?;
+        let data = self.read_now(py, range(offset, Bytes(length as u64))?, asked(deadline, limit, refusable)?)?;
         buffer.copy_from_slice(py, &data)?;
         Ok(length)
     }
 
     /// Writes a buffer's bytes at `offset` on all replicas.
-    fn write(&self, py: Python<'_>, offset: u64, data: Source) -> PyResult<()> {
+    fn write(&self, py: Python<'_>, offset: Bytes, data: Source) -> PyResult<()> {
         let payload = Payload::of(py, data)?;
-        self.change_now(py, Change::Write(offset, payload))
+        self.change_now(py, Change::Write(offset.0, payload))
     }
 
     /// Gives up a range's content on all replicas.
-    fn trim(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
-        self.change_now(py, Change::Trim(offset, length))
+    fn trim(&self, py: Python<'_>, offset: Bytes, length: Bytes) -> PyResult<()> {
+        self.change_now(py, Change::Trim(offset.0, length.0))
     }
 
     /// Makes everything durable that was written before.
@@ -304,8 +318,8 @@ impl Volume {
         &self,
         to: &Completions,
         number: u64,
-        offset: u64,
-        length: u64,
+        offset: Bytes,
+        length: Bytes,
         deadline: Option<f64>,
         limit: Option<f64>,
         refusable: bool,
@@ -321,12 +335,12 @@ impl Volume {
         Ok(Started { task })
     }
 
-    fn _start_write(&self, py: Python<'_>, to: &Completions, number: u64, offset: u64, data: Source) -> PyResult<()> {
-        self.change_soon(Change::Write(offset, Payload::of(py, data)?), to, number)
+    fn _start_write(&self, py: Python<'_>, to: &Completions, number: u64, offset: Bytes, data: Source) -> PyResult<()> {
+        self.change_soon(Change::Write(offset.0, Payload::of(py, data)?), to, number)
     }
 
-    fn _start_trim(&self, to: &Completions, number: u64, offset: u64, length: u64) -> PyResult<()> {
-        self.change_soon(Change::Trim(offset, length), to, number)
+    fn _start_trim(&self, to: &Completions, number: u64, offset: Bytes, length: Bytes) -> PyResult<()> {
+        self.change_soon(Change::Trim(offset.0, length.0), to, number)
     }
 
     fn _start_flush(&self, to: &Completions, number: u64) -> PyResult<()> {

@@ -142,18 +142,29 @@ def test_a_set_of_objects_is_read_group_by_group(nodes):
 def test_what_is_wrong_is_said(nodes):
     addresses = addresses_of(nodes)
     with plimsoll.Volume(addresses) as volume:
-        for arguments in [(0, 0), (16 << 20, 512), (0, 512, 0.0), (0, 512, -1.0)]:
+        for arguments in [(0, 0), (16 << 20, 512), (0, 512, 0.0), (0, 512, -1.0), (-512, 512), (0, -512), (1 << 64, 512)]:
             with pytest.raises(ValueError):
                 volume.read(*arguments)
+            with pytest.raises(ValueError):
+                asyncio.run(volume.read_async(*arguments))
+        with pytest.raises(TypeError):
+            volume.read("0", 512)
     with pytest.raises(ValueError, match="nbd://HOST"):
         plimsoll.Volume(["http://example.org"])
     with pytest.raises(ValueError):
         plimsoll.Volume(addresses, policy="sloth")
+    for none in [dict(replicas=[]), dict(replicas=[[]], object_bytes=4096), dict(replicas=addresses, stall=0.0)]:
+        with pytest.raises(ValueError):
+            plimsoll.Volume(**none)
     with pytest.raises(plimsoll.OpenError, match="no replica can be read"):
         plimsoll.Volume(["nbd+unix:///vol?socket=/nonexistent"])
     with plimsoll.Volume(addresses) as volume:
         with pytest.raises(ValueError, match="writable=True"):
             volume.write(0, bytes(512))
+        with pytest.raises(ValueError, match="-512"):
+            volume.write(-512, bytes(512))
+        with pytest.raises(ValueError, match="-512"):
+            volume.trim(0, -512)
         with pytest.raises(ValueError, match="read only"):
             volume.readinto(0, bytes(512))
     with pytest.raises(ValueError, match="policy with deadlines"), plimsoll.Volume(addresses, policy="hedged") as volume:
