@@ -3,10 +3,10 @@
 #[path = "../../host/tests/common/mod.rs"]
 mod common;
 
-use common::{Loop, Ticking, run, wait_for};
+use common::{Loop, Ticking, run};
 use plimsoll_host::agent::{Access, Wanted};
 use plimsoll_host::{Options, Reader};
-use plimsoll_testkit::library_folder;
+use plimsoll_testkit::{library_folder, until};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ fn programs_in_c_and_python_read_with_deadlines() {
         file.sync_all().unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     };
-    wait_for("the disk is known", || {
+    until("the disk is known", || {
         evict();
         (0..64).for_each(|i| file.read_exact_at(&mut [0], i * 16_384).unwrap());
         reader.forecast(dev, 4096).is_some()

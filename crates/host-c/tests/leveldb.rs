@@ -5,10 +5,10 @@ mod common;
 #[path = "../../host/tests/common/posed.rs"]
 mod posed;
 
-use common::{Loop, Modelled, Noise, Ticking, run, wait_for};
+use common::{Loop, Modelled, Noise, Ticking, run};
 use plimsoll_host::agent::{Access, Wanted};
 use plimsoll_host::{Options, Reader};
-use plimsoll_testkit::library_folder;
+use plimsoll_testkit::{library_folder, until};
 use posed::Posed;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -111,7 +111,7 @@ fn plyvel_is_refused_unmodified_and_its_compactions_are_not() {
     let reader = Reader::new(Options { socket: agent.socket.clone(), ..Options::default() });
     let dev = File::open(modelled.folder()).unwrap().metadata().unwrap().dev();
     let noise = Noise::start(disk, 6, 64 << 20);
-    wait_for("the disk is busy", || reader.forecast(dev, 4096).is_some_and(|f| f.wait_ns > 8_000_000));
+    until("the disk is busy", || reader.forecast(dev, 4096).is_some_and(|f| f.wait_ns > 8_000_000));
     let over = AtomicBool::new(false);
     std::thread::scope(|s| {
         s.spawn(|| {

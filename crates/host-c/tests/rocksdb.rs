@@ -3,9 +3,10 @@
 #[path = "../../host/tests/common/mod.rs"]
 mod common;
 
-use common::{Modelled, Noise, Ticking, wait_for};
+use common::{Modelled, Noise, Ticking};
 use plimsoll_host::agent::{Access, Wanted};
 use plimsoll_host::{Options, Reader};
+use plimsoll_testkit::until;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -73,7 +74,7 @@ fn db_bench_is_refused_with_rocksdbs_own_busy() {
     let reader = Reader::new(Options { socket: agent.socket.clone(), ..Options::default() });
     let dev = File::open(modelled.folder()).unwrap().metadata().unwrap().dev();
     let noise = Noise::start(disk, 6, 64 << 20);
-    wait_for("the disk is busy", || reader.forecast(dev, 4096).is_some_and(|f| f.wait_ns > 8_000_000));
+    until("the disk is busy", || reader.forecast(dev, 4096).is_some_and(|f| f.wait_ns > 8_000_000));
     let over = AtomicBool::new(false);
     std::thread::scope(|s| {
         s.spawn(|| {

@@ -3,10 +3,10 @@
 #[path = "../../host/tests/common/mod.rs"]
 mod common;
 
-use common::{Modelled, Noise, Ticking, wait_for};
+use common::{Modelled, Noise, Ticking};
 use plimsoll_host::agent::{Access, Wanted};
 use plimsoll_host::{Options, Reader};
-use plimsoll_testkit::library_folder;
+use plimsoll_testkit::{library_folder, until};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -40,7 +40,7 @@ fn an_unmodified_program_is_refused_in_the_folders_that_are_named() {
     let reader = Reader::new(Options { socket: agent.socket.clone(), ..Options::default() });
     let dev = File::open(&path).unwrap().metadata().unwrap().dev();
     let noise = Noise::start(disk, 6, 32 << 20);
-    wait_for("the disk is busy", || reader.forecast(dev, 4096).is_some_and(|f| f.wait_ns > 8_000_000));
+    until("the disk is busy", || reader.forecast(dev, 4096).is_some_and(|f| f.wait_ns > 8_000_000));
     let run = |deadlines: &str, processes: Option<&str>| {
         let mut python = Command::new("python3");
         python.args(["-c", PROGRAM]).arg(&path).env("LD_PRELOAD", &library).env("PLIMSOLL_DEADLINES", deadlines);

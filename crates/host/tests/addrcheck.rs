@@ -4,18 +4,11 @@
 mod posed;
 
 use plimsoll_host::{Options, Reader};
+use plimsoll_testkit::until;
 use posed::Posed;
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
-use std::time::{Duration, Instant};
-
-fn wait_for(what: &str, mut f: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !f() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
+use std::time::Duration;
 
 #[test]
 fn a_large_range_that_is_refused_comes_in() {
@@ -29,13 +22,13 @@ fn a_large_range_that_is_refused_comes_in() {
     file.sync_all().unwrap();
     let map = memmap2::MmapOptions::new().len(LEN).map_raw_read_only(&file).unwrap();
     let reader = Reader::new(Options { socket, refuse_first: true, ..Options::default() });
-    wait_for("it is refused", || {
+    until("it is refused", || {
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         reader.addrcheck(map.as_ptr() as usize, LEN, Duration::from_millis(20)).unwrap().is_some()
     });
     // No check orders it again.
     let mut found = vec![0u8; LEN / 4096];
-    wait_for("all of it comes in", || {
+    until("all of it comes in", || {
         // SAFETY: the mapping has this length, and `found` a byte for each of its pages.
         assert_eq!(unsafe { libc::mincore(map.as_mut_ptr().cast(), LEN, found.as_mut_ptr()) }, 0);
         found.iter().all(|b| b & 1 == 1)

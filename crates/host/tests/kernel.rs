@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{Blocks, Loop, Modelled, Noise, Ticking, run, wait_for};
+use common::{Blocks, Loop, Modelled, Noise, Ticking, run};
 use plimsoll_host::agent::{Access, Agent, Change, Handout, StartError, TICK, Wanted};
 use plimsoll_host::link::Link;
 use plimsoll_host::{Answer, Options, Reader};
+use plimsoll_testkit::until;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -157,7 +158,7 @@ fn counts_are_exact(disk: &Loop, fresh: &[u8], scheduler: &str) -> bool {
     for agent in &mut agents {
         if !is_idle(agent) {
             println!("{scheduler}: wrong: {:?}", agent.load(agent.watched().next().unwrap()));
-            wait_for("the agent has corrected its count", || {
+            until("the agent has corrected its count", || {
                 agent.tick();
                 // What it says is obeyed at the next request.
                 disk.open().read_exact_at(&mut Box::new(Blocks([0; 4096])).0, 0).unwrap();
@@ -201,9 +202,9 @@ fn evicted_pages_of_a_busy_disk_are_refused_and_come_in() {
     evict();
 
     let noise = Noise::start(modelled.disk.as_ref().unwrap(), 8, 64 << 20);
-    wait_for("a forecast of several reads", || reader.forecast(dev, 4096).is_some_and(|f| f.wait_ns > 12_000_000));
+    until("a forecast of several reads", || reader.forecast(dev, 4096).is_some_and(|f| f.wait_ns > 12_000_000));
     let mut refused = None;
-    wait_for("an evicted page that was read before is refused", || {
+    until("an evicted page that was read before is refused", || {
         evict();
         refused = Some(read(10 * 4096, 6)).filter(|answer| matches!(answer, Answer::Busy(_)));
         refused.is_some()
@@ -215,7 +216,7 @@ fn evicted_pages_of_a_busy_disk_are_refused_and_come_in() {
     assert_eq!(read(20 * 4096, 10_000), Answer::Read(4096), "it's in time");
     assert_eq!(read(9 << 20, 0), Answer::Read(0), "the end of the file");
     // The page that was refused comes in behind the noise.
-    wait_for("the refused page is resident", || read(10 * 4096, 0) == Answer::Read(4096));
+    until("the refused page is resident", || read(10 * 4096, 0) == Answer::Read(4096));
 
     // SAFETY: the file isn't changed while it's mapped.
     let map = unsafe { memmap2::MmapOptions::new().map(&file).unwrap() };
@@ -223,12 +224,12 @@ fn evicted_pages_of_a_busy_disk_are_refused_and_come_in() {
         |page: usize| reader.addrcheck(map.as_ptr() as usize + page * 4096, 4096, Duration::from_millis(6)).unwrap();
     assert_eq!(check(10), None);
     evict();
-    wait_for("the page is evicted", || {
+    until("the page is evicted", || {
         evict();
         check(10).is_some()
     });
     assert_eq!(check(1500), None, "it was never touched");
-    wait_for("what was refused is resident", || check(10).is_none());
+    until("what was refused is resident", || check(10).is_none());
     assert!(reader.addrcheck(0x1000, 4096, Duration::ZERO).is_err(), "nothing is mapped there");
     drop(noise);
     drop((map, file));
@@ -250,27 +251,27 @@ fn an_agent_that_stops_or_ends_makes_plain_reads_until_one_is_back() {
 
     let agent = start();
     let socket = dir.path().join("host.sock");
-    wait_for("the agent listens", || socket.exists());
+    until("the agent listens", || socket.exists());
     let say = |words: &str| SAID.lock().unwrap().push(words.into());
     let reader = Reader::new(Options { say, ..quiet(&socket) });
     let mut block = Box::new(Blocks([0; 4096]));
-    wait_for("the disk is known", || {
+    until("the disk is known", || {
         (0..64).for_each(|i| file.read_exact_at(&mut block.0, i * 4096).unwrap());
         reader.forecast(dev, 4096).is_some()
     });
     let mut is_refused =
         || matches!(reader.read(file.as_fd(), &mut block.0, 0, Duration::ZERO).unwrap(), Answer::Busy(_));
-    wait_for("a read is refused", &mut is_refused);
+    until("a read is refused", &mut is_refused);
 
     signal(&agent, Signal::STOP);
-    wait_for("the stopped agent is noticed", || !is_refused());
+    until("the stopped agent is noticed", || !is_refused());
     signal(&agent, Signal::CONT);
-    wait_for("the agent is back", &mut is_refused);
+    until("the agent is back", &mut is_refused);
     drop(agent);
-    wait_for("the ended agent is noticed", || !is_refused());
+    until("the ended agent is noticed", || !is_refused());
     assert!(!is_refused(), "a plain read");
     let _again = start();
-    wait_for("another agent is found, and has learned", || {
+    until("another agent is found, and has learned", || {
         let mut block = Box::new(Blocks([0; 4096]));
         let other = disk.open();
         (0..64).for_each(|i| other.read_exact_at(&mut block.0, i * 4096).unwrap());
@@ -346,7 +347,7 @@ fn disks_come_and_go() {
         name = disk.name().to_string();
         let (file, mut block) = (disk.open(), Box::new(Blocks([0; 4096])));
         let dev = file.metadata().unwrap().rdev();
-        wait_for("the new disk is known", || {
+        until("the new disk is known", || {
             (0..64).for_each(|i| file.read_exact_at(&mut block.0, i * 4096).unwrap());
             reader.forecast(dev, 4096).is_some()
         });
@@ -356,7 +357,7 @@ fn disks_come_and_go() {
     let number = std::fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap();
     let (major, minor) = number.trim().split_once(':').unwrap();
     let dev = plimsoll_host::layout::dev_of(major.parse().unwrap(), minor.parse().unwrap());
-    wait_for("the disk has gone", || link.disk(dev).is_none());
+    until("the disk has gone", || link.disk(dev).is_none());
     let (_, changes) = agent.stop();
     assert!(changes.contains(&Change::Came(name.clone())) && changes.contains(&Change::Went(name)), "{changes:?}");
 }
@@ -373,7 +374,7 @@ fn a_disk_whose_requests_the_kernel_does_not_count_keeps_its_own_count() {
     disk.open().read_exact_at(&mut Box::new(Blocks([0; 4096])).0, 0).unwrap();
     let noise = Noise::start(disk, 4, 32 << 20);
     let in_flight = |a: &Agent| a.load(a.watched().next().unwrap()).requests();
-    wait_for("requests are in flight", || in_flight(&agent) >= 3);
+    until("requests are in flight", || in_flight(&agent) >= 3);
     // They stay counted for as long as a comparison with the kernel's 0 would have taken to drop them.
     for _ in 0..30 {
         changes.extend(agent.tick());
@@ -381,7 +382,7 @@ fn a_disk_whose_requests_the_kernel_does_not_count_keeps_its_own_count() {
     }
     assert_eq!(agent.dropped(), 0);
     std::fs::write(format!("/sys/block/{}/queue/iostats", disk.name()), "1").unwrap();
-    wait_for("it's counted again", || {
+    until("it's counted again", || {
         changes.extend(agent.tick());
         std::thread::sleep(TICK);
         changes.contains(&Change::Counted(disk.name().into()))
@@ -413,7 +414,7 @@ fn a_thousand_readers_and_those_who_mean_harm_are_borne() {
     let link = Link::connect(&agent.socket).unwrap();
     assert!(link.is_fresh(plimsoll_host::shared::now_ns()));
     drop(idle);
-    wait_for("nothing is kept of them", || open() <= before + 4);
+    until("nothing is kept of them", || open() <= before + 4);
     // Nobody's socket: not an agent's answer.
     let liar = dir.path().join("liar.sock");
     let listener = std::os::unix::net::UnixListener::bind(&liar).unwrap();

@@ -3,6 +3,7 @@
 mod common;
 use common::client::Client;
 use common::{Server, config};
+use plimsoll_testkit::until;
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, symlink};
@@ -175,19 +176,15 @@ fn a_gateway_that_is_cut_off_serves_nothing_after_its_lease() {
     let mut client = Client::connect(&server.socket(), "vol").unwrap();
     client.write(0, &[7; 4096]).unwrap().unwrap();
     fake.control("lock-hangs\n");
-    let until = |client: &mut Client, is_served: bool| {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while client.read(0, 4096).unwrap().is_ok() != is_served {
-            assert!(Instant::now() < deadline, "reads are answered as before");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    let reads_are = |client: &mut Client, served: bool| {
+        until("reads are answered otherwise", || client.read(0, 4096).unwrap().is_ok() == served);
     };
-    until(&mut client, false);
+    reads_are(&mut client, false);
     assert!(server.cli(&["status"]).contains("failed"));
     assert!(Client::connect(&server.socket(), "vol").is_err(), "a client that comes now is refused");
     client.flush().unwrap().unwrap_err();
     fake.control("");
-    until(&mut client, true);
+    reads_are(&mut client, true);
     client.flush().unwrap().expect("nothing was lost");
     let mut later = Client::connect(&server.socket(), "vol").unwrap();
     assert_eq!(later.read(0, 4096).unwrap().unwrap(), [7; 4096]);
@@ -215,14 +212,6 @@ fn a_pool_without_a_cache_needs_no_lease() {
 fn gateway(fake: &Fake, dir: &std::path::Path) -> Server {
     let own = "[[pool]]\nname = \"own\"\ndevice = { null = true, size = \"64MiB\" }\n[[pool]]\nname = \"p\"";
     Server::start(dir, &fake.text("").replacen("[[pool]]\nname = \"p\"", own, 1))
-}
-
-fn wait_for(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -280,7 +269,7 @@ fn a_gateway_that_hung_writes_nothing_after_its_pool_was_taken() {
         status.lines().any(|l| l.starts_with("State:") && l.contains("(stopped)"))
     };
     let tasks = format!("/proc/{}/task", old.pid());
-    wait_for("all threads have stopped", || std::fs::read_dir(&tasks).unwrap().all(has_stopped));
+    until("all threads have stopped", || std::fs::read_dir(&tasks).unwrap().all(has_stopped));
     let writing = std::thread::spawn(move || (0..16).map(|n| client.write(n * 4096, &[9; 4096])).collect::<Vec<_>>());
     new.cli(&["pool", "take", "p", "--force"]);
     let mut moved = Client::connect(&new.socket(), "vol").unwrap();
@@ -289,7 +278,7 @@ fn a_gateway_that_hung_writes_nothing_after_its_pool_was_taken() {
     old.signal(rustix::process::Signal::CONT);
     let written = writing.join().unwrap();
     assert!(written.iter().all(|w| !matches!(w, Ok(Ok(_)))), "{written:?}");
-    wait_for("the old gateway notices", || old.cli(&["status"]).contains("failed"));
+    until("the old gateway notices", || old.cli(&["status"]).contains("failed"));
     assert_eq!(moved.read(0, 4096).unwrap().unwrap(), [8; 4096]);
     assert!(moved.read(4096, 15 * 4096).unwrap().unwrap().iter().all(|b| *b == 0));
     let blocked = std::fs::read_to_string(fake.dir.path().join("blocklist-order")).unwrap();
@@ -316,7 +305,7 @@ fn reads_are_steered_once_the_clusters_maps_are_there() {
     let text = fake.text("").replace("sched = \"noop\"\n", "");
     let server = Server::start(fake.dir.path(), &text);
     let shown = || server.cli(&["pool", "show", "p"]);
-    wait_for("the reason is shown", || shown().contains("osd dump"));
+    until("the reason is shown", || shown().contains("osd dump"));
     let write = |name: &str, text: &str| std::fs::write(fake.dir.path().join(name), text).unwrap();
     write("acting", &"0 1 2\n".repeat(16));
     write("osd_dump.json", r#"{"epoch":5,"pools":[{"pool":2,"type":1,"pg_num":1,"object_hash":2}]}"#);
@@ -326,9 +315,9 @@ fn reads_are_steered_once_the_clusters_maps_are_there() {
     write("osd_tree.json", &format!(r#"{{"nodes":[{}]}}"#, hosts.join(",")));
     // A handle isn't opened at once, either.
     write("down", "");
-    wait_for("the handle is named", || shown().contains("the handle for host h0 can't be opened"));
+    until("the handle is named", || shown().contains("the handle for host h0 can't be opened"));
     std::fs::remove_file(fake.dir.path().join("down")).unwrap();
-    wait_for("reads are steered", || shown().contains("3 OSDs (map 5)") && !shown().contains("not steered"));
+    until("reads are steered", || shown().contains("3 OSDs (map 5)") && !shown().contains("not steered"));
     fake.control("slow 0 200000\n");
     let mut client = Client::connect(&server.socket(), "vol").unwrap();
     client.read(0, 4096).unwrap().unwrap();

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its own part
 
 use plimsoll_host::agent::{Access, Agent, Change, Handout, TICK, Wanted};
+use plimsoll_testkit::until;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -9,16 +10,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// Waits until `f` is true; fails after a time that no busy machine needs.
-pub fn wait_for(what: &str, mut f: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !f() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 /// Runs a program that must succeed; what it printed.
 pub fn run(program: &str, args: &[&str]) -> String {
@@ -89,11 +80,11 @@ impl Modelled {
         nbdkit.args(["--foreground", "--exit-with-parent", "--filter=noparallel", "--filter=delay", "--unix"]);
         nbdkit.arg(&socket).arg("memory").arg(format!("{megabytes}M")).arg(format!("rdelay={read_ms}ms"));
         let nbdkit = nbdkit.arg("serialize=all-requests").stdin(Stdio::null()).spawn().expect("nbdkit is in test-deps");
-        wait_for("nbdkit listens", || socket.exists());
+        until("nbdkit listens", || socket.exists());
         let mount = fuse_dir.join("nbd");
         let mut fuse = Command::new("nbdfuse");
         let fuse = fuse.arg(&mount).arg("--unix").arg(&socket).spawn().expect("nbdfuse is in test-deps");
-        wait_for("nbdfuse mounts", || mount.metadata().is_ok_and(|m| m.len() > 0));
+        until("nbdfuse mounts", || mount.metadata().is_ok_and(|m| m.len() > 0));
         let disk = Loop::over(&mount);
         run("mkfs.ext4", &["-q", "-E", "nodiscard,lazy_itable_init=1", "-O", "^has_journal", &disk.0]);
         run("mount", &["-o", "noatime", &disk.0, mounted.to_str().unwrap()]);
