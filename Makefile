@@ -52,6 +52,7 @@ texts: build-deps
 	tests/arrows.py
 	tests/errors.py
 	tests/unused.py
+	tests/shadows.py
 	tests/words.py
 	tests/links.py
 	tests/messages.py
@@ -248,7 +249,7 @@ nvme-compare: build-deps
 ceph: build-deps
 	$(call need,ceph-mon ceph-osd ceph-mgr ceph rbd qemu-img qemu-storage-daemon nbdcopy nbdinfo fio,ceph-mon ceph-osd ceph-mgr ceph-common librbd1 qemu-utils qemu-system-common qemu-block-extra libnbd-bin python3-libnbd fio)
 	cargo build --release -p plimsoll
-	tests/ceph.py target/release/plimsoll --json target/ceph.json
+	tests/real_ceph.py target/release/plimsoll --json target/ceph.json
 
 # What it costs a client when a node refuses and it goes on to the next.
 failover: build-deps

@@ -51,6 +51,7 @@ rule words-question "asks" "echo '// Why is it planted?' >> $source" "tests/word
 rule words-tests "begins with" "echo '/// Does it begin so.' >> crates/cache/tests/space.rs" "tests/words.py"
 rule words-itself "its example" "sed -i 's/^PREDICATE = re.compile(/&\"x\" + /' tests/words.py" "tests/words.py"
 rule unused "remove it" "sed -i 's/^\[dependencies\]/&\nlibc.workspace = true/' crates/throttle/Cargo.toml" "tests/unused.py"
+rule shadows "hides the module" "touch bench/requests.py" "tests/shadows.py"
 rule links "no file nowhere.md" "echo '[dead](nowhere.md)' >> docs/start.md" "tests/links.py"
 rule messages "limits.rs" "sed -i 's/payload_time is shorter than/payload_time ends before/' crates/node/src/config/limits.rs" "tests/messages.py"
 rule reference "configuration.md" "sed -i 's/connections_per_tenant: 6144/connections_per_tenant: 5000/' crates/node/src/config/limits.rs; sed -i 's/^connections_per_tenant = 6144/connections_per_tenant = 5000/' plimsoll.example.toml" "tests/reference.py --check"

@@ -2,7 +2,7 @@
 //! a null device, `DEPTH` at a time, through front, map and the default scheduler, over a socket.
 //!
 //! The client is a process of its own and ends this one, so that `valgrind --tool=callgrind` counts the pool's thread only.
-//! `bench/requests.py` divides the difference of two lengths.
+//! `bench/request_cost.py` divides the difference of two lengths.
 
 use plimsoll_base::{Class, OnBusy, Priority, TenantId, VolumeKey};
 use plimsoll_nbd::request::Rules;

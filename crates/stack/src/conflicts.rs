@@ -172,7 +172,7 @@ impl Conflicts {
     pub fn blockers(&self, range: &Range, mut visit: impl FnMut(usize)) {
         let whole = (range.from, range.to);
         let since = if self.large == 0 { 0 } else { self.walk(large_list(range), range, whole, 0, &mut visit) };
-        // One request at a time is a common load, and its instructions are counted (bench/requests.py).
+        // One request at a time is a common load, and its instructions are counted (bench/request_cost.py).
         if self.small == 0 {
             return;
         }

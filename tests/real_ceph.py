@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Runs a node over a real Ceph cluster on this host, breaks things, and compares reads while one OSD stops 30 of every 100 ms.
 
-usage: tests/ceph.py PLIMSOLL [--only NAME]... [--seconds N] [--json FILE]
+usage: tests/real_ceph.py PLIMSOLL [--only NAME]... [--seconds N] [--json FILE]
 
 Starts a cluster of one monitor, a manager and three OSDs (memory stores, a made-up CRUSH host each) on loopback, in a temporary
 directory; ends it by process id. Needs Debian's ceph-mon ceph-osd ceph-mgr ceph-common librbd1 qemu-utils qemu-block-extra

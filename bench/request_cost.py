@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Instructions of a pool's thread per request, of the loads of bench/nbd_peers.py on a null device.
 
-usage: bench/requests.py [PROGRAM…]
+usage: bench/request_cost.py [PROGRAM…]
 
 Each PROGRAM is a build of crates/node/examples/request_cost.rs; without one it is built with the profile release. Counts are callgrind's: the
 difference of a longer and a shorter run, divided by the requests between them. Prints a Markdown table, a column for each program.
