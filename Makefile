@@ -70,8 +70,8 @@ check: texts
 audit: build-deps
 	cargo check --locked -p plimsoll --no-default-features
 	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --no-deps
-	@command -v cargo-audit >/dev/null && [ -d "$${CARGO_HOME:-$$HOME/.cargo}/advisory-db" ] && cargo audit --no-fetch || \
-		echo "SKIPPED: known vulnerabilities: cargo-audit or its database isn't here (cargo install cargo-audit; cargo audit)"
+	@if command -v cargo-audit >/dev/null && [ -d "$${CARGO_HOME:-$$HOME/.cargo}/advisory-db" ]; then cargo audit --no-fetch; \
+		else echo "SKIPPED: known vulnerabilities: cargo-audit or its database isn't here (cargo install cargo-audit; cargo audit)"; fi
 	fuzz/run.sh 10
 
 # RocksDB's plug-in of host mode, in target/host.
