@@ -32,6 +32,8 @@ need "dependencies: licences, sources" tests/dependencies.py
 need "make lint" make lint
 need "make test" make test
 need "make audit" make audit
+need "make sanitize" make sanitize
+need "planted violations of the rules are found" tests/ci_rules.sh
 need "the crates that others may use can be packaged" cargo package --quiet --no-verify --locked -p plimsoll-base -p plimsoll-nbd -p plimsoll-client
 need "make package-test" make package-test
 need "make python" make python

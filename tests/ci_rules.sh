@@ -1,5 +1,6 @@
 #!/bin/bash
-# Plants a violation of each rule that `make lint` and `make audit` check, in a copy of the tree, and fails if one isn't found. By hand.
+# Plants a violation of each rule that `make lint` and `make audit` check, in a copy of the tree, and fails if one isn't found. By
+# packaging/release.sh, and by hand.
 #
 # usage: tests/ci_rules.sh [RULE…]
 #
