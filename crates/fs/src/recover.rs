@@ -208,10 +208,11 @@ impl Fs {
     /// Tells this mount's records from those that the last one left behind unfinished.
     pub(crate) fn start_epoch(&mut self) -> Result<()> {
         let last = self.journal.durable_seq;
-        if last > self.sb.checkpoint_seq {
-            self.sb.epochs.push((self.sb.epoch, last));
-        } else {
+        if last == self.sb.checkpoint_seq {
             self.sb.epochs.clear();
+        } else if self.sb.epochs.last().is_none_or(|e| e.1 < last) {
+            // An epoch that left no record needs no entry. So a mount that fails in its checkpoint can be repeated.
+            self.sb.epochs.push((self.sb.epoch, last));
         }
         let full = self.sb.epochs.len() >= EPOCHS_MAX;
         self.sb.epoch += 1;
