@@ -147,18 +147,24 @@ impl Fs {
         self.pinned_blocks = self.pinned.values().map(|p| p.0).sum();
     }
 
-    /// Frees a run. It isn't given away before the record that frees it is durable.
-    pub(crate) fn free(&mut self, start: u64, len: u64) -> Result<()> {
+    /// Returns the error that [`Fs::free`] would meet.
+    pub(crate) fn can_free(&mut self, start: u64, len: u64) -> Result<()> {
         let group = self.geo.group_of(start);
         let data = self.geo.data(group);
-        let bitmap = self.geo.block_bitmap(group);
-        let b = self.block_mut(bitmap, Kind::Blocks)?;
-        for at in start..start + len {
-            if !bit(b, at - data.start) {
-                return Err(Error::Corrupt(format!("block {at} is freed twice")));
-            }
-            set_bit(b, at - data.start, false);
+        let b = self.block(self.geo.block_bitmap(group), Kind::Blocks)?;
+        match (start..start + len).find(|at| !bit(b, at - data.start)) {
+            Some(at) => Err(Error::Corrupt(format!("block {at} is freed twice"))),
+            None => Ok(()),
         }
+    }
+
+    /// Frees a run. It isn't given away before the record that frees it is durable.
+    pub(crate) fn free(&mut self, start: u64, len: u64) -> Result<()> {
+        self.can_free(start, len)?;
+        let group = self.geo.group_of(start);
+        let data = self.geo.data(group);
+        let b = self.block_mut(self.geo.block_bitmap(group), Kind::Blocks)?;
+        (start..start + len).for_each(|at| set_bit(b, at - data.start, false));
         let s = &mut self.groups[group as usize];
         s.free_blocks += len as u32;
         self.groups_dirty.insert(group);
@@ -220,6 +226,14 @@ impl Fs {
             Node { inode, size: 0, extents: Extents::default(), pages: Default::default(), dirty: true, opens: 0 };
         self.nodes.insert(ino, node);
         Ok(ino)
+    }
+
+    /// Returns the error that [`Fs::free_inode`] would meet.
+    pub(crate) fn can_free_inode(&mut self, ino: u64) -> Result<()> {
+        let (group, index) = self.geo.inode_place(ino).ok_or(Errno::STALE)?;
+        self.block(self.geo.inode_block(group, index).0, Kind::Table)?;
+        self.block(self.geo.inode_bitmap(group), Kind::Inodes)?;
+        Ok(())
     }
 
     /// Frees an inode without blocks.

@@ -552,11 +552,12 @@ impl Fs {
             return Ok(());
         }
         // Nobody has a file open any more. After a failure the next mount frees those without a name.
-        if !self.orphans.is_empty() && self.failed.is_none() {
-            self.drop_orphans()?;
-        }
+        let freed = if self.orphans.is_empty() || self.failed.is_some() { Ok(()) } else { self.drop_orphans() };
         self.sync(None)?;
         self.checkpoint_lazily()?;
-        if self.journal.logs.iter().any(|l| l.used > 0) { self.write_super() } else { Ok(()) }
+        if self.journal.logs.iter().any(|l| l.used > 0) {
+            self.write_super()?;
+        }
+        freed
     }
 }

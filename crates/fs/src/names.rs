@@ -277,15 +277,22 @@ impl Fs {
         self.drop_link(e.ino)
     }
 
-    /// Notes an inode that is about to lose its last name while somebody has it: it goes with the last handle, or after a crash.
+    /// Prepares an inode that is about to lose its last name. One that somebody has is listed: it goes with the last handle, or after a
+    /// crash. One that will be freed at once must be such that it can be.
     fn hold(&mut self, ino: u64) -> Result<()> {
         let n = self.node(ino)?;
         let (kind, is_last) = (n.inode.mode & S_IFMT, n.is_dir() || n.inode.nlink == 1);
-        if is_last && (n.opens > 0 || self.known.contains_key(&ino)) {
+        let is_held = n.opens > 0 || self.known.contains_key(&ino);
+        if !is_last || self.orphans.contains(&ino) {
+            return Ok(());
+        }
+        if is_held {
             self.add_entry(ORPHANS, ino.to_string().as_bytes(), ino, kind)?;
             self.orphans.insert(ino);
+            Ok(())
+        } else {
+            self.can_drop(ino)
         }
-        Ok(())
     }
 
     /// One name less; without a name, the inode is freed unless somebody has it.
@@ -293,8 +300,27 @@ impl Fs {
         if self.change_links(ino, -1)? > 0 || self.orphans.contains(&ino) { Ok(()) } else { self.drop_inode(ino) }
     }
 
-    /// Frees an inode and all that it holds.
+    /// Returns the error that freeing an inode would meet half way: an unreadable or corrupt bitmap.
+    fn can_drop(&mut self, ino: u64) -> Result<()> {
+        let n = self.node(ino)?;
+        let mut runs: Vec<(u64, u64)> = n.extents.iter().map(|e| (e.physical, e.len)).collect();
+        let tree = n.extents.leaves.values().map(|l| l.block).chain(n.extents.index.iter().copied());
+        runs.extend(tree.chain([n.inode.xattr]).filter(|&b| b != 0).map(|b| (b, 1)));
+        runs.into_iter().try_for_each(|(start, len)| self.can_free(start, len))?;
+        self.can_free_inode(ino)
+    }
+
+    /// Frees an inode and all that it holds. A failure half way ends all changes: no record may have a part of it.
     pub(crate) fn drop_inode(&mut self, ino: u64) -> Result<()> {
+        self.can_drop(ino)?;
+        let result = self.drop_parts(ino);
+        if let Err(e) = &result {
+            self.failed = Some(format!("freeing inode {ino}: {e}"));
+        }
+        result
+    }
+
+    fn drop_parts(&mut self, ino: u64) -> Result<()> {
         self.drop_pages(ino, 0)?;
         self.node(ino)?;
         let (removed, tree) = self.change_extents(ino, |x| (x.remove(0, u64::MAX), x.remove_leaves()));
@@ -476,18 +502,26 @@ impl Fs {
         if is_held || !self.orphans.contains(&ino) || self.writable().is_err() {
             return Ok(());
         }
-        self.node(ino)?;
-        self.orphans.remove(&ino);
+        // An operation that failed after it had listed the inode has left the name.
+        let is_named = self.node(ino)?.inode.nlink > 0;
+        if !is_named {
+            self.can_drop(ino)?;
+        }
         self.change_entry(ORPHANS, ino.to_string().as_bytes(), None)?;
-        self.drop_inode(ino)
+        self.orphans.remove(&ino);
+        if is_named { Ok(()) } else { self.drop_inode(ino) }
     }
 
     /// Frees what was open without a name when the file system stopped.
     pub(crate) fn drop_orphans(&mut self) -> Result<()> {
-        self.orphans.clear();
         for e in self.readdir(ORPHANS, 0, usize::MAX)? {
+            let is_named = self.node(e.ino)?.inode.nlink > 0;
+            if !is_named {
+                self.can_drop(e.ino)?;
+            }
             self.change_entry(ORPHANS, &e.name, None)?;
-            if self.node(e.ino)?.inode.nlink == 0 {
+            self.orphans.remove(&e.ino);
+            if !is_named {
                 self.drop_inode(e.ino)?;
             }
         }

@@ -1,11 +1,12 @@
 //! The core on devices that fail, lose or rot a block at the worst moment, and on disks that are mounted again and again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll_fs::{BLOCK, Disk, Error, Format, Fs, MemDisk, Mode, Options, ROOT, Write, fsck, mkfs};
+use plimsoll_fs::{BLOCK, Disk, Error, Format, Fs, Kind, MemDisk, Mode, Options, ROOT, Write, fsck, mkfs};
+use rustix::io::Errno;
 
 const FILE: u32 = 0o100_644;
 
@@ -45,12 +46,37 @@ impl Disk for Faulty {
     }
 }
 
+/// A disk with groups of 128 blocks.
+fn small_groups(mode: Mode) -> Arc<MemDisk> {
+    let blocks = 2600;
+    let disk = Arc::new(MemDisk::new(blocks));
+    let format = Format {
+        group_blocks: 128,
+        log_blocks: 12,
+        journal_blocks: 300,
+        inodes_per_group: 16,
+        ..Format::new(9, mode, blocks)
+    };
+    mkfs(disk.clone(), format, (0, 0)).unwrap();
+    disk
+}
+
+fn mount(disk: &Arc<MemDisk>) -> Fs {
+    Fs::mount(disk.clone(), Options::default()).unwrap()
+}
+
 fn file(fs: &mut Fs, name: &[u8]) -> u64 {
     fs.create(ROOT, name, FILE, (1, 2), 0).unwrap().ino
 }
 
 fn clean(disk: Arc<dyn Disk>) {
     assert_eq!(fsck(disk, false).unwrap().problems, Vec::<String>::new());
+}
+
+/// The bitmap of the group that has a block.
+fn bitmap_of(content: &BTreeMap<u64, Arc<[u8]>>, block: u64) -> u64 {
+    let is_bitmap = |d: &[u8]| d.starts_with(b"PFSB") && d[4..8] == (Kind::Blocks as u32).to_le_bytes();
+    *content.range(..block).rev().find(|(_, d)| is_bitmap(d)).unwrap().0
 }
 
 /// A disk whose logs hold content that may stay there: an unmount doesn't empty them.
@@ -100,4 +126,56 @@ fn mounts_without_a_change_never_need_a_checkpoint() {
         fs.unmount().unwrap();
     }
     clean(disk);
+}
+
+/// A file in two groups can't be freed in the second: nothing of it may be given away.
+#[test]
+fn a_file_that_cannot_be_freed_shares_no_block_with_a_later_one() {
+    for held in [false, true] {
+        let disk = small_groups(Mode::Manylogs);
+        let mut fs = mount(&disk);
+        let (a, f) = (file(&mut fs, b"a"), file(&mut fs, b"f"));
+        for (ino, at) in [(a, 0), (f, 0), (f, 50), (a, 30)] {
+            let pages = if ino == a { 30 } else { 50 };
+            fs.write(ino, at * BLOCK as u64, &vec![ino as u8; pages * BLOCK]).unwrap();
+            fs.sync(None).unwrap();
+        }
+        fs.unlink(ROOT, b"f").unwrap();
+        fs.sync(None).unwrap();
+        let runs = fs.map(a).unwrap();
+        fs.unmount().unwrap();
+        let mut content = disk.content();
+        let bitmap = bitmap_of(&content, runs.last().unwrap().1);
+        assert_ne!(bitmap, bitmap_of(&content, runs[0].1), "{runs:?}");
+        let mut bytes = content[&bitmap].to_vec();
+        bytes[3000] ^= 1;
+        content.insert(bitmap, bytes.into());
+        let disk = Arc::new(MemDisk::with(disk.blocks(), content));
+
+        let mut fs = mount(&disk);
+        fs.lookup(ROOT, b"a").unwrap();
+        if held {
+            fs.know(a);
+            fs.unlink(ROOT, b"a").unwrap();
+            assert!(matches!(fs.forget(a, 1), Err(Error::Corrupt(_))));
+        } else {
+            assert!(matches!(fs.unlink(ROOT, b"a"), Err(Error::Corrupt(_))));
+        }
+        fs.sync(None).unwrap();
+        let b = file(&mut fs, b"b");
+        fs.write(b, 0, &[0xbb; 50 * BLOCK]).unwrap();
+        fs.sync(Some(b)).unwrap();
+        drop(fs);
+        assert!(fsck(disk.clone(), true).unwrap().repaired);
+        let mut fs = mount(&disk);
+        let b = fs.lookup(ROOT, b"b").unwrap().ino;
+        assert!(fs.read(b, 0, 50 * BLOCK).unwrap() == [0xbb; 50 * BLOCK]);
+        if !held {
+            assert!(fs.read(a, 0, 60 * BLOCK).unwrap() == [a as u8; 60 * BLOCK]);
+            fs.unlink(ROOT, b"a").unwrap();
+        }
+        assert_eq!(fs.lookup(ROOT, b"a").unwrap_err(), Error::Os(Errno::NOENT));
+        fs.unmount().unwrap();
+        clean(disk);
+    }
 }
