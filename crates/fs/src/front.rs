@@ -166,6 +166,20 @@ impl Shared {
         }
     }
 
+    /// Writes until the space ends. Pages that the kernel writes back from its cache are written whole, or it is an error: the
+    /// kernel takes them for clean also if the answer counts fewer bytes.
+    fn write(&self, ino: u64, offset: u64, data: &[u8], from_cache: bool) -> Result<usize> {
+        let mut done = 0;
+        while done < data.len() {
+            match self.change(|fs| fs.write(ino, offset + done as u64, &data[done..])) {
+                Ok(n) => done += n,
+                Err(e) if done == 0 || from_cache => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
     /// Performs the periodic work; false if the next round would only repeat a failure, which each sync reports. A block that
     /// couldn't be read changes nothing: it is tried again.
     fn tend_on(&self) -> bool {
@@ -470,12 +484,12 @@ impl Filesystem for Front {
         _: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.shared.change(|fs| fs.write(ino.0, offset, data)) {
+        match self.shared.write(ino.0, offset, data, flags.contains(WriteFlags::FUSE_WRITE_CACHE)) {
             Ok(n) => reply.written(n as u32),
             Err(e) => reply.error(errno(&e)),
         }
@@ -660,6 +674,43 @@ mod tests {
         assert!(shared.tend_on());
         disk.now.store(false, Ordering::Relaxed);
         assert!(shared.tend_on() && !shared.lock().is_dirty());
+    }
+
+    fn shared(disk: Arc<dyn Disk>, mode: Mode) -> Shared {
+        mkfs(disk.clone(), Format::new(9, mode, disk.blocks()), (0, 0)).unwrap();
+        let fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk }
+    }
+
+    fn file(shared: &Shared, name: &[u8]) -> u64 {
+        shared.lock().create(ROOT, name, 0o100_644, (0, 0), 0).unwrap().ino
+    }
+
+    /// The kernel takes any answer but an error for the whole of what it wrote back.
+    #[test]
+    fn write_back_of_a_mapping_is_whole_or_an_error() {
+        let shared = shared(Arc::new(MemDisk::new(4096)), Mode::Manylogs);
+        let (full, mapped) = (file(&shared, b"full"), file(&shared, b"mapped"));
+        shared.lock().truncate(mapped, 64 * BLOCK as u64).unwrap();
+        let page = |i: u64| (i * BLOCK as u64, [1; BLOCK]);
+        for i in 0.. {
+            let (at, data) = page(i);
+            if shared.write(full, at, &data, false).is_err() {
+                break;
+            }
+        }
+        let size = shared.lock().getattr(full).unwrap().size;
+        shared.change(|fs| fs.truncate(full, size - 5 * BLOCK as u64)).unwrap();
+        shared.sync(None).unwrap();
+        let data = vec![2; 32 * BLOCK];
+        assert_eq!(shared.write(mapped, 0, &data, true), Err(Error::Os(Errno::NOSPC)));
+        let done = shared.write(mapped, 32 * BLOCK as u64, &data, false);
+        assert!(done == Err(Error::Os(Errno::NOSPC)) || done.is_ok_and(|n| n < data.len()));
+        // What was deleted makes room, also in the middle of a write.
+        shared.change(|fs| fs.truncate(full, size / 2)).unwrap();
+        assert_eq!(shared.write(mapped, 0, &data, true), Ok(data.len()));
+        shared.sync(None).unwrap();
+        assert!(shared.lock().read(mapped, 0, data.len()).unwrap() == data);
     }
 
     /// The race itself takes about ten unmounts of a busy mount: `make fs-conformance` meets it.
