@@ -275,9 +275,9 @@ impl Fs {
 
     fn prepare_files(&mut self, files: &[u64]) -> Result<Prepared> {
         for &ino in files {
-            self.allocate_pages(ino)?;
-            // Whatever the next record is, it has these pages: their blocks are allocated now.
+            // Whatever the next record is, it has these pages: their blocks are allocated now, or some of them before an error.
             self.must_write.insert(ino);
+            self.allocate_pages(ino)?;
         }
         let changed: Vec<u64> =
             self.nodes.iter().filter(|(_, n)| n.dirty || n.extents.dirty).map(|(&i, _)| i).collect();

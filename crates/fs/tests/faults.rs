@@ -179,3 +179,45 @@ fn a_file_that_cannot_be_freed_shares_no_block_with_a_later_one() {
         clean(disk);
     }
 }
+
+/// A file was given blocks, and then a bitmap could not be read: no sync may write its extents without its content.
+#[test]
+fn blocks_of_a_deleted_file_do_not_appear_after_an_allocation_that_failed() {
+    for mode in [Mode::Ordered, Mode::Manylogs] {
+        let disk = small_groups(mode);
+        let mut fs = mount(&disk);
+        let (secret, b) = (file(&mut fs, b"secret"), file(&mut fs, b"b"));
+        fs.write(secret, 0, &[0x5e; 600 * BLOCK]).unwrap();
+        fs.truncate(b, 300 * BLOCK as u64).unwrap();
+        fs.sync(None).unwrap();
+        fs.unlink(ROOT, b"secret").unwrap();
+        fs.unmount().unwrap();
+        let runs = {
+            let trial = Arc::new(MemDisk::with(disk.blocks(), disk.content()));
+            let mut fs = mount(&trial);
+            fs.write(b, 0, &[0xbb; 200 * BLOCK]).unwrap();
+            fs.sync(Some(b)).unwrap();
+            fs.map(b).unwrap()
+        };
+        let content = disk.content();
+        let bitmap = bitmap_of(&content, runs[1].1);
+        assert_ne!(bitmap, bitmap_of(&content, runs[0].1));
+
+        let disk = Faulty::new(MemDisk::with(disk.blocks(), content));
+        disk.unreadable.lock().unwrap().insert(bitmap);
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        fs.write(b, 0, &[0xbb; 200 * BLOCK]).unwrap();
+        assert!(matches!(fs.sync(Some(b)), Err(Error::Device(_))));
+        let c = file(&mut fs, b"c");
+        let other = fs.sync(Some(c));
+        let image = Arc::new(MemDisk::with(disk.blocks(), disk.disk.content()));
+        let shown = mount(&image).read(b, 0, 300 * BLOCK).unwrap();
+        assert!(!shown.contains(&0x5e), "mode {}: the other sync had {other:?}", mode.name());
+        // Once the bitmap can be read, all is as if nothing had been.
+        disk.unreadable.lock().unwrap().clear();
+        fs.sync(Some(c)).unwrap();
+        assert!(fs.read(b, 0, 200 * BLOCK).unwrap() == [0xbb; 200 * BLOCK]);
+        fs.unmount().unwrap();
+        clean(disk);
+    }
+}
