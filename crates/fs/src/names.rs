@@ -381,10 +381,13 @@ impl Fs {
             return Err(Errno::MLINK.into());
         }
         self.need_blocks(NAME_BLOCKS)?;
-        if let Some(old) = &old {
-            self.hold(old.ino)?;
-        }
         let whiteout = flags.whiteout.map(|owner| self.whiteout(from.0, owner)).transpose()?;
+        if let Some(old) = &old
+            && let Err(e) = self.hold(old.ino)
+        {
+            whiteout.map_or(Ok(()), |ino| self.drop_inode(ino))?;
+            return Err(e);
+        }
         if old.is_some() {
             // What replaces a file is durable with the new name, as programs that forget the fsync expect.
             self.must_write.insert(e.ino);

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll_fs::{BLOCK, Disk, Error, Format, Fs, Kind, MemDisk, Mode, Options, ROOT, Write, fsck, mkfs};
+use plimsoll_fs::{BLOCK, Disk, Error, Format, Fs, Kind, MemDisk, Mode, Options, ROOT, Rename, Write, fsck, mkfs};
 use rustix::io::Errno;
 
 const FILE: u32 = 0o100_644;
@@ -77,6 +77,17 @@ fn clean(disk: Arc<dyn Disk>) {
 fn bitmap_of(content: &BTreeMap<u64, Arc<[u8]>>, block: u64) -> u64 {
     let is_bitmap = |d: &[u8]| d.starts_with(b"PFSB") && d[4..8] == (Kind::Blocks as u32).to_le_bytes();
     *content.range(..block).rev().find(|(_, d)| is_bitmap(d)).unwrap().0
+}
+
+/// Performs a change as a mount does: without space it is tried again after a sync.
+fn change<T>(fs: &mut Fs, mut f: impl FnMut(&mut Fs) -> Result<T, Error>) -> Result<T, Error> {
+    match f(fs) {
+        Err(Error::Os(Errno::NOSPC)) => {
+            fs.sync(None)?;
+            f(fs)
+        }
+        result => result,
+    }
 }
 
 /// A disk whose logs hold content that may stay there: an unmount doesn't empty them.
@@ -178,6 +189,39 @@ fn a_file_that_cannot_be_freed_shares_no_block_with_a_later_one() {
         fs.unmount().unwrap();
         clean(disk);
     }
+}
+
+/// The whiteout of a rename needs an inode, and there is none: the file that would have been replaced stays.
+#[test]
+fn a_rename_that_fails_for_its_whiteout_changes_nothing() {
+    let disk = small_groups(Mode::Manylogs);
+    let mut fs = mount(&disk);
+    file(&mut fs, b"a");
+    let target = file(&mut fs, b"target");
+    fs.write(target, 0, b"here").unwrap();
+    for i in 0.. {
+        if change(&mut fs, |fs| fs.create(ROOT, format!("{i}").as_bytes(), FILE, (0, 0), 0)).is_err() {
+            break;
+        }
+        fs.sync(None).unwrap();
+    }
+    assert_eq!(fs.statfs().inodes_free, 0);
+    fs.know(target);
+    let how = Rename { whiteout: Some((0, 0)), ..Rename::default() };
+    let renamed = change(&mut fs, |fs| fs.rename((ROOT, b"a"), (ROOT, b"target"), how));
+    assert_eq!(renamed, Err(Error::Os(Errno::NOSPC)));
+    fs.forget(target, 1).unwrap();
+    assert_eq!(fs.lookup(ROOT, b"target").unwrap().ino, target);
+    assert_eq!(fs.read(target, 0, 9).unwrap(), b"here");
+    fs.know(target);
+    fs.unlink(ROOT, b"target").unwrap();
+    fs.forget(target, 1).unwrap();
+    fs.sync(None).unwrap();
+    drop(fs);
+    let mut fs = mount(&disk);
+    assert_eq!(fs.statfs().inodes_free, 1);
+    fs.unmount().unwrap();
+    clean(disk);
 }
 
 /// A file was given blocks, and then a bitmap could not be read: no sync may write its extents without its content.
