@@ -407,6 +407,9 @@ impl Fs {
         let b = self.block(block, Kind::Table)?;
         let at = HEADER + slot * INODE_BYTES;
         let inode = Inode::decode(&b[at..at + INODE_BYTES]);
+        if inode.xattr != 0 && !self.geo.is_data(inode.xattr, 1) {
+            return Err(Error::Corrupt(format!("inode {ino}: its block of extended attributes")));
+        }
         let extents = self.load_extents(ino, &inode)?;
         let size = inode.size;
         Ok(Node { inode, size, extents, pages: BTreeMap::new(), dirty: false, opens: 0 })
@@ -696,6 +699,73 @@ impl Fs {
             seq: j.next_seq - 1,
             checkpoints: j.checkpoints,
             space: self.statfs(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Format, MemDisk, Write, fsck, mkfs};
+    use std::io;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A disk with a block that can't be read.
+    struct Unreadable {
+        disk: MemDisk,
+        block: AtomicU64,
+    }
+
+    impl Disk for Unreadable {
+        fn blocks(&self) -> u64 {
+            self.disk.blocks()
+        }
+        fn read(&self, block: u64, into: &mut [u8]) -> io::Result<()> {
+            let range = block..block + (into.len() / BLOCK) as u64;
+            if range.contains(&self.block.load(Ordering::Relaxed)) {
+                return Err(io::Error::other("unreadable"));
+            }
+            self.disk.read(block, into)
+        }
+        fn write(&self, writes: &[Write]) -> io::Result<()> {
+            self.disk.write(writes)
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn new(blocks: u64) -> (Arc<Unreadable>, Fs) {
+        let disk = Arc::new(Unreadable { disk: MemDisk::new(blocks), block: AtomicU64::new(u64::MAX) });
+        mkfs(disk.clone(), Format::new(9, Mode::Manylogs, blocks), (0, 0)).unwrap();
+        let fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        (disk, fs)
+    }
+
+    fn file(fs: &mut Fs, name: &[u8]) -> u64 {
+        fs.create(ROOT, name, 0o100_644, (0, 0), 0).unwrap().ino
+    }
+
+    /// The number comes from the device, with a checksum that fits.
+    #[test]
+    fn a_block_of_attributes_that_is_none_is_an_error() {
+        for orphan in [false, true] {
+            let (disk, mut fs) = new(4096);
+            let a = file(&mut fs, b"a");
+            if orphan {
+                fs.open(a).unwrap();
+                fs.unlink(ROOT, b"a").unwrap();
+            }
+            let n = fs.node(a).unwrap();
+            (n.inode.xattr, n.dirty) = (1, true);
+            fs.sync(None).unwrap();
+            drop(fs);
+            match Fs::mount(disk.clone(), Options::default()) {
+                Ok(mut fs) if !orphan => assert!(matches!(fs.unlink(ROOT, b"a"), Err(Error::Corrupt(_)))),
+                mounted => assert!(orphan && matches!(mounted.map(drop), Err(Error::Corrupt(_)))),
+            }
+            assert!(fsck(disk.clone(), true).unwrap().repaired);
+            Fs::mount(disk, Options::default()).unwrap();
         }
     }
 }
