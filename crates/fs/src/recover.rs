@@ -34,6 +34,10 @@ pub(crate) fn read_super(disk: &dyn Disk) -> Result<Super> {
     Ok(sb)
 }
 
+/// Blocks of a log that seems empty in which a scan looks for later records. A device has many scattered logs.
+const LOOK_JOURNAL: u64 = 256;
+const LOOK_LOG: u64 = 32;
+
 /// Result of a scan of the logs.
 pub(crate) struct Scan {
     pub logs: Vec<Log>,
@@ -102,7 +106,17 @@ pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool) ->
                 // A log that was never used, or whose records have been checkpointed, ends here.
                 let ends = at == 0 && (first.iter().all(|&b| b == 0) || Record::starts(first, sb.fs_id));
                 if ends {
-                    break;
+                    // Unless its first block was lost: later records are there.
+                    let look = if geo.journal_blocks > 0 { LOOK_JOURNAL } else { LOOK_LOG };
+                    let mut blocks = vec![0; look.min(log.len) as usize * BLOCK];
+                    disk.read(log.start, &mut blocks).map_err(|e| device("reading", log.start, e))?;
+                    let is_record = |b: &[u8]| {
+                        let (epoch, seq) = Record::claims(b);
+                        Record::starts(b, sb.fs_id) && is_live(sb, epoch, seq)
+                    };
+                    if !blocks.chunks(BLOCK).any(is_record) {
+                        break;
+                    }
                 }
                 gap = true;
                 at += 1;

@@ -224,6 +224,32 @@ fn a_rename_that_fails_for_its_whiteout_changes_nothing() {
     clean(disk);
 }
 
+/// Later records say that the first one was durable, wherever they are.
+#[test]
+fn a_log_that_lost_its_first_block_is_an_error() {
+    for (mode, zeroes) in [(Mode::Data, true), (Mode::Data, false), (Mode::Manylogs, true), (Mode::Manylogs, false)] {
+        let disk = small_groups(mode);
+        let mut fs = mount(&disk);
+        file(&mut fs, b"before");
+        fs.sync(None).unwrap();
+        fs.checkpoint().unwrap();
+        let before = disk.content();
+        for name in [b"a", b"b", b"c"] {
+            file(&mut fs, name);
+            fs.sync(None).unwrap();
+        }
+        drop(fs);
+        let mut content = disk.content();
+        let (&first, _) = content.iter().find(|(_, d)| d.starts_with(b"PFSR")).unwrap();
+        content.insert(first, if zeroes { vec![0; BLOCK].into() } else { before[&first].clone() });
+        let disk = Arc::new(MemDisk::with(disk.blocks(), content));
+        let result = Fs::mount(disk.clone(), Options::default()).map(drop);
+        assert!(matches!(result, Err(Error::Corrupt(_))), "mode {}, zeroes {zeroes}: {result:?}", mode.name());
+        assert!(fsck(disk.clone(), true).unwrap().repaired);
+        clean(disk);
+    }
+}
+
 /// A file was given blocks, and then a bitmap could not be read: no sync may write its extents without its content.
 #[test]
 fn blocks_of_a_deleted_file_do_not_appear_after_an_allocation_that_failed() {
