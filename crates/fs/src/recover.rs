@@ -230,6 +230,8 @@ impl Fs {
         }
         let full = self.sb.epochs.len() >= EPOCHS_MAX;
         self.sb.epoch += 1;
+        // After a kill the records may be in the page cache only, and the superblock calls them durable.
+        self.disk.flush().map_err(|e| device("flushing", 0, e))?;
         self.write_super()?;
         if full { self.checkpoint() } else { Ok(()) }
     }

@@ -5,7 +5,10 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll_fs::{BLOCK, Disk, Error, Format, Fs, Kind, MemDisk, Mode, Options, ROOT, Rename, Write, fsck, mkfs};
+use plimsoll_fs::crash::CrashDisk;
+use plimsoll_fs::{
+    BLOCK, Disk, Error, Format, Fs, Kind, MemDisk, Mode, Options, Prepared, ROOT, Rename, Write, fsck, mkfs,
+};
 use rustix::io::Errno;
 
 const FILE: u32 = 0o100_644;
@@ -289,5 +292,57 @@ fn blocks_of_a_deleted_file_do_not_appear_after_an_allocation_that_failed() {
         assert!(fs.read(b, 0, 200 * BLOCK).unwrap() == [0xbb; 200 * BLOCK]);
         fs.unmount().unwrap();
         clean(disk);
+    }
+}
+
+/// The disk of a process that is killed before its flush.
+struct Killed(Arc<CrashDisk>);
+
+impl Disk for Killed {
+    fn blocks(&self) -> u64 {
+        self.0.blocks()
+    }
+    fn read(&self, block: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read(block, into)
+    }
+    fn write(&self, writes: &[Write]) -> io::Result<()> {
+        self.0.write(writes)
+    }
+    fn flush(&self) -> io::Result<()> {
+        Err(io::Error::other("killed"))
+    }
+}
+
+/// A mount finds a record that only the page cache has. Power is lost during that mount.
+#[test]
+fn a_loss_of_power_in_the_mount_after_a_kill_leaves_a_disk_that_can_be_mounted() {
+    let empty = small_groups(Mode::Manylogs);
+    let mut fs = mount(&empty);
+    file(&mut fs, b"before");
+    fs.sync(None).unwrap();
+    drop(fs);
+    let disk = Arc::new(CrashDisk::new(empty.blocks(), empty.content()));
+    let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+    file(&mut fs, b"a");
+    let Prepared::Commit(c) = fs.prepare(None).unwrap() else { panic!("a change is to be written") };
+    c.execute(&Killed(disk.clone())).unwrap_err();
+    drop(fs);
+    let from = disk.events();
+    Fs::mount(disk.clone(), Options::default()).unwrap().lookup(ROOT, b"a").unwrap();
+    let mut x = 5u64;
+    let mut draw = |n: u64| {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (x >> 33) % n
+    };
+    let mut walk = disk.crashes();
+    for event in from..=disk.events() {
+        walk.advance(event);
+        for _ in 0..50 {
+            let image = Arc::new(MemDisk::with(disk.blocks(), walk.image(&mut draw)));
+            let mut fs = Fs::mount(image.clone(), Options::default()).unwrap();
+            fs.lookup(ROOT, b"before").unwrap();
+            fs.unmount().unwrap();
+            clean(image);
+        }
     }
 }
