@@ -84,6 +84,8 @@ pub(crate) struct Extents {
     pub index: Vec<u64>,
     /// Changed since it was encoded.
     pub dirty: bool,
+    /// Leaves came or went since the pointers to them were encoded.
+    pub index_dirty: bool,
     /// Extents that the write-back of dirty pages may add.
     pending: u64,
     /// Blocks that the leaves may need beyond their own.

@@ -376,7 +376,7 @@ impl Fs {
 
     /// Writes changed summaries into their blocks.
     pub(crate) fn store_groups(&mut self) -> Result<()> {
-        for g in std::mem::take(&mut self.groups_dirty) {
+        while let Some(&g) = self.groups_dirty.first() {
             let per = crate::format::GROUPS_PER_BLOCK;
             let s = self.groups[g as usize];
             let b = self.block_mut(1 + g / per, Kind::Groups)?;
@@ -384,6 +384,7 @@ impl Fs {
             for (w, v) in [s.free_blocks, s.free_inodes, s.dirs, s.flags].into_iter().enumerate() {
                 put32(b, at + w * 4, v);
             }
+            self.groups_dirty.remove(&g);
         }
         Ok(())
     }
@@ -512,7 +513,10 @@ impl Fs {
         let x = &mut node.extents;
         let goal = self.goal(ino, x);
         if x.fit_root() {
+            let tree: Vec<u64> = x.leaves.values().map(|l| l.block).chain(x.index.iter().copied()).collect();
+            tree.into_iter().filter(|&b| b != 0).try_for_each(|b| self.can_free(b, 1))?;
             let unused = x.remove_leaves();
+            x.index_dirty = false;
             node.inode.blocks -= unused.len() as u64;
             node.inode.depth = 0;
             node.inode.entries = x.len() as u16;
@@ -528,35 +532,48 @@ impl Fs {
             x.add_leaf(0, Leaf::new());
             x.recount(0, adds);
         }
-        let before = x.leaves.len();
-        let mut changed = false;
         let keys: Vec<u64> = x.leaves.iter().filter(|(_, l)| l.dirty).map(|(&k, _)| k).collect();
         for key in keys {
+            let block = x.leaves[&key].block;
             if x.is_unused(key) && x.leaves.len() > 1 && key != 0 {
-                let leaf = x.remove_leaf(key).expect("listed");
-                if leaf.block != 0 {
-                    self.free(leaf.block, 1)?;
+                if block != 0 {
+                    self.free(block, 1)?;
                     node.inode.blocks -= 1;
                 }
-                changed = true;
+                x.remove_leaf(key);
+                x.index_dirty = true;
                 continue;
             }
             let end = x.leaves.range(key + 1..).next().map_or(u64::MAX, |(&k, _)| k);
             let extents: Vec<Extent> = x.range(key, end).collect();
             let parts = leaves_of(extents.len() as u64) as usize;
-            for i in 0..parts {
+            // The steps that can fail come first: the next sync finds the leaf as it was.
+            let mut blocks = Vec::new();
+            if block != 0 {
+                self.block_mut(block, Kind::Leaf)?;
+                blocks.push(block);
+            }
+            while blocks.len() < parts {
+                match self.allocate(goal, 1) {
+                    Ok((new, _)) => blocks.push(new),
+                    Err(e) => {
+                        blocks.into_iter().filter(|&b| b != block).try_for_each(|b| self.free(b, 1))?;
+                        return Err(e);
+                    }
+                }
+            }
+            for (i, at) in blocks.into_iter().enumerate() {
                 let part = &extents[extents.len() * i / parts..extents.len() * (i + 1) / parts];
                 let first = if i == 0 { key } else { part[0].logical };
                 let mut leaf = x.leaves.get(&first).copied().unwrap_or(Leaf::new());
-                if leaf.block == 0 {
-                    leaf.block = self.allocate(goal, 1)?.0;
+                if at != block {
                     node.inode.blocks += 1;
-                    self.new_block(leaf.block, Kind::Leaf);
-                    changed = true;
+                    self.new_block(at, Kind::Leaf);
+                    x.index_dirty = true;
                 }
-                leaf.dirty = false;
+                (leaf.block, leaf.dirty) = (at, false);
                 x.add_leaf(first, leaf);
-                let b = self.block_mut(leaf.block, Kind::Leaf)?;
+                let b = self.block_mut(at, Kind::Leaf)?;
                 b[HEADER..].fill(0);
                 put16(b, HEADER, part.len() as u16);
                 for (j, e) in part.iter().enumerate() {
@@ -568,10 +585,7 @@ impl Fs {
                 made.into_iter().for_each(|k| x.recount(k, adds));
             }
         }
-        if changed || before != x.leaves.len() || node.inode.depth == 0 {
-            self.store_index(node, goal)?;
-        }
-        Ok(())
+        if x.index_dirty { self.store_index(node, goal) } else { Ok(()) }
     }
 
     fn store_index(&mut self, node: &mut Node, goal: u64) -> Result<()> {
@@ -583,8 +597,8 @@ impl Fs {
             return Err(Errno::FBIG.into());
         }
         while x.index.len() > chunks.len() {
-            let block = x.index.pop().expect("longer");
-            self.free(block, 1)?;
+            self.free(x.index[x.index.len() - 1], 1)?;
+            x.index.pop();
             node.inode.blocks -= 1;
         }
         let mut roots = pointers.clone();
@@ -614,6 +628,7 @@ impl Fs {
             put32(&mut node.inode.root, i * 16, first as u32);
             put64(&mut node.inode.root, i * 16 + 8, block);
         }
+        node.extents.index_dirty = false;
         Ok(())
     }
 
@@ -744,6 +759,52 @@ mod tests {
 
     fn file(fs: &mut Fs, name: &[u8]) -> u64 {
         fs.create(ROOT, name, 0o100_644, (0, 0), 0).unwrap().ino
+    }
+
+    /// A sync meets an unreadable block that isn't in memory any more; the next one succeeds.
+    fn fails_once(disk: &Unreadable, fs: &mut Fs, block: u64) {
+        // Its number is where its newest copy is, and nothing else is there.
+        fs.checkpoint().unwrap();
+        fs.cache.retain(|b, _| fs.dirty_blocks.contains(b));
+        disk.block.store(block, Ordering::Relaxed);
+        assert!(matches!(fs.sync(None), Err(Error::Device(_))));
+        disk.block.store(u64::MAX, Ordering::Relaxed);
+        fs.sync(None).unwrap();
+    }
+
+    #[test]
+    fn a_sync_after_a_failed_one_writes_the_leaves_that_were_split_and_their_index() {
+        let (disk, mut fs) = new(32_768);
+        let a = file(&mut fs, b"a");
+        let at = |page: u64| page * BLOCK as u64;
+        for i in 0..300 {
+            fs.write(a, at(4 * i), &[1]).unwrap();
+        }
+        fs.sync(None).unwrap();
+        let leaves: Vec<(u64, u64)> = fs.nodes[&a].extents.leaves.iter().map(|(&k, l)| (k, l.block)).collect();
+        assert_eq!(leaves.len(), 2);
+        for (unreadable, more, odd) in [(leaves[1].1, 0..120, 1), (leaves[0].1, 150..270, 3)] {
+            // One leaf has more than it can hold, the other one a change.
+            for page in more.map(|i| 4 * i + 2).chain([4 * 10 + odd, 4 * 299 + odd]) {
+                fs.write(a, at(page), &[1]).unwrap();
+            }
+            fails_once(&disk, &mut fs, unreadable);
+            let map = fs.map(a).unwrap();
+            drop(fs);
+            assert_eq!(fsck(disk.clone(), false).unwrap().problems, Vec::<String>::new());
+            fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+            assert!(fs.map(a).unwrap() == map);
+        }
+    }
+
+    #[test]
+    fn a_sync_after_a_failed_one_writes_the_groups_summaries() {
+        let (disk, mut fs) = new(4096);
+        fs.sync(None).unwrap();
+        file(&mut fs, b"a");
+        fails_once(&disk, &mut fs, 1);
+        drop(fs);
+        assert_eq!(fsck(disk, false).unwrap().problems, Vec::<String>::new());
     }
 
     /// The number comes from the device, with a checksum that fits.
