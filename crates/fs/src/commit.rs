@@ -526,6 +526,7 @@ impl Fs {
         self.sb.epochs.clear();
         self.write_super()?;
         self.journal.table.clear();
+        self.journal.revokes.clear();
         self.journal.logs.iter_mut().for_each(|l| l.used = 0);
         self.journal.checkpoints += 1;
         Ok(())

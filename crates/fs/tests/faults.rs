@@ -295,6 +295,30 @@ fn blocks_of_a_deleted_file_do_not_appear_after_an_allocation_that_failed() {
     }
 }
 
+/// The addresses that the deletion revokes have no room in any log: a checkpoint makes them unnecessary.
+#[test]
+fn much_content_that_may_be_anywhere_can_be_deleted() {
+    let blocks = 64_100;
+    let disk = Arc::new(MemDisk::new(blocks));
+    let format =
+        Format { group_blocks: 64, log_blocks: 4, inodes_per_group: 8, ..Format::new(9, Mode::Manylogs, blocks) };
+    mkfs(disk.clone(), format, (0, 0)).unwrap();
+    let mut fs = mount(&disk);
+    let free = fs.statfs();
+    let a = file(&mut fs, b"a");
+    fs.setxattr(a, b"user.plimsoll.durability", b"anywhere", false, false).unwrap();
+    fs.write(a, 0, &vec![1; 2100 * BLOCK]).unwrap();
+    fs.sync(None).unwrap();
+    assert_eq!(fs.info().anywhere_blocks, 2100);
+    fs.unlink(ROOT, b"a").unwrap();
+    fs.sync(None).unwrap();
+    assert_eq!(fs.info().anywhere_blocks, 0);
+    fs.sync(None).unwrap();
+    assert_eq!(fs.statfs().inodes_free, free.inodes_free);
+    fs.unmount().unwrap();
+    clean(disk);
+}
+
 /// The disk of a process that is killed before its flush.
 struct Killed(Arc<CrashDisk>);
 
