@@ -65,7 +65,9 @@ impl Fs {
             b".." => self.node(parent)?.inode.parent,
             _ => self.find(parent, name)?.ok_or(Errno::NOENT)?.ino,
         };
-        self.remember(ino, name);
+        if !matches!(name, b"." | b"..") {
+            self.remember(ino, name);
+        }
         let attr = self.getattr(ino);
         attr.map_err(|e| {
             if e == Error::Os(Errno::STALE) {

@@ -12,6 +12,7 @@ use plimsoll_fs::{
 use rustix::io::Errno;
 
 const FILE: u32 = 0o100_644;
+const DIR: u32 = 0o040_755;
 
 /// A disk with blocks that can't be read, and one that writes nothing but superblocks.
 struct Faulty {
@@ -369,4 +370,18 @@ fn a_loss_of_power_in_the_mount_after_a_kill_leaves_a_disk_that_can_be_mounted()
             clean(image);
         }
     }
+}
+
+/// Patterns with a slash are compared with the name by which a directory was found.
+#[test]
+fn a_listing_of_a_directory_keeps_its_name_for_patterns() {
+    let disk = small_groups(Mode::Manylogs);
+    let options = Options { anywhere: vec!["pg_wal/*".to_owned()], ..Options::default() };
+    let mut fs = Fs::mount(disk, options).unwrap();
+    let wal = fs.create(ROOT, b"pg_wal", DIR, (0, 0), 0).unwrap().ino;
+    let sub = fs.create(wal, b"archive", DIR, (0, 0), 0).unwrap().ino;
+    // As a listing of the subdirectory asks.
+    assert_eq!(fs.lookup(sub, b"..").unwrap().ino, wal);
+    assert_eq!(fs.lookup(wal, b".").unwrap().ino, wal);
+    assert!(fs.create(wal, b"1", FILE, (0, 0), 0).unwrap().anywhere);
 }
