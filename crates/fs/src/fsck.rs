@@ -67,8 +67,13 @@ fn check(disk: Arc<dyn Disk>, repair: bool) -> Result<Report> {
             report.problems.push(format!("superblock at block {block} is corrupt"));
         }
     }
-    let mut check =
-        Check { used: vec![0; fs.geo.blocks.div_ceil(64) as usize], links: BTreeMap::new(), report, repair };
+    let mut check = Check {
+        used: vec![0; fs.geo.blocks.div_ceil(64) as usize],
+        links: BTreeMap::new(),
+        orphans: BTreeSet::new(),
+        report,
+        repair,
+    };
     check.inodes(&mut fs)?;
     check.names(&mut fs)?;
     check.links(&mut fs)?;
@@ -87,6 +92,8 @@ struct Check {
     used: Vec<u64>,
     /// Names of each inode; of a directory, its subdirectories.
     links: BTreeMap<u64, u32>,
+    /// Inodes in the directory of those without a name.
+    orphans: BTreeSet<u64>,
     report: Report,
     repair: bool,
 }
@@ -256,6 +263,7 @@ impl Check {
             }
             seen.insert(e.ino);
             if dir == ORPHANS {
+                self.orphans.insert(e.ino);
                 continue;
             }
             if is_dir {
@@ -302,7 +310,8 @@ impl Check {
     fn links(&mut self, fs: &mut Fs) -> Result<()> {
         for (&ino, n) in &mut fs.nodes {
             let counted = self.links.get(&ino).copied().unwrap_or(0) + if n.is_dir() { 2 } else { 0 };
-            let orphan = n.inode.nlink == 0 && counted <= 2;
+            let unnamed = if n.is_dir() { self.orphans.contains(&ino) && counted == 2 } else { counted == 0 };
+            let orphan = n.inode.nlink == 0 && unnamed;
             if n.inode.nlink != counted && !orphan {
                 self.report.problems.push(format!("inode {ino} counts {} links and has {counted}", n.inode.nlink));
                 (n.inode.nlink, n.dirty) = (counted, true);
@@ -355,6 +364,32 @@ mod tests {
         assert!(report.repaired, "{:?}", report.problems);
         assert_eq!(fsck(disk.clone(), false).unwrap().problems, Vec::<String>::new());
         Fs::mount(disk.clone(), Options::default()).unwrap()
+    }
+
+    #[test]
+    fn a_name_whose_inode_counts_no_link_is_a_problem() {
+        for mode in [S_IFDIR | 0o755, 0o100_644] {
+            let (disk, mut fs) = new(Format::new(9, Mode::Manylogs, 4096), 4096);
+            let a = fs.create(ROOT, b"a", mode, (0, 0), 0).unwrap();
+            let n = fs.node(a.ino).unwrap();
+            (n.inode.nlink, n.dirty) = (0, true);
+            fs.sync(None).unwrap();
+            drop(fs);
+            let mut fs = repaired(&disk);
+            assert_eq!(fs.lookup(ROOT, b"a").unwrap().nlink, a.nlink);
+            if a.nlink == 1 { fs.unlink(ROOT, b"a").unwrap() } else { fs.rmdir(ROOT, b"a").unwrap() }
+        }
+    }
+
+    /// An interrupted rename can leave a directory with a name and an entry of those without.
+    #[test]
+    fn a_directory_keeps_its_name_although_it_is_listed_as_without() {
+        let (disk, mut fs) = new(Format::new(9, Mode::Manylogs, 4096), 4096);
+        let d = fs.create(ROOT, b"d", S_IFDIR | 0o755, (0, 0), 0).unwrap().ino;
+        fs.add_entry(ORPHANS, d.to_string().as_bytes(), d, S_IFDIR).unwrap();
+        fs.sync(None).unwrap();
+        drop(fs);
+        assert_eq!(repaired(&disk).lookup(ROOT, b"d").unwrap().ino, d);
     }
 
     /// The work for one lost file doesn't grow with the device, nor with the number of the others.
