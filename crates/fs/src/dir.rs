@@ -89,7 +89,7 @@ impl Fs {
         Err(Error::Corrupt(format!("directory {dir} has a gap")))
     }
 
-    fn bucket_entries(&mut self, block: u64) -> Result<Vec<Entry>> {
+    pub(crate) fn bucket_entries(&mut self, block: u64) -> Result<Vec<Entry>> {
         let b = self.block(block, Kind::Dir)?.to_vec();
         decode(&b, block, |name| self.hash(name))
     }

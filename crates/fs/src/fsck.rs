@@ -238,7 +238,12 @@ impl Check {
     }
 
     fn dir(&mut self, fs: &mut Fs, dir: u64, queue: &mut Vec<u64>, seen: &mut BTreeSet<u64>) -> Result<()> {
-        let entries = match fs.readdir(dir, 0, usize::MAX) {
+        let mut entries = fs.readdir(dir, 0, usize::MAX);
+        if matches!(entries, Err(Error::Corrupt(_))) {
+            self.empty_buckets(fs, dir)?;
+            entries = fs.readdir(dir, 0, usize::MAX);
+        }
+        let entries = match entries {
             Ok(entries) => entries,
             Err(Error::Device(e)) => return Err(Error::Device(e)),
             Err(e) => {
@@ -278,6 +283,23 @@ impl Check {
                 }
             } else {
                 *self.links.entry(e.ino).or_default() += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the buckets of a directory that are corrupt by empty ones. Their files get other names.
+    fn empty_buckets(&mut self, fs: &mut Fs, dir: u64) -> Result<()> {
+        for (_, start, len) in fs.map(dir)? {
+            for block in start..start + len {
+                match fs.bucket_entries(block) {
+                    Ok(_) => {}
+                    Err(Error::Device(e)) => return Err(Error::Device(e)),
+                    Err(e) => {
+                        self.problem(format!("names of directory {dir} are lost: {e}"));
+                        fs.new_block(block, Kind::Dir);
+                    }
+                }
             }
         }
         Ok(())
@@ -348,7 +370,7 @@ fn empty_node(inode: Inode) -> Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Format, MemDisk, Mode, mkfs};
+    use crate::{Format, MemDisk, Mode, Write, mkfs};
     use std::time::Duration;
 
     fn new(format: Format, blocks: u64) -> (Arc<MemDisk>, Fs) {
@@ -390,6 +412,31 @@ mod tests {
         fs.sync(None).unwrap();
         drop(fs);
         assert_eq!(repaired(&disk).lookup(ROOT, b"d").unwrap().ino, d);
+    }
+
+    #[test]
+    fn a_bucket_that_is_corrupt_takes_no_names_of_others() {
+        let (disk, mut fs) = new(Format::new(9, Mode::Manylogs, 16_384), 16_384);
+        let d = fs.create(ROOT, b"d", S_IFDIR | 0o755, (0, 0), 0).unwrap().ino;
+        for i in 0..800 {
+            fs.create(d, format!("a-name-of-some-length-{i}").as_bytes(), 0o100_644, (0, 0), 0).unwrap();
+        }
+        fs.unmount().unwrap();
+        let buckets: Vec<u64> = fs.map(d).unwrap().into_iter().flat_map(|(_, at, len)| at..at + len).collect();
+        drop(fs);
+        assert!(buckets.len() > 4);
+        let mut data = vec![0; BLOCK];
+        disk.read(buckets[1], &mut data).unwrap();
+        data[2000] ^= 1;
+        disk.write(&[Write { block: buckets[1], data }]).unwrap();
+        let mut fs = repaired(&disk);
+        let (kept, lost) = (fs.readdir(d, 0, usize::MAX).unwrap(), fs.readdir(ROOT, 0, usize::MAX).unwrap());
+        assert!(kept.len() > 400 && lost.len() > 10, "{} {}", kept.len(), lost.len());
+        // The root has the directory as well.
+        assert_eq!(kept.len() + lost.len(), 801);
+        for e in kept {
+            assert_eq!(fs.lookup(d, &e.name).unwrap().ino, e.ino);
+        }
     }
 
     /// The work for one lost file doesn't grow with the device, nor with the number of the others.
