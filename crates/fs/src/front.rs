@@ -130,6 +130,10 @@ impl Shared {
                     while fs.durable_seq() < c.after && failed(&fs).is_none() {
                         fs = wait(fs);
                     }
+                    // The write that this one waits for may still be under way.
+                    if let Some(e) = failed(&fs) {
+                        return Err(e);
+                    }
                     drop(fs);
                     let result = c.execute(&*self.disk);
                     fs = self.lock();
@@ -711,6 +715,64 @@ mod tests {
         assert_eq!(shared.write(mapped, 0, &data, true), Ok(data.len()));
         shared.sync(None).unwrap();
         assert!(shared.lock().read(mapped, 0, data.len()).unwrap() == data);
+    }
+
+    /// Holds the write of ones until it may end, and fails that of threes.
+    struct Held {
+        disk: MemDisk,
+        ones: (Mutex<(bool, bool)>, Condvar),
+        twos: AtomicBool,
+    }
+
+    impl Disk for Held {
+        fn blocks(&self) -> u64 {
+            self.disk.blocks()
+        }
+        fn read(&self, block: u64, into: &mut [u8]) -> io::Result<()> {
+            self.disk.read(block, into)
+        }
+        fn write(&self, writes: &[Write]) -> io::Result<()> {
+            match writes.first().map(|w| &w.data[..4]) {
+                Some([1, 1, 1, 1]) => {
+                    let mut state = self.ones.0.lock().unwrap();
+                    state.0 = true;
+                    self.ones.1.notify_all();
+                    drop(self.ones.1.wait_while(state, |s| !s.1).unwrap());
+                }
+                Some([2, 2, 2, 2]) => self.twos.store(true, Ordering::Relaxed),
+                Some([3, 3, 3, 3]) => return Err(io::Error::other("lost")),
+                _ => {}
+            }
+            self.disk.write(writes)
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_direct_write_that_waits_is_not_made_after_a_failure() {
+        let disk = Arc::new(Held { disk: MemDisk::new(4096), ones: Default::default(), twos: AtomicBool::new(false) });
+        let shared = shared(disk.clone(), Mode::Ordered);
+        let (a, b) = (file(&shared, b"a"), file(&shared, b"b"));
+        shared.lock().write(a, 0, &[1; BLOCK]).unwrap();
+        std::thread::scope(|s| {
+            let first = s.spawn(|| shared.sync(Some(a)));
+            drop(disk.ones.1.wait_while(disk.ones.0.lock().unwrap(), |s| !s.0).unwrap());
+            shared.lock().write(a, 0, &[2; BLOCK]).unwrap();
+            let second = s.spawn(|| shared.sync(Some(a)));
+            while shared.lock().info().seq < 2 {
+                std::thread::yield_now();
+            }
+            shared.lock().write(b, 0, &[3; BLOCK]).unwrap();
+            let third = shared.sync(Some(b));
+            let second = second.join().unwrap();
+            disk.ones.0.lock().unwrap().1 = true;
+            disk.ones.1.notify_all();
+            let first = first.join().unwrap();
+            assert!(second.is_err() && third.is_err(), "{second:?} {third:?}");
+            assert!(!disk.twos.load(Ordering::Relaxed), "beside the first write, which ended with {first:?}");
+        });
     }
 
     /// The race itself takes about ten unmounts of a busy mount: `make fs-conformance` meets it.
