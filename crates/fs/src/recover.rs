@@ -228,6 +228,8 @@ impl Fs {
             // An epoch that left no record needs no entry. So a mount that fails in its checkpoint can be repeated.
             self.sb.epochs.push((self.sb.epoch, last));
         }
+        // Records behind one that a repair went on without don't count again.
+        self.sb.epochs.iter_mut().for_each(|e| e.1 = e.1.min(last));
         let full = self.sb.epochs.len() >= EPOCHS_MAX;
         self.sb.epoch += 1;
         // After a kill the records may be in the page cache only, and the superblock calls them durable.
