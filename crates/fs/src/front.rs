@@ -24,7 +24,7 @@ const TTL: Duration = Duration::from_secs(60);
 const NAME_MAX: u32 = 255;
 /// Period after which changes become durable by themselves, and journals are checkpointed.
 const PERIOD: Duration = Duration::from_secs(5);
-/// Logs fuller than this are checkpointed by themselves.
+/// Logs fuller than this are checkpointed by themselves, unless they hold content that may stay there.
 const FULL_PERCENT: u64 = 80;
 
 /// Options of a mount.
@@ -196,9 +196,7 @@ impl Shared {
             self.sync(None)?;
         }
         let mut fs = self.lock();
-        if fs.logs_used_percent() > FULL_PERCENT {
-            fs.checkpoint()
-        } else if fs.info().mode != Mode::Manylogs {
+        if fs.logs_used_percent() > FULL_PERCENT || fs.info().mode != Mode::Manylogs {
             fs.checkpoint_lazily()
         } else {
             Ok(())
@@ -773,6 +771,34 @@ mod tests {
             assert!(second.is_err() && third.is_err(), "{second:?} {third:?}");
             assert!(!disk.twos.load(Ordering::Relaxed), "beside the first write, which ended with {first:?}");
         });
+    }
+
+    #[test]
+    fn content_that_may_be_anywhere_stays_in_logs_that_are_nearly_full() {
+        for marked in [false, true] {
+            let shared = shared(Arc::new(MemDisk::new(4096)), Mode::Manylogs);
+            let a = file(&shared, b"a");
+            if marked {
+                shared.lock().setxattr(a, b"user.plimsoll.durability", b"anywhere", false, false).unwrap();
+            }
+            let fill = |percent: u64| {
+                while shared.lock().logs_used_percent() <= percent && shared.lock().info().checkpoints == 0 {
+                    shared.lock().write(a, 0, &[7; BLOCK]).unwrap();
+                    shared.sync(Some(a)).unwrap();
+                }
+            };
+            fill(FULL_PERCENT);
+            shared.tend().unwrap();
+            let info = shared.lock().info();
+            assert_eq!((info.checkpoints, info.anywhere_blocks), if marked { (0, 1) } else { (1, 0) });
+            if marked {
+                // With full logs a sync makes room.
+                fill(100);
+                let info = shared.lock().info();
+                assert_eq!((info.checkpoints, info.anywhere_blocks), (1, 1));
+                assert_eq!(shared.lock().read(a, 0, 1).unwrap(), [7]);
+            }
+        }
     }
 
     /// The race itself takes about ten unmounts of a busy mount: `make fs-conformance` meets it.
