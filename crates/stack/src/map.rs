@@ -6,7 +6,7 @@
 //!
 //! Space that changes owner is zeroed here ([`Map::zero`]) before the store hands it out again.
 
-use crate::layer::{Actions, Forecast, Layer, Offer, Ports};
+use crate::layer::{Actions, Forecast, Layer, Offer, Port, Ports};
 use plimsoll_base::{Completion, Data, Io, IoError, IoHead, IoId, Op, Origin, Outcome, OwnKind, Time, VolumeKey};
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -61,6 +61,8 @@ struct ZeroJob {
     extents: Vec<Extent>,
     next: usize,
     done_in_extent: u64,
+    /// The device may have lost zeroes that it had acknowledged. Its next flush says nothing of them.
+    doubted: bool,
 }
 
 const ZERO_TAG: u64 = 1 << 63;
@@ -122,10 +124,11 @@ impl Map {
         self.volumes.get(&head.volume).is_some_and(|t| head.len > 0 && head.end() <= t.size_bytes())
     }
 
-    /// Begins to zero `extents` and to make that durable; [`Map::next_zeroed`] tells when job `job` has ended.
+    /// Begins to zero `extents` and to make that durable; [`Map::next_zeroed`] tells when job `job` has ended. It fails if any flush of the
+    /// device fails before: that may have lost zeroes.
     pub fn zero(&mut self, now: Time, job: u64, extents: Vec<Extent>, out: &mut Actions) {
         assert!(job < ZERO_TAG && !self.zeroing.contains_key(&job), "zeroing job {job} exists");
-        self.zeroing.insert(job, ZeroJob { extents, next: 0, done_in_extent: 0 });
+        self.zeroing.insert(job, ZeroJob { extents, next: 0, done_in_extent: 0, doubted: false });
         self.zero_more(now, job, out);
     }
 
@@ -155,6 +158,7 @@ impl Map {
 
     fn zero_done(&mut self, now: Time, job: u64, c: &Completion, out: &mut Actions) {
         let result = match c.outcome {
+            Outcome::Done if self.zeroing[&job].doubted => Err(IoError::Device),
             Outcome::Done if c.io.op == Op::Flush => Ok(()),
             Outcome::Done if self.stopping => Err(IoError::Unavailable),
             Outcome::Done => return self.zero_more(now, job, out),
@@ -302,6 +306,11 @@ impl Layer for Map {
     fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
         // Pieces have ids of their own: below, nobody knows the id of a request that was cut.
         out.cancel(0, id);
+    }
+
+    fn durability_lost(&mut self, _now: Time, _port: Port) -> bool {
+        self.zeroing.values_mut().for_each(|z| z.doubted = true);
+        true
     }
 
     fn declared(&mut self, head: &IoHead, out: &mut Actions) {

@@ -287,3 +287,46 @@ fn zeroing_is_durable_before_it_is_reported() {
         }
     }
 }
+
+/// A client's flush fails while space is zeroed, and takes acknowledged zeroes with it. The device reports that once: the job's own flush
+/// succeeds, and the space still has its former owner's data.
+#[test]
+fn zeroes_that_another_flush_may_have_lost_are_not_reported_durable() {
+    let mut failed = 0;
+    for (seed, steps) in (0..10).flat_map(|seed| (0..12).map(move |steps| (seed, steps))) {
+        let mut pool = over_disk(SIZE, sim::SimDisk::new(1 << 20, (us(1), us(200)), seed, Default::default()));
+        pool.offer(Time::ZERO, write(0, &fill(1, SIZE), Time::ZERO));
+        pool.offer(Time::ZERO, io(Op::Flush, 0, 0, Time::ZERO));
+        pool.run();
+        let now = pool.now();
+        let flushes = pool.disk(0).counts().0;
+        pool.disk(0).set_faults(sim::DiskFaults { flush_fails_at: Some(flushes + 1), ..Default::default() });
+        let all = vec![Extent { device_offset: 0, len: 512 * 20 }, Extent { device_offset: 512 * 20, len: 512 * 20 }];
+        pool.with_layer(|m: &mut Map, out| m.zero(now, 7, all.clone(), out));
+        let mut reported = None;
+        for step in 0.. {
+            if step == steps {
+                let now = pool.now();
+                pool.offer(now, io(Op::Flush, 0, 0, now));
+            }
+            let stepped = pool.step().is_some();
+            reported = reported.or(pool.with_layer(|m: &mut Map, _| m.next_zeroed()).flatten());
+            if !stepped && step >= steps {
+                break;
+            }
+        }
+        let (job, result) = reported.expect("it ends");
+        let has_zeroes =
+            |e: &Extent, disk: &sim::SimDisk| disk.peek(e.device_offset, e.len).as_slice().iter().all(|&b| b == 0);
+        failed += u32::from(result == Err(IoError::Device));
+        let disks = pool.lose_power();
+        let zeroed = all.iter().all(|e| has_zeroes(e, &disks[0]));
+        assert!(job == 7 && (result.is_err() || zeroed), "seed {seed}, flush after {steps} steps");
+        // A job that begins after the loss is as good as any.
+        let mut pool = over_disk(SIZE, disks.into_iter().next().expect("there is one"));
+        pool.with_layer(|m: &mut Map, out| m.zero(Time::ZERO, 8, all.clone(), out));
+        pool.run();
+        assert_eq!(pool.with_layer(|m: &mut Map, _| m.next_zeroed()).flatten(), Some((8, Ok(()))));
+    }
+    assert!(failed > 20, "{failed}");
+}
