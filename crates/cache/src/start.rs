@@ -155,7 +155,11 @@ impl Cache {
     pub(crate) fn start_failed(&mut self, now: Time, what: &str, out: &mut Actions) {
         let behind = match self.state {
             State::Recovering(_) => self.volumes.may_be_behind(),
-            State::Starting(_) => !self.dirty.is_empty() || !self.lost.is_empty(),
+            State::Starting(Starting { report, .. }) => {
+                // Entries that it couldn't read or found torn are dead in memory only: at a later start they may count again.
+                let is_all = report.unreadable == 0 && report.torn == 0 && self.durability.missed().is_empty();
+                !self.dirty.is_empty() || !self.lost.is_empty() || (!is_all && self.volumes.may_be_behind())
+            }
             _ => return,
         };
         let why = format!("the fast device failed ({what})");

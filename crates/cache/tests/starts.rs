@@ -211,6 +211,62 @@ fn a_header_that_cannot_be_read_is_like_a_corrupt_one() {
     assert!(state == LayerState::Failed && why.contains("volume 1.1") && why.contains("more than"), "{state:?}: {why}");
 }
 
+/// Headers of data that only the cache has can't be read, and then the start fails at its flush or its journal: what it has sealed is in memory
+/// only. Were the volumes served from the slow device, the old data would come back over newer ones when the device can be read again.
+#[test]
+fn a_start_that_fails_after_headers_could_not_be_read_serves_nobody_who_needs_the_cache() {
+    let setup = plain([Mode::Back, Mode::Through]);
+    let config = CacheConfig { watermark_percent: 90, ..setup.config };
+    let setup = Setup { known: Some([true, false]), config, ..setup };
+    let mut life = written(setup);
+    assert_eq!(life.cache().status().dirty, 30);
+    let whole = life.killed();
+    let l = layout();
+    let is_dirty = |weu: &u32| {
+        let bytes = whole[1].peek(l.weu_at(*weu), SECTOR);
+        format::ChunkHeader::decode(bytes.as_slice(), l.salt, l.block_bytes, false).is_some_and(|h| h.dirty)
+    };
+    let dirty: Vec<u32> = (0..l.weus).filter(is_dirty).collect();
+    assert!(!dirty.is_empty() && dirty.len() < l.weus as usize / 2, "{dirty:?}");
+    let (flushes, _) = whole[1].counts();
+    let none = DiskFaults::default();
+    let faults = [
+        DiskFaults { flush_fails_at: Some(flushes + 1), ..none.clone() },
+        DiskFaults { unwritable: Some((0, l.weu_at(0))), ..none },
+    ];
+    for fault in faults {
+        for readable in [false, true] {
+            let mut disks = whole.clone();
+            if !readable {
+                let sectors = dirty.iter().flat_map(|weu| l.weu_at(*weu) / SECTOR..l.weu_at(weu + 1) / SECTOR);
+                sectors.for_each(|sector| disks[1].lose_sector(sector));
+            }
+            disks[1].set_faults(fault.clone());
+            let (state, mut next) = start(disks, setup, &life);
+            let status = next.cache().status();
+            let why = status.why.unwrap_or_default();
+            assert!(state == LayerState::Failed && why.contains("volume 1.1"), "{readable}: {state:?}: {why}");
+        }
+    }
+    Life::start(whole, setup, life.oracle.clone()).unwrap().judge().unwrap();
+}
+
+/// Where all was read and nothing is dirty, the slow device has all: such a start does without the device.
+#[test]
+fn a_start_that_fails_with_all_written_back_serves_without_the_device() {
+    let setup = Setup { known: Some([true, false]), ..plain([Mode::Back, Mode::Through]) };
+    let mut life = written(setup);
+    life.order(CacheControl::Flush);
+    life.settle().unwrap();
+    assert_eq!(life.cache().status().dirty, 0);
+    let mut disks = life.killed();
+    let (flushes, _) = disks[1].counts();
+    disks[1].set_faults(DiskFaults { flush_fails_at: Some(flushes + 1), ..DiskFaults::default() });
+    let (state, mut next) = start(disks, setup, &life);
+    assert_eq!((state, next.cache().status().state), (LayerState::Ready, "broken"));
+    next.judge().unwrap();
+}
+
 /// Blocks of headers that a start can't read don't count as reads that failed since: one more doesn't make the device a failed one.
 #[test]
 fn headers_that_cannot_be_read_do_not_count_as_reads_since() {
