@@ -37,16 +37,16 @@ fn decisions_of_fixed_workloads_are_those_recorded() {
 }
 
 const RECORDED: [u64; 12] = [
-    0x53a5_4932_d16c_67a4,
-    0x5cbb_8ae4_ce70_480a,
+    0xda48_ea7f_7a90_84d0,
+    0xbf6f_03c3_ec63_e09a,
     0xd51d_3772_f27e_eaa3,
-    0x995d_5c92_1239_8ca5,
-    0x6324_4007_632a_63b3,
-    0x58c7_93cc_5cee_05a0,
-    0xf503_4efb_9b6b_2a13,
-    0xf354_6653_bccd_88a8,
-    0xa379_ff89_09a7_bf7e,
-    0x0dd9_06e2_b305_017c,
-    0xbcee_3e7b_cf60_e558,
-    0xff1d_c30a_e72d_75d3,
+    0xf93c_d921_ead9_a3fe,
+    0x6eff_adf5_55c1_254a,
+    0x635c_9f1d_e15e_dd5e,
+    0xe3b2_bd54_2d9a_102a,
+    0xdf0a_dd65_f598_50a2,
+    0x95f1_2b09_9c32_3a88,
+    0xb9e4_a92c_ab0e_f795,
+    0xa0c7_fcbf_2236_87e5,
+    0x395e_e5bd_69cc_e89b,
 ];
