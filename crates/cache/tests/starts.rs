@@ -509,6 +509,35 @@ fn a_volume_that_is_deleted_while_starting_stays_deleted() {
     assert!(taken_over > 0 && in_snapshot > 0, "{taken_over} {in_snapshot}");
 }
 
+/// The NVRAM below the cache can't be read: the cache never starts. A deletion doesn't wait for that. What the cache has of the volume counts
+/// at no later start, whether that isn't told of the volume any more, or has it again and knows that it was given up.
+#[test]
+fn a_deletion_ends_though_the_cache_never_starts() {
+    let setup = Setup { known: Some([true; 2]), nvram: true, ..plain([Mode::Back, Mode::Back]) };
+    let setup = Setup { config: CacheConfig { watermark_percent: 90, ..setup.config }, ..setup };
+    let mut life = written(setup);
+    let mut disks = life.killed();
+    disks[2].set_faults(DiskFaults { away: true, ..DiskFaults::default() });
+    let (state, mut next) = start(disks, setup, &life);
+    assert_eq!((state, next.cache().status().state), (LayerState::Failed, "recovering"));
+    next.delete(0).unwrap();
+    let mut disks = next.killed();
+    disks[2].set_faults(DiskFaults::default());
+    let dirty = |life: &mut Life| {
+        let volumes = life.cache().status().volumes;
+        [0, 1].map(|v| volumes.iter().find(|s| s.key == life.oracle.key(v)).map(|s| s.dirty))
+    };
+    let had = dirty(&mut Life::start(disks.clone(), setup, life.oracle.clone()).unwrap());
+    assert!(had[0] > Some(0) && had[1] > Some(0), "{had:?}");
+    let mut without = Life::start(disks.clone(), setup, next.oracle.clone()).unwrap();
+    assert_eq!(dirty(&mut without), [Some(0), had[1]]);
+    without.judge().unwrap();
+    let generation = setup.config.generation + 1;
+    let config = CacheConfig { generation, ..setup.config };
+    let mut again = Life::start(disks, Setup { config, given_up: Some(generation), ..setup }, life.oracle).unwrap();
+    assert_eq!(dirty(&mut again), [Some(0), had[1]]);
+}
+
 /// A pool whose cache is told of these volumes of the oracle, and of no others.
 fn told_of(disks: Vec<SimDisk>, setup: &Setup, keys: &[VolumeKey]) -> plimsoll_stack::sim::SimPool {
     told_of_sizes(disks, setup, &keys.iter().map(|key| (*key, SECTORS * SECTOR)).collect::<Vec<_>>())

@@ -488,9 +488,16 @@ impl Stack {
         }
     }
 
-    /// True if a layer has requests of its own in flight for a volume that was deleted.
+    /// True if a layer has requests of its own in flight for a volume that was deleted, or will have when it starts.
     pub fn is_using(&self, volume: VolumeKey) -> bool {
-        self.nodes.iter().any(|n| n.layer.is_using(volume))
+        (0..self.nodes.len()).any(|n| self.nodes[n].layer.is_using(volume) && !self.never_starts(n))
+    }
+
+    /// True if a layer hasn't started, and a layer below it has failed.
+    fn never_starts(&self, node: usize) -> bool {
+        let has_failed = |n: usize| self.nodes[n].started && self.nodes[n].layer.state() == LayerState::Failed;
+        let mut below = self.nodes[node].ports.iter().filter_map(|p| p.node());
+        !self.nodes[node].started && below.any(|(n, _)| has_failed(n) || self.never_starts(n))
     }
 
     /// True if nothing is in flight anywhere: no request, no device, no worker, no layer's own work.
