@@ -135,6 +135,7 @@ impl Cache {
             touched: Vec::new(),
             locked: Vec::new(),
             flush_after: false,
+            fills: true,
         });
         let mut runs: Vec<(usize, u64, u64)> = Vec::new();
         let mut hits: Vec<(usize, Key, Loc, u64, u64)> = Vec::new();

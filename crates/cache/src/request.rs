@@ -35,6 +35,8 @@ pub(crate) struct ClientOp {
     pub locked: Vec<Key>,
     /// It must be durable before it ends.
     pub flush_after: bool,
+    /// The content that went through may be cached at its end: the slow device has lost nothing meanwhile.
+    pub fills: bool,
 }
 
 /// The purpose of a request that was sent below.

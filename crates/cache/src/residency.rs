@@ -220,6 +220,15 @@ impl Residency {
         (stays && (!self.is_bad(loc) || self.planted(Planted::CorruptReused))).then_some(loc)
     }
 
+    /// Clean extents of which the bytes or the name are in a WEU `on_trial`, and those without a name: nothing tells their age.
+    pub(crate) fn clean_on(&self, on_trial: impl Fn(u32) -> bool) -> Vec<Key> {
+        let of_it = |(key, loc): &(Key, Loc)| {
+            let own = self.refs.get(key).copied().or((!loc.is_dup()).then_some(*loc));
+            !loc.is_dirty() && (on_trial(loc.weu()) || own.is_none_or(|own| on_trial(own.weu())))
+        };
+        self.index.entries().filter(of_it).map(|e| e.0).collect()
+    }
+
     /// True if the bytes of a place are corrupt.
     pub(crate) fn is_bad(&self, loc: Loc) -> bool {
         self.bad.contains(&(loc.weu(), loc.at_bytes()))

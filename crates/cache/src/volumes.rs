@@ -3,6 +3,7 @@
 use crate::config::{CacheVolume, Mode, Planted, Sharing};
 use crate::index::Key;
 use crate::layer::Cache;
+use crate::read::Ahead;
 use crate::request::{Covers, Pending, RETRY};
 use crate::state::State;
 use crate::streams::Streams;
@@ -307,7 +308,7 @@ impl Cache {
     }
 
     /// The slow device lost something that it had acknowledged: no flush that ends later says that what was changed before is there, and
-    /// what was being written back must be written again.
+    /// what was being written back must be written again. Nor is clean content served that may be newer.
     pub(crate) fn slow_lost(&mut self, now: Time) {
         if self.planted(Planted::BelieveAfterLoss) {
             return;
@@ -319,6 +320,22 @@ impl Cache {
                 b.failed = true;
                 w.retry_at = now + RETRY;
             }
+        }
+        if self.is_ready() {
+            self.drop_unflushed();
+        }
+    }
+
+    /// Drops all clean content that is newer than the last flush of the slow device, or may be: that device may have something older now. An
+    /// eviction or the next start would go back to it, though a read and a later flush said otherwise.
+    fn drop_unflushed(&mut self) {
+        self.gate.end_all_fills();
+        self.ahead = Ahead::default();
+        self.recipes.forget(|_| true);
+        self.ops.iter_mut().for_each(|(_, o)| o.fills = false);
+        // A WEU is confirmed after a flush of what is in it.
+        for key in self.residency.clean_on(|weu| self.durability.is_on_trial(weu)) {
+            self.drop_clean(key);
         }
     }
 

@@ -92,6 +92,7 @@ impl Cache {
             touched,
             locked,
             flush_after,
+            fills: true,
         });
         if has_through {
             match self.durability.has_record(needs) || self.planted(Planted::NoBarrier) {
@@ -181,7 +182,13 @@ impl Cache {
         self.unlock(o);
         let may_cache = |slot: u16| !self.is_known_full(self.volumes[slot as usize].partition);
         let caches = self.volume_of(&o.head).is_some_and(|(slot, _, mode)| mode != Mode::Off && may_cache(slot));
-        if o.touched.is_empty() || o.failed.is_some() || o.head.op != Op::Write || !caches || !self.is_ready() {
+        if o.touched.is_empty()
+            || !o.fills
+            || o.failed.is_some()
+            || o.head.op != Op::Write
+            || !caches
+            || !self.is_ready()
+        {
             return;
         }
         let (e, size) = (self.extent_bytes(), self.volume_of(&o.head).map_or(0, |v| v.1));
@@ -227,6 +234,7 @@ impl Cache {
             touched: Vec::new(),
             locked: Vec::new(),
             flush_after: false,
+            fills: true,
         });
         let mut below = head;
         below.tag =
