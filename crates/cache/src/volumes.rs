@@ -327,7 +327,7 @@ impl Cache {
     }
 
     /// Drops all clean content that is newer than the last flush of the slow device, or may be: that device may have something older now. An
-    /// eviction or the next start would go back to it, though a read and a later flush said otherwise.
+    /// eviction or the next start would go back to it, though a read has shown the newer one, and a later flush has promised it.
     fn drop_unflushed(&mut self) {
         self.gate.end_all_fills();
         self.ahead = Ahead::default();

@@ -401,7 +401,7 @@ fn read_after_the_slow_disk_lost_changes(seed: u64, steps: u64, waits: bool) -> 
     }
 }
 
-/// What the cache had of those changes isn't served any more: the slow disk has something older.
+/// Content that the cache had of those changes isn't served any more: the slow disk has something older.
 #[test]
 fn what_is_read_and_flushed_after_the_slow_disk_lost_changes_stays() {
     let mut lost = 0;

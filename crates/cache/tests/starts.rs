@@ -251,7 +251,7 @@ fn a_start_that_fails_after_headers_could_not_be_read_serves_nobody_who_needs_th
     Life::start(whole, setup, life.oracle.clone()).unwrap().judge().unwrap();
 }
 
-/// Where all was read and nothing is dirty, the slow device has all: such a start does without the device.
+/// The slow device has all data if all was read and nothing is dirty: such a start does without the device.
 #[test]
 fn a_start_that_fails_with_all_written_back_serves_without_the_device() {
     let setup = Setup { known: Some([true, false]), ..plain([Mode::Back, Mode::Through]) };
