@@ -635,10 +635,28 @@ impl MetaStore {
     /// # Errors
     /// [`MetaError::NotDeleting`] or a failing storage.
     pub fn finish_delete(&mut self, id: u32) -> Result<(), MetaError> {
+        self.free(id, false)
+    }
+
+    /// The same while the pool has a cache that has recorded nothing, as its start failed since the deletion began: the volume is given
+    /// up, too.
+    ///
+    /// # Errors
+    /// As of [`MetaStore::finish_delete`].
+    pub fn finish_delete_given_up(&mut self, id: u32) -> Result<(), MetaError> {
+        self.free(id, true)
+    }
+
+    fn free(&mut self, id: u32, gives_up: bool) -> Result<(), MetaError> {
         let volume = self.view.state.volumes.get(&id).filter(|v| v.state == VolumeState::Deleting);
         let volume = volume.ok_or(MetaError::NotDeleting { id })?;
-        let (generation, given_up) = (volume.key.generation, volume.given_up);
+        let (generation, mut given_up) = (volume.key.generation, volume.given_up);
         let mut edits = vec![Edit::DropVolume(id), Edit::PutGeneration(id, generation + 1)];
+        if gives_up && self.may_be_behind(volume) {
+            let next = self.cache_generation() + 1;
+            given_up = Some(next);
+            edits.push(Edit::PutGeneration(CACHE_ROW, next));
+        }
         // A restore may bring the volume back, and what it gave up must not come back with it.
         edits.extend(given_up.map(|since| {
             let mut all = self.view.state.given_up.clone();

@@ -522,8 +522,8 @@ fn what_was_given_up_of_a_volume_is_known_when_a_restore_brings_it_back() {
     }
 }
 
-/// A volume is deleted while its pool is served without the cache that may have its latest data, while that cache fails, or after its start
-/// failed. The cache can't record the deletion. So a restore that brings the volume back doesn't bring those data back, should the device come back, too.
+/// A volume is deleted while its pool is served without the cache that may have its latest data, while that cache fails, after its start
+/// failed, or before that. The cache can't record the deletion. So a restore that brings the volume back doesn't bring those data back, should the device come back, too.
 #[test]
 fn what_an_absent_cache_has_of_a_deleted_volume_is_given_up() {
     #[derive(Clone, Copy, Debug)]
@@ -531,8 +531,9 @@ fn what_an_absent_cache_has_of_a_deleted_volume_is_given_up() {
         Absent,
         Fails,
         StartFailed,
+        StartFails,
     }
-    for how in [Cache::Absent, Cache::Fails, Cache::StartFailed] {
+    for how in [Cache::Absent, Cache::Fails, Cache::StartFailed, Cache::StartFails] {
         for is_behind in [false, true] {
             let dir = tempfile::tempdir().expect("a directory");
             let path = dir.path().join("p.img");
@@ -553,8 +554,12 @@ fn what_an_absent_cache_has_of_a_deleted_volume_is_given_up() {
                     store.begin_delete("v").expect("there");
                 }
                 Cache::StartFailed => drop(store.begin_delete_given_up("v").expect("there")),
+                Cache::StartFails => drop(store.begin_delete("v").expect("there")),
             }
-            store.finish_delete(id).expect("deleted");
+            match how {
+                Cache::StartFails => store.finish_delete_given_up(id).expect("deleted"),
+                _ => store.finish_delete(id).expect("deleted"),
+            }
             drop((store, device));
             with.restore(&path, OLDER).expect("asked to");
             let (_device, store) = open(&path);

@@ -149,7 +149,13 @@ impl Node {
         zeroed.map_err(|e| p.zeroing_failed(&record.name, e))?;
         let store = p.store.clone().expect("a record comes from a store");
         let id = key.id;
-        blocking(move || store.change().finish_delete(id)).await
+        // Its start may have failed since the deletion began, or since an earlier end of the node.
+        let gives_up = p.has_failed_cache().await;
+        let finish = move || {
+            let mut store = store.change();
+            if gives_up { store.finish_delete_given_up(id) } else { store.finish_delete(id) }
+        };
+        blocking(finish).await
     }
 }
 
