@@ -232,3 +232,38 @@ fn mclocks_forecast_knows_the_limit() {
     let late = m.ended.iter().filter(|e| !e.1.outcome.is_done()).count();
     assert!(late <= 1, "{late} of {accepted} were let in and then not served in time");
 }
+
+/// Of the first 2,000 that end while both have 5,000 to do: the first one's.
+fn first_ones_part(m: &mut Machine, tenants: [u16; 2]) -> usize {
+    let from = m.ended.len();
+    for tenant in [tenants[1], tenants[0]] {
+        m.offer_many(5000, tenant, 4096);
+    }
+    while m.ended.len() < from + 2000 {
+        m.step();
+    }
+    let part = m.ended[from..][..2000].iter().filter(|e| e.1.io.tenant.0 == tenants[0]).count();
+    m.finish();
+    part
+}
+
+/// Cake reserved cores for a tenant with objectives. It is gone, and a best-effort tenant has its number.
+#[test]
+fn cakes_reserved_cores_go_with_their_tenant() {
+    let policy = PolicyConfig::Cake { interval: Span::from_millis(10) };
+    let mut m = Machine::new(CoresConfig { policy, ..CoresConfig::new(4) }, |_, _| us(100));
+    m.set_tenant(1, Some(critical(9900, 50)));
+    m.set_tenant(2, Some(best_effort(100)));
+    // No share is enough for its bound.
+    while m.now < at_us(300_000) {
+        m.offer_many(4, 1, 4096);
+        let until = m.now + us(200);
+        m.run_until(until);
+    }
+    m.finish();
+    m.set_tenant(1, None);
+    m.set_tenant(3, Some(best_effort(100)));
+    assert_eq!(m.cores().queues().known(plimsoll_base::TenantId(3)), Some(0), "it has the number");
+    let part = first_ones_part(&mut m, [3, 2]);
+    assert!((900..=1100).contains(&part), "{part} of 2000");
+}

@@ -17,6 +17,8 @@ const SHARE_MAX: u64 = 19_000;
 
 #[derive(Default)]
 struct Run {
+    /// Identity of the queue: numbers are used again.
+    born: u64,
     recent: LatencyHistogram,
     share: u64,
     reserved: u32,
@@ -89,7 +91,10 @@ impl Policy for Cake {
     }
 
     fn queues_changed(&mut self, now: Time, queues: &mut Queues) {
-        self.runs.resize_with(queues.len(), || Run { share: SHARE_START, ..Run::default() });
+        self.runs.resize_with(queues.len(), Run::default);
+        for (run, q) in self.runs.iter_mut().zip(queues.all()).filter(|(run, q)| run.born != q.born) {
+            *run = Run { born: q.born, share: SHARE_START, ..Run::default() };
+        }
         if !self.due.is_set() {
             self.due = now + self.interval;
         }
