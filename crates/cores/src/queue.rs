@@ -332,7 +332,7 @@ impl Queues {
             self.by_tenant[index] = NOWHERE;
             return before.is_some();
         };
-        let at = self.queue_for(terms);
+        let at = self.queue_for(terms, before);
         self.list[at].tenants.push((tenant, terms.clone()));
         self.list[at].tenants.sort_by_key(|(id, _)| *id);
         self.list[at].tenants_changed();
@@ -340,16 +340,18 @@ impl Queues {
         true
     }
 
-    /// The queue with these terms' objectives; else one that nobody uses any more, or a new one.
-    fn queue_for(&mut self, terms: &Terms) -> usize {
+    /// The queue with these terms' objectives, or the tenant's own of `before` if nothing is in it; else one that nobody uses any more, or a
+    /// new one.
+    fn queue_for(&mut self, terms: &Terms, before: Option<usize>) -> usize {
         let kind = match &terms.class {
             Class::LatencyCritical { objectives, .. } => Kind::LatencyCritical(objectives.clone()),
             Class::BestEffort { weight } => Kind::BestEffort(*weight),
             // Its slots are a lower layer's to give; here it has the rest with the others.
             Class::Fenced { slots } => Kind::BestEffort(slots.saturating_mul(WEIGHT_UNKNOWN)),
         };
-        let fits = |q: &Queue| q.kind == kind && (q.is_critical() || q.is_unused());
-        if let Some(at) = self.list.iter().position(fits) {
+        let fits =
+            |(at, q): (usize, &Queue)| q.kind == kind && (q.is_critical() || (before == Some(at) && q.is_unused()));
+        if let Some(at) = self.list.iter().enumerate().position(fits) {
             return at;
         }
         self.born += 1;

@@ -233,6 +233,20 @@ fn mclocks_forecast_knows_the_limit() {
     assert!(late <= 1, "{late} of {accepted} were let in and then not served in time");
 }
 
+/// Two tenants with the same weight, one of them on an idle device for a while: policies under which both have half afterwards.
+fn that_share_alike() -> Vec<PolicyConfig> {
+    let order = |p: &PolicyConfig| matches!(p, PolicyConfig::ShareEverything | PolicyConfig::TwoPriorities);
+    policies().into_iter().filter(|p| !order(p)).collect()
+}
+
+/// 10,000 requests of a tenant alone, with fewer in flight than the cores take.
+fn alone(m: &mut Machine, tenant: u16) {
+    for _ in 0..10_000 {
+        m.offer(tenant, 4096);
+        m.finish();
+    }
+}
+
 /// Of the first 2,000 that end while both have 5,000 to do: the first one's.
 fn first_ones_part(m: &mut Machine, tenants: [u16; 2]) -> usize {
     let from = m.ended.len();
@@ -245,6 +259,112 @@ fn first_ones_part(m: &mut Machine, tenants: [u16; 2]) -> usize {
     let part = m.ended[from..][..2000].iter().filter(|e| e.1.io.tenant.0 == tenants[0]).count();
     m.finish();
     part
+}
+
+/// A device's use while nobody else wanted it is held against nobody; nor is it against the next tenant with the queue's number.
+#[test]
+fn who_used_an_idle_device_has_its_share_afterwards() {
+    for policy in that_share_alike() {
+        let mut m = Machine::new(CoresConfig { policy: policy.clone(), ..CoresConfig::new(2) }, |_, _| us(100));
+        for tenant in [1, 2] {
+            m.set_tenant(tenant, Some(best_effort(100)));
+        }
+        alone(&mut m, 1);
+        let part = first_ones_part(&mut m, [1, 2]);
+        assert!((900..=1100).contains(&part), "{part} of 2000 under {policy:?}");
+        // Another in its place, and one with other terms.
+        alone(&mut m, 1);
+        m.set_tenant(1, None);
+        m.set_tenant(3, Some(best_effort(100)));
+        let part = first_ones_part(&mut m, [3, 2]);
+        assert!((900..=1100).contains(&part), "{part} of 2000 under {policy:?}, of a new tenant");
+        alone(&mut m, 3);
+        m.offer_many(3, 3, 4096);
+        m.set_tenant(3, Some(best_effort(101)));
+        let part = first_ones_part(&mut m, [2, 3]);
+        assert!((900..=1100).contains(&part), "{part} of 2000 under {policy:?}, beside changed terms");
+    }
+}
+
+/// Reservations kept a tenant ahead of its share; it is gone, and a tenant without one has its number.
+#[test]
+fn a_new_tenant_owes_nothing_for_the_one_before() {
+    let mut m = Machine::new(CoresConfig { policy: PolicyConfig::Mclock, ..CoresConfig::new(2) }, |_, _| us(100));
+    m.set_tenant(1, Some(allotted(best_effort(100), 0, 18_000, 0)));
+    m.set_tenant(2, Some(best_effort(100)));
+    m.offer_many(12_000, 2, 4096);
+    m.offer_many(10_000, 1, 4096);
+    while m.responses(1).len() < 10_000 {
+        m.step();
+    }
+    for weight in [100, 100, 50] {
+        m.set_tenant(1, None);
+        m.set_tenant(1, Some(best_effort(weight)));
+        let (from, weight) = (m.responses(1).len(), weight as usize);
+        m.offer_many(400, 1, 4096);
+        let before = m.ended.len();
+        while m.responses(1).len() < from + 400 {
+            m.step();
+        }
+        let took = m.ended.len() - before;
+        assert!(took <= 400 * (weight + 100) / weight + 20, "400 of a tenant of weight {weight} were among {took}");
+    }
+}
+
+/// A tenant at its limit falls behind in its share, and neither a newcomer nor a higher limit of its own may make others wait for that.
+#[test]
+fn time_at_a_limit_is_not_saved_up() {
+    let of = |limit| Some(allotted(critical(9900, 1000), 0, 0, limit));
+    let mut m = Machine::new(CoresConfig { policy: PolicyConfig::Mclock, ..CoresConfig::new(2) }, |_, _| us(100));
+    m.set_tenant(1, of(100));
+    for tenant in [2, 3] {
+        m.set_tenant(tenant, Some(best_effort(100)));
+    }
+    m.offer_many(4000, 1, 4096);
+    for _ in 0..10_000 {
+        let ended = m.responses(2).len();
+        m.offer(2, 4096);
+        while m.responses(2).len() == ended {
+            m.step();
+        }
+    }
+    let part = |m: &mut Machine, of: u16, others: &[u16]| {
+        let from = m.ended.len();
+        others.iter().for_each(|t| m.offer_many(2000, *t, 4096));
+        while m.ended.len() < from + 1000 {
+            m.step();
+        }
+        m.ended[from..].iter().filter(|e| e.1.io.tenant.0 == of).count()
+    };
+    let newcomer = part(&mut m, 3, &[2, 3]);
+    assert!((400..=600).contains(&newcomer), "{newcomer} of 1000");
+    // Another with its objectives shares its queue and has no limit: the queue has none any more, and twice the weight.
+    m.set_tenant(4, of(0));
+    let raised = part(&mut m, 1, &[]);
+    assert!((400..=600).contains(&raised), "{raised} of 1000");
+}
+
+/// A promise to who used an idle device isn't broken by who comes.
+#[test]
+fn forecasts_hold_after_an_idle_device_was_used() {
+    for policy in that_share_alike() {
+        let mut m = Machine::new(CoresConfig { policy: policy.clone(), ..CoresConfig::new(2) }, |_, _| us(100));
+        for tenant in [1, 2] {
+            m.set_tenant(tenant, Some(best_effort(100)));
+        }
+        alone(&mut m, 1);
+        m.offer_many(5000, 2, 4096);
+        for _ in 0..100 {
+            let wait = m.stack.forecast(m.now, &m.head(1, 4096)).wait;
+            let ended = m.responses(1).len();
+            m.offer(1, 4096);
+            while m.responses(1).len() == ended {
+                m.step();
+            }
+            let took = m.responses(1)[ended];
+            assert!(took <= wait * 2 + us(400), "{took:?} against {wait:?} under {policy:?}");
+        }
+    }
 }
 
 /// Cake reserved cores for a tenant with objectives. It is gone, and a best-effort tenant has its number.
