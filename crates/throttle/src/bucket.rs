@@ -19,9 +19,12 @@ impl Bucket {
         Bucket { limit, burst: takes(limit, limit.burst), empty_at: now }
     }
 
-    /// As far from empty as before, in time, under another limit.
+    /// With the same content under another limit. A higher rate empties it sooner. A lower one takes no longer than the old one would have:
+    /// those requests went on under that, and a volume would stop for minutes that its operator didn't ask for.
     pub fn with(self, now: Time, limit: Limit) -> Bucket {
-        Bucket { empty_at: self.empty_at.max(now), ..Bucket::new(now, limit) }
+        let left = self.empty_at.since(now);
+        let left = left.min(left.scale(self.limit.per_s, limit.per_s.max(1)));
+        Bucket { empty_at: now + left, ..Bucket::new(now, limit) }
     }
 
     /// The time from which on the next request may go on.

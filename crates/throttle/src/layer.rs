@@ -46,7 +46,7 @@ impl Buckets {
         Buckets { requests: terms.requests.map(new), bytes: terms.bytes.map(new) }
     }
 
-    /// Changes the limits. A bucket that stays is as far from empty as before, in time.
+    /// Changes the limits. A bucket that stays keeps its content.
     fn change(&mut self, now: Time, terms: ThrottleTerms) {
         let with = |old: Option<Bucket>, limit| match (old, limit) {
             (Some(old), Some(limit)) => Some(old.with(now, limit)),

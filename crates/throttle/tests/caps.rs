@@ -106,7 +106,7 @@ fn limits_change_while_requests_wait_and_a_cancelled_one_ends() {
     let cancelled = std::iter::from_fn(|| p.next_done()).filter(|c| !c.outcome.is_done()).count();
     assert_eq!(cancelled, 1);
     cap(&mut p, Some(Limit { per_s: 10, burst: 0 }), None);
-    assert_eq!(ends(&mut p).last().map(|e| e.1), Some(ms(1100)), "the bucket keeps what it holds");
+    assert_eq!(ends(&mut p).last().map(|e| e.1), Some(ms(650)), "half a request is left, for 50 ms");
     cap(&mut p, Some(Limit { per_s: 1, burst: 0 }), None);
     let now = p.now();
     for _ in 0..3 {
@@ -117,6 +117,38 @@ fn limits_change_while_requests_wait_and_a_cancelled_one_ends() {
     collect(&mut p);
     p.run_until(now);
     assert!(p.stack().is_idle(), "without a limit everything goes on");
+}
+
+/// A burst of 3,000 s at the old rate is one of 30 s at the new one.
+#[test]
+fn a_higher_limit_ends_a_long_burst_sooner() {
+    for (burst, free_at) in [(300_000, ms(0)), (1000, ms(29_900))] {
+        let mut p = pool();
+        cap(&mut p, Some(Limit { per_s: 100, burst: 300_000 }), None);
+        for _ in 0..=300_000 {
+            ask(&mut p, Time::ZERO, Op::Trim, CAPPED, 512);
+        }
+        ask(&mut p, Time::ZERO, Op::Read, CAPPED, 512);
+        cap(&mut p, Some(Limit { per_s: 10_000, burst }), None);
+        collect(&mut p);
+        let ended = ends(&mut p).last().copied();
+        assert_eq!(ended, Some((Op::Read, free_at + Span::from_micros(100))), "of a burst of {burst}");
+    }
+}
+
+/// A lower limit doesn't hold a volume back for longer than the one before it would have.
+#[test]
+fn a_lower_limit_asks_no_more_time_for_what_has_gone_on() {
+    let mut p = pool();
+    cap(&mut p, Some(Limit { per_s: 1000, burst: 1000 }), None);
+    for _ in 0..1001 {
+        ask(&mut p, Time::ZERO, Op::Read, CAPPED, 512);
+    }
+    cap(&mut p, Some(Limit { per_s: 10, burst: 1 }), None);
+    ask(&mut p, Time::ZERO, Op::Read, CAPPED, 512);
+    ask(&mut p, Time::ZERO, Op::Read, CAPPED, 512);
+    let at: Vec<Time> = ends(&mut p).into_iter().skip(1001).map(|e| e.1).collect();
+    assert_eq!(at, [ms(901), ms(1001)], "1001 ms of the old rate, and one request at once");
 }
 
 #[test]
