@@ -70,6 +70,8 @@ pub enum Planted {
     OlderMapTaken,
     /// After a power loss between the map's two copies, the older one stays.
     OlderMapLeft,
+    /// A start takes the map that it finds for durable.
+    StartUnflushed,
     /// A trim leaves older data readable.
     TrimForgotten,
     /// A zone isn't reset before it's written.
@@ -85,7 +87,7 @@ impl Planted {
     pub const OF_COPIES: [Planted; 2] = [Planted::CopiesNotAwaited, Planted::ClientTakenForCopy];
 
     /// The others.
-    pub const ALL: [Planted; 15] = [
+    pub const ALL: [Planted; 16] = [
         Planted::FlushNotAwaited,
         Planted::FlushNotPassed,
         Planted::FuaBuffered,
@@ -99,6 +101,7 @@ impl Planted {
         Planted::MapOnce,
         Planted::OlderMapTaken,
         Planted::OlderMapLeft,
+        Planted::StartUnflushed,
         Planted::TrimForgotten,
         Planted::ResetForgotten,
     ];

@@ -77,7 +77,7 @@ pub(crate) enum Pending {
     Split(Box<Split>),
     /// The copy's.
     Own(Step),
-    /// A start's read of a copy of the map, or its repair.
+    /// A start's read of a copy of the map, the flush before its repair, or that.
     Recovery(usize),
 }
 
@@ -511,23 +511,30 @@ impl Bands {
     }
 
     fn recovery_ended(&mut self, now: Time, i: usize, c: Completion, out: &mut Actions) {
-        self.recovering -= 1;
-        if c.io.op != Op::Read {
-            self.life = if c.outcome.is_done() {
-                Life::Ready
-            } else {
-                Life::Failed("one copy of the bands' map is corrupt and can't be written: replace the device".into())
-            };
-            return;
-        }
-        if c.outcome.is_done() {
-            let mut bytes = vec![0; c.io.len as usize];
-            c.io.data.copy_to(&mut bytes);
-            self.found[i] = Map::decode(&bytes, &self.places, !self.has(Planted::SumIgnored));
-            self.later = self.later.max(Map::later_version(&bytes, &self.places));
-        }
-        if self.recovering == 0 {
-            self.recovered(now, out);
+        let failed = |why: &str| Life::Failed(why.into());
+        match (c.io.op, c.outcome.is_done()) {
+            (Op::Read, is_read) => {
+                if is_read {
+                    let mut bytes = vec![0; c.io.len as usize];
+                    c.io.data.copy_to(&mut bytes);
+                    self.found[i] = Map::decode(&bytes, &self.places, !self.has(Planted::SumIgnored));
+                    self.later = self.later.max(Map::later_version(&bytes, &self.places));
+                }
+                self.recovering -= 1;
+                if self.recovering == 0 {
+                    self.recovered(now, out);
+                }
+            }
+            (Op::Flush, true) => self.repair(now, i, out),
+            (Op::Flush, false) => {
+                let why = "the device can't be flushed: the bands' map may not be durable; look at the device, then start again";
+                self.life = failed(why);
+            }
+            (_, true) => self.life = Life::Ready,
+            (_, false) => {
+                let why = "one copy of the bands' map is corrupt and can't be written: replace the device";
+                self.life = failed(why);
+            }
         }
     }
 
@@ -547,7 +554,6 @@ impl Bands {
         if self.has(Planted::OlderMapTaken) && numbers[0].min(numbers[1]) > 0 {
             best = 1 - best;
         }
-        let alike = self.found[0] == self.found[1];
         let Some(map) = self.found[best].take() else {
             let why =
                 "both copies of the bands' map are corrupt, or the device was never formatted: restore it from a copy";
@@ -557,14 +563,25 @@ impl Bands {
         let taken: BTreeSet<u32> = map.zones.iter().flatten().copied().collect();
         self.spare = (0..self.places.zones).filter(|z| !taken.contains(z)).collect();
         self.map = map;
-        if alike || self.has(Planted::OlderMapLeft) {
+        let other = 1 - best;
+        if self.has(Planted::StartUnflushed) {
+            return self.repair(now, other, out);
+        }
+        // The map may be in a volatile cache only: the process before was killed, and the power wasn't lost. From now on zones are used by
+        // it, and its copies are written over.
+        let io = self.send_own(now, Op::Flush, 0, 0, Pending::Recovery(other), out);
+        out.submit(0, io);
+    }
+
+    /// The map is durable: copy `other` becomes like it, if it isn't.
+    fn repair(&mut self, now: Time, other: usize, out: &mut Actions) {
+        if self.found[other].as_ref() == Some(&self.map) || self.has(Planted::OlderMapLeft) {
             self.life = Life::Ready;
             return;
         }
         self.counters.repaired += 1;
-        self.recovering = 1;
-        let at = self.places.maps_at()[1 - best];
-        let mut io = self.send_own(now, Op::Write, at, self.places.map_bytes, Pending::Recovery(1 - best), out);
+        let at = self.places.maps_at()[other];
+        let mut io = self.send_own(now, Op::Write, at, self.places.map_bytes, Pending::Recovery(other), out);
         io.head.flags = IoFlags::FUA;
         io.data = Data::Bytes(self.map.encode(&self.places));
         out.submit(0, io);

@@ -139,6 +139,12 @@ fn formatted(seed: u64, faults: DiskFaults) -> SimDisk {
     disk
 }
 
+/// The first sector and the number of sectors of the band with a sector, if it is one of a band.
+fn band_of(sector: u64) -> Option<(u64, u64)> {
+    let Place::Band { at, .. } = places().place(sector * SECTOR) else { return None };
+    Some((sector - at % ZONE / SECTOR, ZONE / SECTOR))
+}
+
 /// The client's next request; `None`: it lets time pass.
 fn next_ask(rng: &mut Rng, (base, span): (u64, u64)) -> Option<Ask> {
     let first = base + rng.below(span);
@@ -223,6 +229,8 @@ struct Tally {
     lives: u64,
     rotten: u64,
     refused: u64,
+    kills: u64,
+    starts_cut: u64,
     copied: u64,
     repaired: u64,
     failed: u64,
@@ -247,10 +255,69 @@ fn is_copying(p: &mut SimPool) -> bool {
     p.stack().layer::<Bands>().unwrap().status().copying.is_some()
 }
 
-/// A power loss on a copy of the running pool's disk, a start, and the oracle's verdict; some lives go on and lose it again.
-fn cut(p: &mut SimPool, o: &Oracle, c: BandsConfig, seed: u64, rng: &mut Rng, t: &mut Tally) -> Result<(), String> {
+/// At most `most` requests of a client, with zeroes of whole bands if `whole`.
+fn live(p: &mut SimPool, o: &mut Oracle, rng: &mut Rng, most: u64, whole: bool) -> Result<(), String> {
+    for _ in 0..rng.below(most) {
+        let now = p.now();
+        if let Some(mut ask) = next_ask(rng, (0, sectors())) {
+            if whole && ask.op == Op::WriteZeroes {
+                (ask.first, ask.len) = band_of(ask.first).unwrap_or((ask.first, ask.len));
+            }
+            let io = o.ask(ask, now);
+            p.offer(now, io);
+        }
+        p.step();
+        hear(p, o, false)?;
+    }
+    Ok(())
+}
+
+/// The process is killed instead: its writes are in the drive's volatile cache. The next one lives for a while, or not even until it has
+/// started. Returns its disk, and whether the map is being written.
+fn killed(
+    mut disk: SimDisk,
+    o: &mut Oracle,
+    c: BandsConfig,
+    seed: u64,
+    rng: &mut Rng,
+    t: &mut Tally,
+) -> Result<(SimDisk, bool), String> {
+    t.kills += 1;
+    disk.abandoned();
+    disk.set_faults(DiskFaults::default());
+    if rng.chance(0.3) {
+        t.starts_cut += 1;
+        let mut p = pool(disk, o, c, seed, false);
+        let now = p.now();
+        p.stack().start(now);
+        p.with_layer(|_: &mut Bands, _| ());
+        for _ in 0..rng.below(8) {
+            p.step();
+        }
+        return Ok((p.disk(0).clone(), true));
+    }
+    let (mut next, found) = recovered(disk, o, c, seed)?;
+    o.check_killed(&found).map_err(|e| format!("after a kill: {e}"))?;
+    live(&mut next, o, rng, 120, true)?;
+    Ok((next.disk(0).clone(), is_copying(&mut next)))
+}
+
+/// A power loss on a copy of the running pool's disk, a start, and the oracle's verdict; some lives go on and lose it again. Before it,
+/// `kills` processes are killed.
+fn cut(
+    p: &mut SimPool,
+    o: &Oracle,
+    c: BandsConfig,
+    seed: u64,
+    rng: &mut Rng,
+    t: &mut Tally,
+    kills: u64,
+) -> Result<(), String> {
     let (mut disk, mut oracle) = (p.disk(0).clone(), o.clone());
     let mut copying = is_copying(p);
+    for _ in 0..kills {
+        (disk, copying) = killed(disk, &mut oracle, c, seed, rng, t)?;
+    }
     for life in 0..3 {
         t.losses += 1;
         disk.lose_power();
@@ -273,17 +340,7 @@ fn cut(p: &mut SimPool, o: &Oracle, c: BandsConfig, seed: u64, rng: &mut Rng, t:
             return Ok(());
         }
         t.lives += 1;
-        let mut left = rng.below(60);
-        while left > 0 {
-            left -= 1;
-            let now = next.now();
-            if let Some(ask) = next_ask(rng, (0, sectors())) {
-                let io = oracle.ask(ask, now);
-                next.offer(now, io);
-            }
-            next.step();
-            hear(&mut next, &mut oracle, false)?;
-        }
+        live(&mut next, &mut oracle, rng, 60, false)?;
         copying = is_copying(&mut next);
         disk = next.disk(0).clone();
     }
@@ -292,7 +349,7 @@ fn cut(p: &mut SimPool, o: &Oracle, c: BandsConfig, seed: u64, rng: &mut Rng, t:
 
 fn run(seed: u64, planted: Option<Planted>, cuts: f64, t: &mut Tally) -> Result<(), String> {
     let config = BandsConfig { planted, ..config(seed) };
-    let mut rng = Rng::new(seed, "bands");
+    let (mut rng, mut more) = (Rng::new(seed, "bands"), Rng::new(seed, "kills"));
     let n = 1 + rng.below(40);
     let faults = match seed % 8 {
         3 => DiskFaults { flush_fails_at: Some(n), ..DiskFaults::default() },
@@ -325,7 +382,11 @@ fn run(seed: u64, planted: Option<Planted>, cuts: f64, t: &mut Tally) -> Result<
                     if rng.chance(cuts) {
                         let phase = if is_copying(&mut p) { "copy" } else { "other" };
                         *t.phases.entry(phase).or_default() += 1;
-                        cut(&mut p, &o, config, seed, &mut rng, t)?;
+                        cut(&mut p, &o, config, seed, &mut rng, t, 0)?;
+                        if !p.disk(0).has_failed() && more.chance(0.3) {
+                            let kills = 1 + more.below(2);
+                            cut(&mut p, &o, config, seed, &mut more, t, kills)?;
+                        }
                     }
                 }
             }
@@ -357,8 +418,86 @@ fn nothing_flushed_is_lost_at_any_instant() {
         "{} bands copied, {} copies failed, {} maps written again, {} starts refused",
         t.copied, t.failed, t.repaired, t.refused
     );
+    println!("{} kills before a power loss, {} of them with a start that it cut off", t.kills, t.starts_cut);
+    assert!(t.kills > 200 && t.starts_cut > 50);
     assert!(t.losses > 500 && t.rotten > 100 && t.lives > 100 && t.copied > 100 && t.failed > 3 && t.repaired > 50);
     assert!(t.refused * 20 < t.rotten, "two faults at once are rare");
+}
+
+/// Makes a change, if there is one, and a flush. Calls `f` whenever a write of the map has reached the drive's cache and wasn't answered yet,
+/// until nothing is left to happen.
+fn at_map_writes(
+    p: &mut SimPool,
+    o: &mut Oracle,
+    change: Option<(Op, u64, u64)>,
+    mut f: impl FnMut(&mut SimPool, &Oracle) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut writes = p.disk(0).counts().1;
+    for (op, first, len) in change.into_iter().flat_map(|c| [c, (Op::Flush, 0, 0)]) {
+        let (now, io) = (p.now(), o.ask(Ask { op, volume: 0, first, len, fua: false }, p.now()));
+        p.offer(now, io);
+    }
+    loop {
+        if p.disk(0).counts().1 > writes {
+            writes = p.disk(0).counts().1;
+            f(p, o)?;
+        }
+        let is_over = p.step().is_none();
+        hear(p, o, true)?;
+        if is_over {
+            return Ok(());
+        }
+    }
+}
+
+/// A band is copied, and the process killed. The zone that the band had is the next copy's, which fails, and a band of zeroes changes the map with no
+/// flush before. At each write of the map the power is lost.
+fn map_left_by_a_kill(seed: u64, planted: Option<Planted>) -> Result<(), String> {
+    let (config, mut kills, mut losses) = (BandsConfig { planted, ..config(0) }, 0, 0);
+    // Their words aren't in the map's first sector.
+    let band = |n: u64| {
+        (0..sectors())
+            .find_map(|s| band_of(s).filter(|_| places().place(s * SECTOR) == Place::Band { at: n * ZONE, len: ZONE }))
+    };
+    let [before, copied, after] = [129, 130, 131].map(|n| band(n).expect("it's shown"));
+    let mut after_kill = |p: &mut SimPool, o: &Oracle| {
+        kills += 1;
+        let (mut disk, mut o) = (p.disk(0).clone(), o.clone());
+        disk.abandoned();
+        let mut lose = |p: &mut SimPool, o: &Oracle| {
+            losses += 1;
+            let (mut disk, mut o) = (p.disk(0).clone(), o.clone());
+            disk.lose_power();
+            disk.set_faults(DiskFaults::default());
+            o.check(&recovered(disk, &o, config, 0)?.1)
+        };
+        let mut next = pool(disk.clone(), &o, config, 0, false);
+        let now = next.now();
+        next.stack().start(now);
+        next.with_layer(|_: &mut Bands, _| ());
+        at_map_writes(&mut next, &mut o, None, &mut lose)?;
+        let (mut next, found) = recovered(disk, &o, config, 0)?;
+        o.check_killed(&found)?;
+        let last = (places().zone_at(130) + ZONE - 1024, places().zone_at(131));
+        next.disk(0).set_faults(DiskFaults { unwritable: Some(last), ..DiskFaults::default() });
+        at_map_writes(&mut next, &mut o, Some((Op::Write, after.0, 1)), &mut lose)?;
+        assert_eq!(next.stack().layer::<Bands>().unwrap().counters().failed, 1, "it took another zone");
+        at_map_writes(&mut next, &mut o, Some((Op::WriteZeroes, before.0, before.1)), &mut lose)
+    };
+    let mut o = Oracle::new(1, sectors(), content);
+    let mut p = pool(formatted(seed, DiskFaults::default()), &o, config, 0, false);
+    p.start();
+    for (first, len) in [before, copied, after] {
+        at_map_writes(&mut p, &mut o, Some((Op::Write, first, len)), |_, _| Ok(()))?;
+    }
+    at_map_writes(&mut p, &mut o, Some((Op::Write, copied.0, 1)), &mut after_kill)?;
+    assert!(kills == 2 && losses >= 5, "{kills}, {losses}");
+    Ok(())
+}
+
+#[test]
+fn a_map_that_a_kill_leaves_is_made_durable() {
+    (0..48).for_each(|seed| map_left_by_a_kill(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
 }
 
 /// Tests of the test: every planted mistake is found by the oracle or by the drive's rules. An assertion of the layer doesn't count.
@@ -374,7 +513,10 @@ fn every_planted_mistake_is_found() {
             _ => 0,
         };
         let found = (from..from + 400).find_map(|seed| {
-            let run = || run(seed, Some(planted), 0.2, &mut Tally::default());
+            let run = || match planted {
+                Planted::StartUnflushed => map_left_by_a_kill(seed, Some(planted)),
+                _ => run(seed, Some(planted), 0.2, &mut Tally::default()),
+            };
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
             asserted += u64::from(ended.is_err());
             ended.ok()?.err().map(|e| (seed, e))
