@@ -336,7 +336,8 @@ impl Bands {
         let of_bands = |p: &Place| matches!(p, Place::Band { .. });
         let bytes: u64 = self.places.of(io.offset, io.end()).filter(of_bands).map(|p| p.len()).sum();
         if bytes == 0 {
-            return self.change_parts(now, io, out);
+            self.change_parts(io, out);
+            return;
         }
         if matches!(self.life, Life::Stuck(_)) {
             return out.end(io, Outcome::Failed(IoError::Device));
@@ -346,7 +347,9 @@ impl Bands {
             self.held.push_back(io);
             return self.work(now, out);
         }
-        self.change_parts(now, io, out);
+        if self.change_parts(io, out) {
+            self.work(now, out);
+        }
     }
 
     /// True if the buffer has room for this change. Zeroes take no bytes of it. An empty buffer takes a change of any length.
@@ -358,11 +361,12 @@ impl Bands {
         fits && self.dirty.len() + runs < PIECES_MAX
     }
 
-    /// Sends what goes to free zones, and keeps what goes to bands.
-    fn change_parts(&mut self, now: Time, io: Io, out: &mut Actions) {
+    /// Sends what goes to free zones, and keeps what goes to bands. True if the change is in the buffer now.
+    fn change_parts(&mut self, io: Io, out: &mut Actions) -> bool {
         let places: Vec<Place> = self.places.of(io.offset, io.end()).collect();
         if let [Place::Free { at, .. }] = places[..] {
-            return self.pass(io, at, None, out);
+            self.pass(io, at, None, out);
+            return false;
         }
         let zeroes = io.op != Op::Write;
         let op = self.ops.vacant_key() as u64;
@@ -383,13 +387,15 @@ impl Bands {
             covered += place.len();
         }
         if pieces.is_empty() {
-            return self.buffer(now, io, buffered, out);
+            self.buffer(io, buffered, out);
+            return true;
         }
         let outstanding = pieces.len();
         self.split(io.head, pieces, outstanding, buffered);
+        false
     }
 
-    fn buffer(&mut self, now: Time, io: Io, parts: Vec<(u64, u64, Data)>, out: &mut Actions) {
+    fn buffer(&mut self, io: Io, parts: Vec<(u64, u64, Data)>, out: &mut Actions) {
         let forgotten = io.op == Op::Trim && self.has(Planted::TrimForgotten);
         let is_copy = is_of_copies(&io.head) || self.has(Planted::ClientTakenForCopy);
         self.gave_up = false;
@@ -400,10 +406,9 @@ impl Bands {
         if io.flags.has(IoFlags::FUA) && !self.has(Planted::FuaBuffered) {
             let limit = self.next_sequence;
             self.waiters[usize::from(is_copy)].push_back(Waiter { io, limit, copies: is_copy });
-            return self.work(now, out);
+            return;
         }
         out.done(io, Data::Absent);
-        self.work(now, out);
     }
 
     /// The order number before which all changes are in their zones, copies excepted unless `copies`.
@@ -452,7 +457,7 @@ impl Bands {
             }
             if self.held.front().is_some_and(|io| self.has_room(io)) {
                 let io = self.held.pop_front().expect("just looked");
-                self.change_parts(now, io, out);
+                self.change_parts(io, out);
                 continue;
             }
             if !self.step(now, out) {
@@ -505,7 +510,8 @@ impl Bands {
             io.data = Data::Parts(parts.into());
         } else if outcome.is_done() && !buffered.is_empty() {
             self.clients_below -= u32::from(!is_of_copies(&head));
-            return self.buffer(now, io, buffered, out);
+            self.buffer(io, buffered, out);
+            return self.work(now, out);
         }
         self.end_above(now, Completion { io, outcome, dispatched_at }, head, out);
     }

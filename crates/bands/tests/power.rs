@@ -500,6 +500,40 @@ fn a_map_that_a_kill_leaves_is_made_durable() {
     (0..48).for_each(|seed| map_left_by_a_kill(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
 }
 
+/// A copy makes room for all changes that wait, however many they are, on a thread with the stack that threads have.
+#[test]
+fn many_changes_that_waited_go_on_at_once() {
+    const MANY: u64 = 20_000;
+    let held = || {
+        let layers: Vec<Box<dyn Layer>> = vec![Box::new(Bands::new(places(), config(0)))];
+        let mut p =
+            SimPool::chain(StackConfig::default(), layers, vec![formatted(1, DiskFaults::default())]).unchecked();
+        p.start();
+        let (band, len) = (0..).find_map(band_of).expect("there are bands");
+        let mut write = |first: u64, len: u64| {
+            let now = p.now();
+            let head = IoHead::new(
+                Op::Write,
+                VolumeKey { id: 1, generation: 1 },
+                TenantId(1),
+                first * SECTOR,
+                len * SECTOR,
+                now,
+            );
+            p.offer(now, Io::new(head, Data::Bytes(Buf::copy_of(&content(0, first, 1).repeat(len as usize)))));
+        };
+        // The band fills the buffer, and its copy makes room.
+        write(band, len);
+        (0..MANY).for_each(|_| write(band, len / 2 + 1));
+        let waited = p.stack().layer::<Bands>().unwrap().counters().waited;
+        assert_eq!(waited, MANY);
+        p.run();
+        let done = std::iter::from_fn(|| p.next_done()).filter(|c| c.outcome.is_done()).count() as u64;
+        assert_eq!(done, MANY + 1);
+    };
+    std::thread::Builder::new().stack_size(2 << 20).spawn(held).unwrap().join().unwrap();
+}
+
 /// Tests of the test: every planted mistake is found by the oracle or by the drive's rules. An assertion of the layer doesn't count.
 #[test]
 fn every_planted_mistake_is_found() {
