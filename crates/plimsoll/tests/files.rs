@@ -163,9 +163,23 @@ fn misuse_is_explained() {
     let again = plimsoll(&["mkfs", image.to_str().unwrap()]);
     assert!(String::from_utf8_lossy(&again.stderr).contains("--force"));
     let m = Mounted::new(&image, &at, &["--journal", "ordered", "--anywhere", "*.wal"]);
-    let busy = plimsoll(&["fsck", image.to_str().unwrap()]);
-    assert!(String::from_utf8_lossy(&busy.stderr).contains("is it mounted?"));
+    let bytes = fs::metadata(&image).unwrap().len();
+    for args in [&["fsck"][..], &["mkfs", "--force"], &["mkfs", "--size", "1MiB"]] {
+        let busy = plimsoll(&[args, &[image.to_str().unwrap()]].concat());
+        assert!(String::from_utf8_lossy(&busy.stderr).contains("is it mounted?"), "{args:?}");
+    }
+    assert_eq!(fs::metadata(&image).unwrap().len(), bytes);
     m.unmount();
+    // Other systems' marks are farther in, or at the end.
+    let foreign = dir.path().join("foreign");
+    for at in [64 << 10, (64 << 20) - 4096] {
+        let mut content = vec![0; 64 << 20];
+        content[at..at + 8].copy_from_slice(b"_BHRfS_M");
+        fs::write(&foreign, &content).unwrap();
+        let refused = plimsoll(&["mkfs", foreign.to_str().unwrap(), "--size", "128MiB"]);
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("add --force"), "{at}");
+        assert!(fs::read(&foreign).unwrap() == content, "nothing is changed");
+    }
     let info: serde_json::Value =
         serde_json::from_str(&ok(plimsoll(&["fs", "info", image.to_str().unwrap(), "--json"]))).unwrap();
     assert_eq!(info["journal"], "data");
