@@ -4,7 +4,8 @@
 //! merged with others or split. So a read is served, however late, if it overlaps one that was refused to the same host on the same
 //! volume a short time ago: within [`MEMORY`] and the deadline of the refused read, as another path may have held it for as long before it
 //! refused it, too. All reads of a host on a volume are served once the host has [`REFUSED_MAX`] refusals on it within [`MEMORY`], or
-//! [`REMEMBERED_MAX`] in all. So are those of a host that isn't among [`HOSTS_MAX`] remembered ones: a peer may claim many names.
+//! [`REMEMBERED_MAX`] in all. So are those of a host that isn't among the [`HOSTS_MAX`] remembered ones of its volume: a peer may claim many
+//! names.
 
 use super::nvme::HostId;
 use plimsoll_base::{Span, Time, VolumeKey};
@@ -16,8 +17,8 @@ const MEMORY: Span = Span::from_millis(100);
 const REFUSED_MAX: usize = 256;
 /// Refusals in all from which on they are: each read is compared with them.
 const REMEMBERED_MAX: usize = 4096;
-/// Hosts, each on one volume, whose refusals are remembered.
-const HOSTS_MAX: usize = 1024;
+/// Hosts of a volume whose refusals are remembered.
+const HOSTS_MAX: usize = 256;
 
 struct Refused {
     at: Time,
@@ -26,25 +27,20 @@ struct Refused {
     end: u64,
 }
 
-/// See the module's documentation.
+/// Refusals to one host on one volume.
 #[derive(Default)]
-pub struct Refusals {
-    /// By host and volume, in the order of time.
-    all: BTreeMap<(HostId, VolumeKey), VecDeque<Refused>>,
-    forgot_at: Time,
-    /// With [`HOSTS_MAX`] hosts: nothing of the first of them is remembered from then on.
-    full_until: Time,
+struct OfHost {
+    /// In the order of time.
+    refused: VecDeque<Refused>,
+    /// The last of them is remembered for as long.
+    until: Time,
 }
 
-impl Refusals {
-    /// True if a read must be served, however late.
-    pub fn must_serve(&self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64)) -> bool {
-        let Some(refused) = self.all.get(&who) else {
-            return self.all.len() >= HOSTS_MAX && now < self.full_until;
-        };
-        let fresh = refused.len() - refused.partition_point(|r| r.at + MEMORY <= now);
+impl OfHost {
+    fn must_serve(&self, now: Time, (start, len): (u64, u64)) -> bool {
+        let fresh = self.refused.len() - self.refused.partition_point(|r| r.at + MEMORY <= now);
         let mut remembered = 0;
-        for r in refused.iter().filter(|r| r.until > now) {
+        for r in self.refused.iter().filter(|r| r.until > now) {
             if r.start < start + len && start < r.end {
                 return true;
             }
@@ -52,22 +48,63 @@ impl Refusals {
         }
         fresh >= REFUSED_MAX || remembered >= REMEMBERED_MAX
     }
+}
+
+/// Refusals on one volume.
+#[derive(Default)]
+struct OfVolume {
+    hosts: BTreeMap<HostId, OfHost>,
+    /// With [`HOSTS_MAX`] hosts: the first of them is forgotten then.
+    full_until: Time,
+}
+
+impl OfVolume {
+    fn is_full(&self, now: Time) -> bool {
+        self.hosts.len() >= HOSTS_MAX && now < self.full_until
+    }
+
+    fn forget(&mut self, now: Time) {
+        self.hosts.retain(|_, host| {
+            host.refused.retain(|r| r.until > now);
+            !host.refused.is_empty()
+        });
+    }
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Refusals {
+    volumes: BTreeMap<VolumeKey, OfVolume>,
+    forgot_at: Time,
+}
+
+impl Refusals {
+    /// True if a read must be served, however late.
+    pub fn must_serve(&self, now: Time, (host, volume): (HostId, VolumeKey), range: (u64, u64)) -> bool {
+        let Some(of) = self.volumes.get(&volume) else { return false };
+        of.hosts.get(&host).map_or(of.is_full(now), |host| host.must_serve(now, range))
+    }
 
     /// A read was refused that was to be done `within` this time, as it need not be served.
-    pub fn note(&mut self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64), within: Span) {
-        if self.forgot_at + MEMORY <= now || self.all.len() >= HOSTS_MAX {
+    pub fn note(&mut self, now: Time, (host, volume): (HostId, VolumeKey), (start, len): (u64, u64), within: Span) {
+        if self.forgot_at + MEMORY <= now {
             // Of hosts that ask for nothing more, too.
             self.forgot_at = now;
-            self.all.retain(|_, refused| {
-                refused.retain(|r| r.until > now);
-                !refused.is_empty()
+            self.volumes.retain(|_, of| {
+                of.forget(now);
+                !of.hosts.is_empty()
             });
         }
-        let refused = self.all.entry(who).or_default();
-        refused.push_back(Refused { at: now, until: now + MEMORY + within, start, end: start + len });
-        if self.all.len() >= HOSTS_MAX {
-            let remembered_until = |refused: &VecDeque<Refused>| refused.iter().map(|r| r.until).max();
-            self.full_until = self.all.values().filter_map(remembered_until).min().unwrap_or(now);
+        let of = self.volumes.entry(volume).or_default();
+        if of.hosts.len() >= HOSTS_MAX && !of.hosts.contains_key(&host) {
+            of.forget(now);
+        }
+        let own = of.hosts.entry(host).or_default();
+        let until = now + MEMORY + within;
+        own.until = own.until.max(until);
+        own.refused.push_back(Refused { at: now, until, start, end: start + len });
+        if of.hosts.len() >= HOSTS_MAX {
+            of.full_until = of.hosts.values().map(|host| host.until).min().unwrap_or(now);
         }
     }
 }
@@ -118,10 +155,13 @@ mod tests {
             }
         }
         assert!(all.must_serve(at(0), host(0), (0, 512)) && !all.must_serve(at(0), host(0), (512, 512)));
+        // Another volume's hosts have their own room.
+        let other = (host(5000).0, VolumeKey { id: 2, generation: 0 });
+        assert!(!all.must_serve(at(0), other, (0, 512)));
         // Once they are forgotten there is room again.
         assert!(all.must_serve(at(60_099), host(5000), (0, 512)) && !all.must_serve(at(60_100), host(5000), (0, 512)));
         all.note(at(60_100), host(5000), (0, 512), Span::ZERO);
-        assert_eq!(all.all.len(), 1);
+        assert_eq!(all.volumes[&HOST.1].hosts.len(), 1);
     }
 
     #[test]
@@ -134,7 +174,7 @@ mod tests {
         assert!(all.must_serve(at(50), HOST, (1 << 40, 512)), "full");
         assert!(!all.must_serve(at(150), HOST, (1 << 40, 512)));
         all.note(at(150), (HostId([2; 16]), HOST.1), (0, 512), Span::ZERO);
-        assert_eq!(all.all.len(), 1);
+        assert_eq!(all.volumes[&HOST.1].hosts.len(), 1);
         // Deadlines are long: more are remembered than may be compared.
         let minute = Span::from_secs(60);
         let mut n = 0;
