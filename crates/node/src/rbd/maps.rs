@@ -207,8 +207,8 @@ impl Answers {
     }
 
     /// See [`Crush::to_read_from`].
-    pub fn to_read_from(&self, map: &OsdMap, most: usize) -> Vec<Bucket> {
-        self.crush.to_read_from(map, most)
+    pub fn to_read_from(&self, map: &OsdMap, most: usize, level: Option<&str>) -> Vec<Bucket> {
+        self.crush.to_read_from(map, most, level)
     }
 
     /// True if a pool has whole copies of its objects.
@@ -272,8 +272,8 @@ mod tests {
         );
         let port = |n: u32| map.osds.iter().find(|o| o.number == n).unwrap().port;
         assert_eq!((port(0), port(1), port(2), map.epoch, map.start), (None, Some(1), Some(1), 28, 7));
-        assert_eq!(crush.to_read_from(&map, 8), hosts(&["h0", "h1"]));
-        assert_eq!(crush.to_read_from(&map, 1), hosts(&["h0"]));
+        assert_eq!(crush.to_read_from(&map, 8, None), hosts(&["h0", "h1"]));
+        assert_eq!(crush.to_read_from(&map, 1, None), hosts(&["h0"]));
         // Of an erasure-coded pool an OSD has a part of each object: no read can be steered.
         let mut coded = dump.clone();
         coded["pools"][1]["type"] = json!(3);

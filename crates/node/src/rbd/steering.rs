@@ -111,8 +111,9 @@ impl Steering {
                 return Ok(None);
             }
         };
+        let level = sent.buckets.first().map(|b| b.level.clone());
         let fault = match is_steerable {
-            Ok(()) => self.open_missing(answers.to_read_from(&map, HANDLES_MAX), sent, handle)?,
+            Ok(()) => self.open_missing(answers.to_read_from(&map, HANDLES_MAX, level.as_deref()), sent, handle)?,
             Err(fault) => Some(fault),
         };
         let unsteered = unsteered(sent.unsteered == Some(None), fault.as_ref());

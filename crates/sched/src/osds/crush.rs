@@ -50,9 +50,10 @@ impl Crush {
 
     /// At most `most` buckets of one type, those with the most replicas that a handle can read first. Of the types the one whose buckets
     /// have the most of them together, and the lowest if several have: a cluster of many hosts in few racks is read from by its racks.
-    pub fn to_read_from(&self, map: &OsdMap, most: usize) -> Vec<Bucket> {
+    /// `level` is the type of handles that are open, if there are: of two types, one would be taken for the place where another reads.
+    pub fn to_read_from(&self, map: &OsdMap, most: usize, level: Option<&str>) -> Vec<Bucket> {
         let mut best: (Option<usize>, Vec<Bucket>) = (None, Vec::new());
-        for (level, buckets) in &self.levels {
+        for (level, buckets) in self.levels.iter().filter(|(l, _)| level.is_none_or(|level| level == l)) {
             let (replicas, chosen) = most_read(map, buckets, most);
             if best.0.is_none_or(|most| most < replicas) {
                 let bucket = |name: &str| Bucket { level: level.clone(), name: name.into() };
@@ -114,14 +115,16 @@ mod tests {
         let apart: [&[u16]; 8] =
             [&[0, 2, 4], &[1, 3, 5], &[2, 4, 6], &[3, 5, 7], &[4, 6, 0], &[5, 7, 1], &[6, 0, 2], &[7, 1, 3]];
         let map = map_with(&apart, 8);
-        let names = |most| crush.to_read_from(&map, most).iter().map(Bucket::to_string).collect::<Vec<_>>();
+        let names = |most| crush.to_read_from(&map, most, None).iter().map(Bucket::to_string).collect::<Vec<_>>();
         assert_eq!(names(4), ["rack r0", "rack r1", "rack r2", "rack r3"]);
         // With a handle for each host all replicas are reached, too: the finer ones.
         let hosts = [0, 1, 2, 3, 4, 5, 6, 7].map(|n| format!("host h{n}"));
         assert_eq!(names(8), hosts);
+        // Handles for hosts are open already: their type stays.
+        assert_eq!(crush.to_read_from(&map, 2, Some("host")), ["h0", "h1"].map(|n| bucket("host", n)));
         // Copies that share a rack are reached by hosts alone: OSDs 1, 3 and 5 have them.
         let near = map_with(&[&[0, 1], &[2, 3], &[4, 5]], 8);
-        assert_eq!(crush.to_read_from(&near, 3), ["h1", "h3", "h5"].map(|n| bucket("host", n)));
-        assert!(Crush::default().to_read_from(&map, 8).is_empty());
+        assert_eq!(crush.to_read_from(&near, 3, None), ["h1", "h3", "h5"].map(|n| bucket("host", n)));
+        assert!(Crush::default().to_read_from(&map, 8, None).is_empty());
     }
 }

@@ -52,7 +52,7 @@ impl Choice {
             _ => return None,
         };
         let mut map = map.clone();
-        let buckets = known.to_read_from(&map, HANDLES);
+        let buckets = known.to_read_from(&map, HANDLES, None);
         read_from(&mut map, &known, &buckets);
         Some(map)
     }
