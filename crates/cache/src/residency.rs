@@ -86,6 +86,8 @@ pub(crate) struct Residency {
     /// Places whose bytes are not what they should be.
     bad: BTreeSet<(u32, u32)>,
     leaving: BTreeMap<u32, Evict>,
+    /// Entries have changed since [`Residency::take_clean_on`].
+    has_changed: bool,
 }
 
 impl Residency {
@@ -99,6 +101,7 @@ impl Residency {
             pins: BTreeMap::new(),
             bad: BTreeSet::new(),
             leaving: BTreeMap::new(),
+            has_changed: false,
         }
     }
 
@@ -111,6 +114,7 @@ impl Residency {
     /// The index, for a recovery to fill: nothing is resident yet.
     pub(crate) fn index_to_fill(&mut self) -> &mut Index {
         debug_assert!(self.refs.is_empty() && self.pins.is_empty() && self.leaving.is_empty(), "it is in use");
+        self.has_changed = true;
         &mut self.index
     }
 
@@ -220,11 +224,18 @@ impl Residency {
         (stays && (!self.is_bad(loc) || self.planted(Planted::CorruptReused))).then_some(loc)
     }
 
-    /// Clean extents of which the bytes or the name are in a WEU `on_trial`, and those without a name: nothing tells their age.
-    pub(crate) fn clean_on(&self, on_trial: impl Fn(u32) -> bool) -> Vec<Key> {
+    /// Clean extents of which the bytes or the name are in a WEU `on_trial`, and those without a name: nothing tells their age. Looks through
+    /// all entries if any has changed since it was asked last: the caller drops those that it returns.
+    pub(crate) fn take_clean_on(&mut self, on_trial: impl Fn(u32) -> bool) -> Vec<Key> {
+        if !std::mem::take(&mut self.has_changed) {
+            return Vec::new();
+        }
         let of_it = |(key, loc): &(Key, Loc)| {
+            if loc.is_dirty() {
+                return false;
+            }
             let own = self.refs.get(key).copied().or((!loc.is_dup()).then_some(*loc));
-            !loc.is_dirty() && (on_trial(loc.weu()) || own.is_none_or(|own| on_trial(own.weu())))
+            on_trial(loc.weu()) || own.is_none_or(|own| on_trial(own.weu()))
         };
         self.index.entries().filter(of_it).map(|e| e.0).collect()
     }
@@ -238,6 +249,7 @@ impl Residency {
 
     /// Points `key` at `loc`; `own` is the header's entry that says so. Returns the entry that is superseded.
     pub(crate) fn point(&mut self, key: Key, loc: Loc, own: Option<Loc>) -> Option<Superseded> {
+        self.has_changed = true;
         let old_ref = self.take_reference(key);
         let old = self.index.set(key, loc);
         if let Some(own) = own.filter(|_| loc.is_dup()) {
@@ -265,6 +277,7 @@ impl Residency {
             self.unpin(own.weu());
         }
         self.index.set(key, loc.dirty(false));
+        self.has_changed = true;
         own.or((!loc.is_dup()).then_some(loc))
     }
 

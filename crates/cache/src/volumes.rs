@@ -334,7 +334,7 @@ impl Cache {
         self.recipes.forget(|_| true);
         self.ops.iter_mut().for_each(|(_, o)| o.fills = false);
         // A WEU is confirmed after a flush of what is in it.
-        for key in self.residency.clean_on(|weu| self.durability.is_on_trial(weu)) {
+        for key in self.residency.take_clean_on(|weu| self.durability.is_on_trial(weu)) {
             self.drop_clean(key);
         }
     }
