@@ -115,6 +115,10 @@ impl Journal {
             }
             order.push(i);
         }
+        if entries == 0 {
+            // A record of a header alone can't be divided.
+            return None;
+        }
         let (mut left, mut parts) = (entries, Vec::new());
         for i in order {
             let free = self.logs[i].len - self.logs[i].used;

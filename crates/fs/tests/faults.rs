@@ -423,3 +423,47 @@ fn a_listing_of_a_directory_keeps_its_name_for_patterns() {
     assert_eq!(fs.lookup(wal, b".").unwrap().ino, wal);
     assert!(fs.create(wal, b"1", FILE, (0, 0), 0).unwrap().anywhere);
 }
+
+/// A sync of content that went to its place has a record without blocks, which must be written although the logs are full.
+#[test]
+fn a_record_without_blocks_is_written_when_the_logs_are_full() {
+    for (mode, room) in [(Mode::Manylogs, 11), (Mode::Manylogs, 13), (Mode::Adaptive, 43)] {
+        let blocks = 1000;
+        let disk = Arc::new(MemDisk::new(blocks));
+        let format = Format {
+            group_blocks: 128,
+            log_blocks: room,
+            journal_blocks: room,
+            inodes_per_group: 16,
+            ..Format::new(9, mode, blocks)
+        };
+        mkfs(disk.clone(), format, (0, 0)).unwrap();
+        let mut fs = mount(&disk);
+        let (a, b, marked) = (file(&mut fs, b"a"), file(&mut fs, b"b"), file(&mut fs, b"marked"));
+        // With it the logs stay as they are at an unmount.
+        fs.setxattr(marked, b"user.plimsoll.durability", b"anywhere", false, false).unwrap();
+        fs.write(a, 0, &[0; 9 * BLOCK]).unwrap();
+        fs.sync(None).unwrap();
+        let mut full = false;
+        for round in 1..=200u8 {
+            fs.write(marked, 0, &[round; BLOCK]).unwrap();
+            fs.write(a, 0, &[round; 9 * BLOCK]).unwrap();
+            fs.write(b, 0, &[round; BLOCK]).unwrap();
+            fs.sync(Some(b)).unwrap();
+            let before = fs.info();
+            fs.sync(Some(a)).unwrap();
+            full |= before.log_blocks_used == before.log_blocks;
+            let mut copy = mount(&Arc::new(MemDisk::with(blocks, disk.content())));
+            assert_eq!(copy.info().seq, fs.info().seq, "{} {room}: round {round}", mode.name());
+            assert!(copy.read(a, 0, 9 * BLOCK).unwrap() == [round; 9 * BLOCK]);
+            if round % 50 == 0 {
+                fs.sync(None).unwrap();
+            }
+        }
+        assert!(full, "{} {room}", mode.name());
+        fs.unmount().unwrap();
+        drop(fs);
+        clean(disk.clone());
+        assert_eq!(mount(&disk).read(a, 0, BLOCK).unwrap(), [200; BLOCK]);
+    }
+}
