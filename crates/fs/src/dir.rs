@@ -110,19 +110,34 @@ impl Fs {
         Ok(())
     }
 
-    /// Gives a directory a bucket.
-    fn add_bucket(&mut self, dir: u64, logical: u64) -> Result<u64> {
+    /// Allocates blocks for buckets, or none.
+    fn allocate_buckets(&mut self, dir: u64, count: usize) -> Result<Vec<u64>> {
         let node = self.nodes.get(&dir).expect("loaded by the caller");
         let goal = node.extents.iter().last().map_or_else(|| self.goal(dir, &node.extents), |e| e.physical + e.len);
-        let block = self.allocate(goal, 1)?.0;
+        let mut blocks = Vec::with_capacity(count);
+        while blocks.len() < count {
+            match self.allocate(goal, 1) {
+                Ok((block, _)) => blocks.push(block),
+                Err(e) => {
+                    blocks.into_iter().try_for_each(|b| self.free(b, 1))?;
+                    return Err(e);
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// Makes an allocated block a bucket.
+    fn put_bucket(&mut self, dir: u64, logical: u64, block: u64, entries: &[Entry]) -> Result<()> {
         self.new_block(block, Kind::Dir);
+        self.store_bucket(block, entries)?;
         self.change_extents(dir, |x| x.insert(Extent { logical, len: 1, physical: block, unwritten: false }));
         let n = self.node(dir)?;
         n.inode.blocks += 1;
         n.inode.size += BLOCK as u64;
         n.size = n.inode.size;
         n.dirty = true;
-        Ok(block)
+        Ok(())
     }
 
     /// An entry by its name.
@@ -137,7 +152,8 @@ impl Fs {
         let hash = self.hash(name);
         let entry = Entry { ino, kind, name: name.to_vec(), cookie: hash };
         if self.bucket(dir, hash)?.is_none() {
-            self.add_bucket(dir, 0)?;
+            let block = self.allocate_buckets(dir, 1)?[0];
+            self.put_bucket(dir, 0, block, &[])?;
         }
         loop {
             let bucket = self.bucket(dir, hash)?.ok_or_else(|| Error::Corrupt(format!("directory {dir}")))?;
@@ -155,6 +171,12 @@ impl Fs {
             } else {
                 self.need_blocks(4)?;
             }
+            // The steps that can fail come first: the bucket stays as it was.
+            let blocks = self.allocate_buckets(dir, 2)?;
+            if let Err(e) = self.free(bucket.block, 1) {
+                blocks.into_iter().try_for_each(|b| self.free(b, 1))?;
+                return Err(e);
+            }
             self.change_extents(dir, |x| x.remove(bucket.logical, bucket.logical + 1));
             let n = self.node(dir)?;
             n.inode.blocks -= 1;
@@ -164,11 +186,9 @@ impl Fs {
             let left = if next % 2 == 1 { next } else { next - 1 };
             let (zeroes, ones): (Vec<Entry>, Vec<Entry>) =
                 entries.into_iter().partition(|e| logical_of(e.cookie, bucket.depth + 1) == left);
-            for (logical, part) in [(left, zeroes), (left + 1, ones)] {
-                let block = self.add_bucket(dir, logical)?;
-                self.store_bucket(block, &part)?;
+            for (block, logical, part) in [(blocks[0], left, zeroes), (blocks[1], left + 1, ones)] {
+                self.put_bucket(dir, logical, block, &part)?;
             }
-            self.free(bucket.block, 1)?;
         }
     }
 
@@ -209,5 +229,69 @@ impl Fs {
 
     pub(crate) fn is_empty(&mut self, dir: u64) -> Result<bool> {
         Ok(self.readdir(dir, 0, 1)?.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::tests::{Unreadable, file, new};
+    use crate::{Disk, Fallocate, Options, ROOT, fsck};
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    fn names(fs: &mut Fs) -> Vec<Vec<u8>> {
+        let mut names: Vec<Vec<u8>> = fs.readdir(ROOT, 0, usize::MAX).unwrap().into_iter().map(|e| e.name).collect();
+        names.sort();
+        names
+    }
+
+    fn mount(disk: &Arc<Unreadable>) -> Fs {
+        Fs::mount(disk.clone(), Options::default()).unwrap()
+    }
+
+    /// The root's bucket is in group 0. It is full, and a bitmap that its split needs can't be read.
+    #[test]
+    fn a_split_that_fails_keeps_the_names_of_the_bucket() {
+        // For the first new bucket, for the second one, to free the old one.
+        for (free, group) in [(50, 0), (1, 1), (0, 0)] {
+            let (disk, mut fs) = new(4096);
+            let filler = file(&mut fs, b"filler");
+            let len = u64::from(fs.groups[0].free_blocks) - free;
+            fs.fallocate(filler, Fallocate::Allocate, 0, len * BLOCK as u64, false).unwrap();
+            assert_eq!(u64::from(fs.groups[0].free_blocks), free);
+            let bitmap_is_written = fs.allocate(fs.geo.data(1).start, 1).unwrap();
+            fs.free(bitmap_is_written.0, 1).unwrap();
+            fs.unmount().unwrap();
+            fs = mount(&disk);
+            let before = names(&mut fs);
+            disk.block.store(fs.geo.block_bitmap(group), Ordering::Relaxed);
+            let space = fs.statfs();
+            let mut created = before.clone();
+            let failed = loop {
+                let name = format!("{:0200}", created.len());
+                match fs.create(ROOT, name.as_bytes(), 0o100_644, (0, 0), 0) {
+                    Ok(_) => created.push(name.into_bytes()),
+                    Err(e) => break e,
+                }
+            };
+            assert!(matches!(failed, Error::Device(_)), "{failed}");
+            created.sort();
+            assert!(created.len() > before.len() + 10);
+            let renamed = fs.rename((ROOT, b"filler"), (ROOT, &[b'x'; 250]), crate::Rename::default());
+            assert!(matches!(renamed, Err(Error::Device(_))), "{renamed:?}");
+            assert_eq!(names(&mut fs), created, "{free} {group}");
+            fs.sync(None).unwrap();
+            assert_eq!(fs.statfs().blocks_free, space.blocks_free);
+            disk.block.store(u64::MAX, Ordering::Relaxed);
+            drop(fs);
+            fs = mount(&disk);
+            assert_eq!(names(&mut fs), created, "{free} {group}");
+            file(&mut fs, &[b'x'; 250]);
+            assert_eq!(names(&mut fs).len(), created.len() + 1);
+            fs.unmount().unwrap();
+            let disk: Arc<dyn Disk> = disk;
+            assert_eq!(fsck(disk, false).unwrap().problems, Vec::<String>::new());
+        }
     }
 }

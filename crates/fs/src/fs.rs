@@ -719,16 +719,16 @@ impl Fs {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::{Format, MemDisk, Write, fsck, mkfs};
     use std::io;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// A disk with a block that can't be read.
-    struct Unreadable {
+    pub(crate) struct Unreadable {
         disk: MemDisk,
-        block: AtomicU64,
+        pub block: AtomicU64,
     }
 
     impl Disk for Unreadable {
@@ -750,14 +750,14 @@ mod tests {
         }
     }
 
-    fn new(blocks: u64) -> (Arc<Unreadable>, Fs) {
+    pub(crate) fn new(blocks: u64) -> (Arc<Unreadable>, Fs) {
         let disk = Arc::new(Unreadable { disk: MemDisk::new(blocks), block: AtomicU64::new(u64::MAX) });
         mkfs(disk.clone(), Format::new(9, Mode::Manylogs, blocks), (0, 0)).unwrap();
         let fs = Fs::mount(disk.clone(), Options::default()).unwrap();
         (disk, fs)
     }
 
-    fn file(fs: &mut Fs, name: &[u8]) -> u64 {
+    pub(crate) fn file(fs: &mut Fs, name: &[u8]) -> u64 {
         fs.create(ROOT, name, 0o100_644, (0, 0), 0).unwrap().ino
     }
 

@@ -146,7 +146,10 @@ impl Fs {
             ..Inode::default()
         };
         let ino = self.allocate_inode(parent, inode)?;
-        self.add_entry(parent, name, ino, mode & S_IFMT)?;
+        if let Err(e) = self.add_entry(parent, name, ino, mode & S_IFMT) {
+            self.drop_inode(ino)?;
+            return Err(e);
+        }
         if is_dir {
             self.change_links(parent, 1)?;
         }
@@ -384,9 +387,11 @@ impl Fs {
         }
         self.need_blocks(NAME_BLOCKS)?;
         let whiteout = flags.whiteout.map(|owner| self.whiteout(from.0, owner)).transpose()?;
-        if let Some(old) = &old
-            && let Err(e) = self.hold(old.ino)
-        {
+        let prepared = match &old {
+            Some(old) => self.hold(old.ino),
+            None => self.add_entry(to.0, to.1, e.ino, e.kind),
+        };
+        if let Err(e) = prepared {
             whiteout.map_or(Ok(()), |ino| self.drop_inode(ino))?;
             return Err(e);
         }
@@ -394,8 +399,6 @@ impl Fs {
             // What replaces a file is durable with the new name, as programs that forget the fsync expect.
             self.must_write.insert(e.ino);
             self.change_entry(to.0, to.1, Some((e.ino, e.kind)))?;
-        } else {
-            self.add_entry(to.0, to.1, e.ino, e.kind)?;
         }
         self.change_entry(from.0, from.1, whiteout.map(|ino| (ino, S_IFCHR)))?;
         if is_dir {
