@@ -61,6 +61,19 @@ fn is_live(sb: &Super, epoch: u64, seq: u64) -> bool {
     seq > sb.checkpoint_seq && (epoch == sb.epoch || old())
 }
 
+/// Reads a part of a log in which nothing counts. A block that can't be read is taken for empty: it may never have been used.
+fn read_leniently(disk: &dyn Disk, at: u64, blocks: u64) -> Vec<u8> {
+    let mut all = vec![0; blocks as usize * BLOCK];
+    if disk.read(at, &mut all).is_err() {
+        for (block, b) in (at..).zip(all.chunks_mut(BLOCK)) {
+            if disk.read(block, b).is_err() {
+                b.fill(0);
+            }
+        }
+    }
+    all
+}
+
 /// Reads the record at a log's position, if a whole one is there.
 fn read_record(
     disk: &dyn Disk,
@@ -94,11 +107,13 @@ pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool) ->
         let (mut chunk, mut chunk_at) = (Vec::new(), 0);
         while at < log.len {
             if chunk.is_empty() || at < chunk_at || at >= chunk_at + (chunk.len() / BLOCK) as u64 {
-                // Whoever looks behind a gap reads in large pieces.
-                let blocks = if gap { (log.len - at).min(256) } else { 1 };
-                chunk = vec![0; blocks as usize * BLOCK];
                 chunk_at = at;
-                disk.read(log.start + at, &mut chunk).map_err(|e| device("reading", log.start + at, e))?;
+                if gap {
+                    chunk = read_leniently(disk, log.start + at, (log.len - at).min(256));
+                } else {
+                    chunk = vec![0; BLOCK];
+                    disk.read(log.start + at, &mut chunk).map_err(|e| device("reading", log.start + at, e))?;
+                }
             }
             let first = &chunk[(at - chunk_at) as usize * BLOCK..][..BLOCK];
             let (epoch, seq) = Record::claims(first);
@@ -108,8 +123,7 @@ pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool) ->
                 if ends {
                     // Unless its first block was lost: later records are there.
                     let look = if geo.journal_blocks > 0 { LOOK_JOURNAL } else { LOOK_LOG };
-                    let mut blocks = vec![0; look.min(log.len) as usize * BLOCK];
-                    disk.read(log.start, &mut blocks).map_err(|e| device("reading", log.start, e))?;
+                    let blocks = read_leniently(disk, log.start, look.min(log.len));
                     let is_record = |b: &[u8]| {
                         let (epoch, seq) = Record::claims(b);
                         Record::starts(b, sb.fs_id) && is_live(sb, epoch, seq)

@@ -467,3 +467,51 @@ fn a_record_without_blocks_is_written_when_the_logs_are_full() {
         assert_eq!(mount(&disk).read(a, 0, BLOCK).unwrap(), [200; BLOCK]);
     }
 }
+
+/// A bad sector where no log has anything: an empty log is looked through, and a log is read behind its last record.
+#[test]
+fn a_bad_sector_in_unused_space_of_a_log_stops_no_mount() {
+    for (mode, records) in [(Mode::Data, 0), (Mode::Data, 1), (Mode::Manylogs, 0), (Mode::Manylogs, 1)] {
+        let disk = small_groups(mode);
+        let mut fs = mount(&disk);
+        file(&mut fs, b"before");
+        fs.sync(None).unwrap();
+        let content = disk.content();
+        let (&log, _) = content.iter().find(|(_, d)| d.starts_with(b"PFSR")).unwrap();
+        fs.checkpoint().unwrap();
+        for i in 0..records {
+            file(&mut fs, format!("{i}").as_bytes());
+            fs.sync(None).unwrap();
+        }
+        let used = fs.info().log_blocks_used;
+        assert!(used < 10 && (records == 0) == (used == 0));
+        drop(fs);
+        let disk = Faulty::new(MemDisk::with(disk.blocks(), disk.content()));
+        disk.unreadable.lock().unwrap().insert(log + 10);
+        clean(disk.clone());
+        let mut fs = Fs::mount(disk, Options::default()).unwrap();
+        fs.lookup(ROOT, b"before").unwrap();
+        assert_eq!(fs.lookup(ROOT, b"0").is_ok(), records > 0);
+    }
+}
+
+/// The sector of a header that was lost is bad as well: the records behind it say that it was durable.
+#[test]
+fn a_log_with_a_bad_sector_does_not_hide_that_its_first_record_is_lost() {
+    for mode in [Mode::Data, Mode::Manylogs] {
+        let disk = small_groups(mode);
+        let mut fs = mount(&disk);
+        for name in [b"a", b"b", b"c"] {
+            file(&mut fs, name);
+            fs.sync(None).unwrap();
+        }
+        drop(fs);
+        let mut content = disk.content();
+        let (&first, _) = content.iter().find(|(_, d)| d.starts_with(b"PFSR")).unwrap();
+        content.insert(first, vec![0; BLOCK].into());
+        let disk = Faulty::new(MemDisk::with(disk.blocks(), content));
+        disk.unreadable.lock().unwrap().insert(first + 1);
+        let result = Fs::mount(disk, Options::default()).map(drop);
+        assert!(matches!(result, Err(Error::Corrupt(_))), "mode {}: {result:?}", mode.name());
+    }
+}
