@@ -498,7 +498,8 @@ impl Fs {
     fn store_parts(&mut self, ino: u64, node: &mut Node) -> Result<()> {
         if node.extents.dirty {
             self.store_extents(ino, node)?;
-            node.extents.dirty = false;
+            // The inode has them, and must be written itself.
+            (node.extents.dirty, node.dirty) = (false, true);
         }
         let (group, index) = self.geo.inode_place(ino).ok_or(Errno::STALE)?;
         let (block, slot) = self.geo.inode_block(group, index);
@@ -805,6 +806,23 @@ pub(crate) mod tests {
         fails_once(&disk, &mut fs, 1);
         drop(fs);
         assert_eq!(fsck(disk, false).unwrap().problems, Vec::<String>::new());
+    }
+
+    /// Content came into allocated blocks: only the map has changed since another file's sync.
+    #[test]
+    fn a_sync_after_a_failed_one_writes_an_inode_whose_map_alone_has_changed() {
+        let (disk, mut fs) = new(4096);
+        let (a, b) = (file(&mut fs, b"a"), file(&mut fs, b"b"));
+        fs.fallocate(a, crate::Fallocate::Allocate, 0, BLOCK as u64, false).unwrap();
+        fs.write(a, 0, b"content").unwrap();
+        fs.sync(Some(b)).unwrap();
+        assert!(!fs.nodes[&a].dirty);
+        let (group, index) = fs.geo.inode_place(a).unwrap();
+        let table = fs.geo.inode_block(group, index).0;
+        fails_once(&disk, &mut fs, table);
+        drop(fs);
+        let mut fs = Fs::mount(disk, Options::default()).unwrap();
+        assert_eq!(fs.read(a, 0, 7).unwrap(), b"content");
     }
 
     /// The number comes from the device, with a checksum that fits.
