@@ -784,18 +784,15 @@ pub(crate) mod tests {
         fs.sync(None).unwrap();
         let leaves: Vec<(u64, u64)> = fs.nodes[&a].extents.leaves.iter().map(|(&k, l)| (k, l.block)).collect();
         assert_eq!(leaves.len(), 2);
-        for (unreadable, more, odd) in [(leaves[1].1, 0..120, 1), (leaves[0].1, 150..270, 3)] {
-            // One leaf has more than it can hold, the other one a change.
-            for page in more.map(|i| 4 * i + 2).chain([4 * 10 + odd, 4 * 299 + odd]) {
-                fs.write(a, at(page), &[1]).unwrap();
-            }
-            fails_once(&disk, &mut fs, unreadable);
-            let map = fs.map(a).unwrap();
-            drop(fs);
-            assert_eq!(fsck(disk.clone(), false).unwrap().problems, Vec::<String>::new());
-            fs = Fs::mount(disk.clone(), Options::default()).unwrap();
-            assert!(fs.map(a).unwrap() == map);
+        // The first leaf has more than it can hold, the second one a change.
+        for page in (0..120).map(|i| 4 * i + 2).chain([4 * 299 + 1]) {
+            fs.write(a, at(page), &[1]).unwrap();
         }
+        fails_once(&disk, &mut fs, leaves[1].1);
+        let map = fs.map(a).unwrap();
+        drop(fs);
+        assert_eq!(fsck(disk.clone(), false).unwrap().problems, Vec::<String>::new());
+        assert!(Fs::mount(disk, Options::default()).unwrap().map(a).unwrap() == map);
     }
 
     #[test]
