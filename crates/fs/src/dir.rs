@@ -38,8 +38,22 @@ struct Bucket {
     block: u64,
 }
 
+/// A place in a directory's trie.
+pub(crate) enum Place {
+    /// A bucket's block on the device.
+    Bucket(u64),
+    /// The file block of a bucket that closes the gap.
+    Gap(u64),
+}
+
 fn logical_of(hash: u64, depth: u32) -> u64 {
     (1 << depth) + if depth == 0 { 0 } else { hash >> (HASH_BITS - depth) } - 1
+}
+
+/// The first hash behind a bucket.
+fn behind(hash: u64, depth: u32) -> u64 {
+    let shift = HASH_BITS - depth;
+    ((hash >> shift) + 1) << shift
 }
 
 fn decode(b: &[u8], block: u64, hash: impl Fn(&[u8]) -> u64) -> Result<Vec<Entry>> {
@@ -87,6 +101,36 @@ impl Fs {
             }
         }
         Err(Error::Corrupt(format!("directory {dir} has a gap")))
+    }
+
+    /// The place of a hash and the first hash behind it, for fsck. None at the end.
+    pub(crate) fn place(&mut self, dir: u64, hash: u64) -> Result<Option<(Place, u64)>> {
+        if hash >= 1 << HASH_BITS {
+            return Ok(None);
+        }
+        match self.bucket(dir, hash) {
+            Ok(None) => return Ok(None),
+            Ok(Some(b)) => return Ok(Some((Place::Bucket(b.block), behind(hash, b.depth)))),
+            Err(Error::Corrupt(_)) => {}
+            Err(e) => return Err(e),
+        }
+        let x = &self.node(dir)?.extents;
+        // The widest bucket that has none below it.
+        let is_empty = |depth: u32| {
+            (depth..=DEPTH_MAX).all(|below| {
+                let first = (1 << below) - 1 + (hash >> (HASH_BITS - depth) << (below - depth));
+                x.next(first).is_none_or(|e| e.logical >= first + (1 << (below - depth)))
+            })
+        };
+        let depth = (0..DEPTH_MAX).find(|&d| is_empty(d)).unwrap_or(DEPTH_MAX);
+        Ok(Some((Place::Gap(logical_of(hash, depth)), behind(hash, depth))))
+    }
+
+    /// Closes a gap with an empty bucket; returns its block.
+    pub(crate) fn close_gap(&mut self, dir: u64, logical: u64) -> Result<u64> {
+        let block = self.allocate_buckets(dir, 1)?[0];
+        self.put_bucket(dir, logical, block, &[])?;
+        Ok(block)
     }
 
     pub(crate) fn bucket_entries(&mut self, block: u64) -> Result<Vec<Entry>> {
@@ -152,8 +196,7 @@ impl Fs {
         let hash = self.hash(name);
         let entry = Entry { ino, kind, name: name.to_vec(), cookie: hash };
         if self.bucket(dir, hash)?.is_none() {
-            let block = self.allocate_buckets(dir, 1)?[0];
-            self.put_bucket(dir, 0, block, &[])?;
+            self.close_gap(dir, 0)?;
         }
         loop {
             let bucket = self.bucket(dir, hash)?.ok_or_else(|| Error::Corrupt(format!("directory {dir}")))?;
@@ -221,8 +264,7 @@ impl Fs {
             entries.retain(|e| e.cookie >= hash);
             entries.sort_by(|a, b| (a.cookie, &a.name).cmp(&(b.cookie, &b.name)));
             found.append(&mut entries);
-            let shift = HASH_BITS - bucket.depth;
-            hash = if bucket.depth == 0 { 1 << HASH_BITS } else { ((hash >> shift) + 1) << shift };
+            hash = behind(hash, bucket.depth);
         }
         Ok(found)
     }

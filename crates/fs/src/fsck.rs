@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::dir::{Entry, Place};
 use crate::disk::{BLOCK, Disk};
 use crate::error::{Error, Result};
 use crate::extents::Extents;
@@ -32,13 +33,17 @@ pub struct Report {
 /// # Errors
 /// If there is no superblock to start from, or the device fails.
 pub fn fsck(disk: Arc<dyn Disk>, repair: bool) -> Result<Report> {
-    let mut report = check(disk.clone(), repair)?;
+    fsck_with(disk, repair, BAD_BUCKETS_MAX)
+}
+
+fn fsck_with(disk: Arc<dyn Disk>, repair: bool, bad_buckets_max: usize) -> Result<Report> {
+    let mut report = check(disk.clone(), repair, bad_buckets_max)?;
     if !repair || report.problems.is_empty() {
         return Ok(report);
     }
     // What a round takes out of the tree leaves links and blocks that the next one counts.
     for _ in 0..ROUNDS_MAX {
-        let next = check(disk.clone(), true)?;
+        let next = check(disk.clone(), true, bad_buckets_max)?;
         if next.problems.is_empty() {
             return Ok(Report { problems: report.problems, repaired: true, ..next });
         }
@@ -50,7 +55,10 @@ pub fn fsck(disk: Arc<dyn Disk>, repair: bool) -> Result<Report> {
 /// Rounds of a repair.
 const ROUNDS_MAX: usize = 6;
 
-fn check(disk: Arc<dyn Disk>, repair: bool) -> Result<Report> {
+/// Corrupt or missing buckets of a directory beyond which it is emptied.
+const BAD_BUCKETS_MAX: usize = 1024;
+
+fn check(disk: Arc<dyn Disk>, repair: bool, bad_buckets_max: usize) -> Result<Report> {
     let mut report = Report::default();
     let options = Options { read_only: !repair, ..Options::default() };
     let mut fs = match Fs::assemble(disk.clone(), options.clone(), false) {
@@ -73,6 +81,8 @@ fn check(disk: Arc<dyn Disk>, repair: bool) -> Result<Report> {
         orphans: BTreeSet::new(),
         report,
         repair,
+        bad_buckets_max,
+        bitmaps_are_right: false,
     };
     check.inodes(&mut fs)?;
     check.names(&mut fs)?;
@@ -96,6 +106,9 @@ struct Check {
     orphans: BTreeSet<u64>,
     report: Report,
     repair: bool,
+    bad_buckets_max: usize,
+    /// The bitmaps have been rebuilt, so that blocks can be allocated.
+    bitmaps_are_right: bool,
 }
 
 impl Check {
@@ -215,7 +228,6 @@ impl Check {
         // The root comes first: a directory with a name keeps it.
         let (mut queue, mut seen) = (vec![ORPHANS, ROOT], BTreeSet::from([ROOT, ORPHANS]));
         let mut all = fs.nodes.keys().copied().collect::<Vec<_>>().into_iter();
-        let mut first = true;
         loop {
             while let Some(dir) = queue.pop() {
                 self.dir(fs, dir, &mut queue, &mut seen)?;
@@ -225,10 +237,7 @@ impl Check {
             self.problem(format!("inode {ino} has no name"));
             seen.insert(ino);
             if self.repair {
-                // The names' new blocks come from bitmaps that must be right.
-                if std::mem::take(&mut first) {
-                    self.bitmaps(fs)?;
-                }
+                self.before_allocation(fs)?;
                 self.adopt(fs, ino)?;
             }
             if fs.nodes[&ino].is_dir() {
@@ -238,12 +247,7 @@ impl Check {
     }
 
     fn dir(&mut self, fs: &mut Fs, dir: u64, queue: &mut Vec<u64>, seen: &mut BTreeSet<u64>) -> Result<()> {
-        let mut entries = fs.readdir(dir, 0, usize::MAX);
-        if matches!(entries, Err(Error::Corrupt(_))) {
-            self.empty_buckets(fs, dir)?;
-            entries = fs.readdir(dir, 0, usize::MAX);
-        }
-        let entries = match entries {
+        let entries = match self.listing(fs, dir) {
             Ok(entries) => entries,
             Err(Error::Device(e)) => return Err(Error::Device(e)),
             Err(e) => {
@@ -288,21 +292,44 @@ impl Check {
         Ok(())
     }
 
-    /// Replaces the buckets of a directory that are corrupt by empty ones. Their files get other names.
-    fn empty_buckets(&mut self, fs: &mut Fs, dir: u64) -> Result<()> {
-        for (_, start, len) in fs.map(dir)? {
-            for block in start..start + len {
-                match fs.bucket_entries(block) {
-                    Ok(_) => {}
+    /// The names of a directory. Corrupt and missing buckets become empty ones, and their files get other names.
+    fn listing(&mut self, fs: &mut Fs, dir: u64) -> Result<Vec<Entry>> {
+        let (mut entries, mut corrupt, mut gaps, mut hash) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        while let Some((place, next)) = fs.place(dir, hash)? {
+            match place {
+                Place::Gap(logical) => gaps.push(logical),
+                Place::Bucket(block) => match fs.bucket_entries(block) {
+                    // A look-up doesn't find names of other buckets.
+                    Ok(names) => entries.extend(names.into_iter().filter(|e| e.cookie >= hash)),
                     Err(Error::Device(e)) => return Err(Error::Device(e)),
-                    Err(e) => {
-                        self.problem(format!("names of directory {dir} are lost: {e}"));
-                        fs.new_block(block, Kind::Dir);
-                    }
-                }
+                    Err(e) => corrupt.push((block, e)),
+                },
+            }
+            if corrupt.len() + gaps.len() > self.bad_buckets_max {
+                return Err(Error::Corrupt(format!("more than {} buckets are lost", self.bad_buckets_max)));
+            }
+            hash = next;
+        }
+        for (block, e) in corrupt {
+            self.problem(format!("names of directory {dir} are lost: {e}"));
+            if self.repair {
+                fs.new_block(block, Kind::Dir);
             }
         }
-        Ok(())
+        for logical in gaps {
+            self.problem(format!("names of directory {dir} are lost: it has a gap at block {logical}"));
+            if self.repair {
+                self.before_allocation(fs)?;
+                let block = fs.close_gap(dir, logical)?;
+                self.claim(block, 1);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// New blocks come from bitmaps that must be right. That holds until the end: all inodes are known.
+    fn before_allocation(&mut self, fs: &mut Fs) -> Result<()> {
+        if std::mem::replace(&mut self.bitmaps_are_right, true) { Ok(()) } else { self.bitmaps(fs) }
     }
 
     fn adopt(&mut self, fs: &mut Fs, ino: u64) -> Result<()> {
@@ -372,6 +399,7 @@ fn empty_node(inode: Inode) -> Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::extents::Extent;
     use crate::{Format, MemDisk, Mode, Write, mkfs};
     use std::cell::Cell;
 
@@ -421,29 +449,103 @@ mod tests {
         assert_eq!(repaired(&disk).lookup(ROOT, b"d").unwrap().ino, d);
     }
 
-    #[test]
-    fn a_bucket_that_is_corrupt_takes_no_names_of_others() {
+    /// A directory of many buckets, by block of the file, and the disk.
+    fn with_buckets() -> (Arc<MemDisk>, Fs, u64, Vec<(u64, u64)>) {
         let (disk, mut fs) = new(Format::new(9, Mode::Manylogs, 16_384), 16_384);
         let d = fs.create(ROOT, b"d", S_IFDIR | 0o755, (0, 0), 0).unwrap().ino;
         for i in 0..800 {
             fs.create(d, format!("a-name-of-some-length-{i}").as_bytes(), 0o100_644, (0, 0), 0).unwrap();
         }
-        fs.unmount().unwrap();
-        let buckets: Vec<u64> = fs.map(d).unwrap().into_iter().flat_map(|(_, at, len)| at..at + len).collect();
-        drop(fs);
-        assert!(buckets.len() > 4);
+        fs.sync(None).unwrap();
+        fs.checkpoint().unwrap();
+        let runs = fs.map(d).unwrap().into_iter();
+        let buckets: Vec<(u64, u64)> = runs.flat_map(|(x, at, len)| (0..len).map(move |i| (x + i, at + i))).collect();
+        assert!(buckets.len() > 6);
+        (disk, fs, d, buckets)
+    }
+
+    fn corrupt(disk: &MemDisk, block: u64) {
         let mut data = vec![0; BLOCK];
-        disk.read(buckets[1], &mut data).unwrap();
+        disk.read(block, &mut data).unwrap();
         data[2000] ^= 1;
-        disk.write(&[Write { block: buckets[1], data }]).unwrap();
-        let mut fs = repaired(&disk);
+        disk.write(&[Write { block, data }]).unwrap();
+    }
+
+    /// All names of the directory that are left lead to their files; those that were lost are in the root.
+    fn names_after_repair(disk: &Arc<MemDisk>, d: u64) -> (usize, usize) {
+        let mut fs = repaired(disk);
         let (kept, lost) = (fs.readdir(d, 0, usize::MAX).unwrap(), fs.readdir(ROOT, 0, usize::MAX).unwrap());
-        assert!(kept.len() > 400 && lost.len() > 10, "{} {}", kept.len(), lost.len());
         // The root has the directory as well.
         assert_eq!(kept.len() + lost.len(), 801);
-        for e in kept {
+        for e in &kept {
             assert_eq!(fs.lookup(d, &e.name).unwrap().ino, e.ino);
         }
+        for i in 0..800 {
+            let name = format!("another-name-{i}");
+            fs.create(d, name.as_bytes(), 0o100_644, (0, 0), 0).unwrap();
+        }
+        fs.unmount().unwrap();
+        drop(fs);
+        assert_eq!(fsck(disk.clone(), false).unwrap().problems, Vec::<String>::new());
+        (kept.len(), lost.len())
+    }
+
+    #[test]
+    fn a_bucket_that_is_corrupt_takes_no_names_of_others() {
+        let (disk, fs, d, buckets) = with_buckets();
+        drop(fs);
+        corrupt(&disk, buckets[1].1);
+        let (kept, lost) = names_after_repair(&disk, d);
+        assert!(kept > 400 && lost > 10, "{kept} {lost}");
+    }
+
+    #[test]
+    fn a_bucket_that_is_missing_takes_no_names_of_others() {
+        for missing in [0..1, 0..2, 2..3] {
+            let (disk, mut fs, d, buckets) = with_buckets();
+            for &(logical, block) in &buckets[missing] {
+                fs.change_extents(d, |x| x.remove(logical, logical + 1));
+                let n = fs.node(d).unwrap();
+                (n.inode.blocks, n.inode.size, n.dirty) = (n.inode.blocks - 1, n.inode.size - BLOCK as u64, true);
+                fs.free(block, 1).unwrap();
+            }
+            fs.unmount().unwrap();
+            drop(fs);
+            let (kept, lost) = names_after_repair(&disk, d);
+            assert!(kept > 200 && lost > 10, "{kept} {lost}");
+        }
+    }
+
+    #[test]
+    fn a_directory_with_more_corrupt_buckets_than_a_repair_takes_is_emptied() {
+        for (max, emptied) in [(3, false), (2, true)] {
+            let (disk, fs, d, buckets) = with_buckets();
+            drop(fs);
+            buckets[..3].iter().for_each(|b| corrupt(&disk, b.1));
+            let report = fsck_with(disk.clone(), true, max).unwrap();
+            assert!(report.repaired, "{:?}", report.problems);
+            assert_eq!(report.problems.iter().any(|p| p.contains("emptied")), emptied);
+            let mut fs = Fs::mount(disk, Options::default()).unwrap();
+            assert_eq!(fs.readdir(d, 0, usize::MAX).unwrap().is_empty(), emptied);
+        }
+    }
+
+    /// An image can give a directory many blocks that no name leads to.
+    #[test]
+    fn blocks_that_are_no_buckets_are_left_alone() {
+        let (disk, mut fs) = new(Format::new(9, Mode::Manylogs, 4096), 4096);
+        let d = fs.create(ROOT, b"d", S_IFDIR | 0o755, (0, 0), 0).unwrap().ino;
+        fs.create(d, b"a", 0o100_644, (0, 0), 0).unwrap();
+        let (physical, len) = fs.allocate(fs.geo.data(1).start, 500).unwrap();
+        fs.change_extents(d, |x| x.insert(Extent { logical: 1, len, physical, unwritten: false }));
+        let n = fs.node(d).unwrap();
+        (n.inode.blocks, n.inode.size, n.dirty) = (1 + len, (1 + len) * BLOCK as u64, true);
+        fs.unmount().unwrap();
+        let bucket = fs.map(d).unwrap()[0].1;
+        drop(fs);
+        corrupt(&disk, bucket);
+        let report = fsck(disk, true).unwrap();
+        assert!(report.repaired && report.problems.len() < 10, "{:?}", report.problems);
     }
 
     /// The bitmaps of all groups aren't calculated for each file.
