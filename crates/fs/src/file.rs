@@ -154,12 +154,27 @@ impl Fs {
         Ok(())
     }
 
+    /// Returns the error that freeing a range would meet half way: an unreadable or corrupt bitmap.
+    fn can_free_range(&mut self, ino: u64, from: u64, to: u64) -> Result<()> {
+        let mut at = from;
+        while let Some(e) = self.node(ino)?.extents.next(at).filter(|e| e.logical < to) {
+            at = e.logical.max(from);
+            self.can_free(e.physical + (at - e.logical), e.end().min(to) - at)?;
+            at = e.end();
+        }
+        Ok(())
+    }
+
+    /// Frees a range, of which the caller knows that it can be. A failure half way ends all changes: no record may have a part of it.
     fn free_range(&mut self, ino: u64, from: u64, to: u64) -> Result<()> {
         self.node(ino)?;
         let removed = self.change_extents(ino, |x| x.remove(from, to));
         for e in removed {
             self.node(ino)?.inode.blocks -= e.len;
-            self.free(e.physical, e.len)?;
+            if let Err(e) = self.free(e.physical, e.len) {
+                self.failed = Some(format!("freeing blocks of inode {ino}: {e}"));
+                return Err(e);
+            }
         }
         Ok(())
     }
@@ -175,8 +190,10 @@ impl Fs {
             return Err(Errno::FBIG.into());
         }
         if size < old {
-            self.drop_pages(ino, size.div_ceil(B))?;
+            // The steps that can fail come first.
+            self.can_free_range(ino, size.div_ceil(B), u64::MAX)?;
             self.zero_tail(ino, size)?;
+            self.drop_pages(ino, size.div_ceil(B))?;
             self.free_range(ino, size.div_ceil(B), u64::MAX)?;
         } else if size > old {
             self.zero_tail(ino, old)?;
@@ -213,6 +230,9 @@ impl Fs {
             // At each end an extent may be cut.
             self.need_cut(ino, first, 2)?;
             self.need_cut(ino, last, 2)?;
+        }
+        if how == Fallocate::Punch {
+            self.can_free_range(ino, first, last)?;
         }
         if how != Fallocate::Allocate {
             for (from, to) in [(offset, end.min(first * B)), (offset.max(last * B), end)] {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_fs::crash::CrashDisk;
 use plimsoll_fs::{
-    BLOCK, Disk, Error, Format, Fs, Kind, MemDisk, Mode, Options, Prepared, ROOT, Rename, Write, fsck, mkfs,
+    BLOCK, Disk, Error, Fallocate, Format, Fs, Kind, MemDisk, Mode, Options, Prepared, ROOT, Rename, Write, fsck, mkfs,
 };
 use rustix::io::Errno;
 
@@ -513,5 +513,53 @@ fn a_log_with_a_bad_sector_does_not_hide_that_its_first_record_is_lost() {
         disk.unreadable.lock().unwrap().insert(first + 1);
         let result = Fs::mount(disk, Options::default()).map(drop);
         assert!(matches!(result, Err(Error::Corrupt(_))), "mode {}: {result:?}", mode.name());
+    }
+}
+
+/// A file in two groups; the bitmap of the second can't be read.
+#[test]
+fn a_truncation_or_a_hole_that_cannot_be_freed_changes_nothing() {
+    for punch in [false, true] {
+        let disk = small_groups(Mode::Manylogs);
+        let mut fs = mount(&disk);
+        let a = file(&mut fs, b"a");
+        fs.write(a, 0, &[0xaa; 150 * BLOCK]).unwrap();
+        fs.unmount().unwrap();
+        let runs = fs.map(a).unwrap();
+        drop(fs);
+        let content = disk.content();
+        let bitmap = bitmap_of(&content, runs.last().unwrap().1);
+        assert_ne!(bitmap, bitmap_of(&content, runs[0].1), "{runs:?}");
+        let disk = Faulty::new(MemDisk::with(disk.blocks(), content));
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        fs.write(a, 10 * BLOCK as u64, &[0xbb; BLOCK]).unwrap();
+        let mut expected = vec![0xaa; 150 * BLOCK];
+        expected[10 * BLOCK..11 * BLOCK].fill(0xbb);
+        disk.unreadable.lock().unwrap().insert(bitmap);
+        let (from, len) = (5 * BLOCK + 7, 144 * BLOCK);
+        let shorten = |fs: &mut Fs| {
+            if punch {
+                fs.fallocate(a, Fallocate::Punch, from as u64, len as u64, true)
+            } else {
+                fs.truncate(a, from as u64)
+            }
+        };
+        assert!(matches!(shorten(&mut fs), Err(Error::Device(_))));
+        assert!(fs.read(a, 0, 150 * BLOCK).unwrap() == expected);
+        fs.sync(None).unwrap();
+        disk.unreadable.lock().unwrap().clear();
+        drop(fs);
+        clean(disk.clone());
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        assert!(fs.read(a, 0, 150 * BLOCK).unwrap() == expected);
+        shorten(&mut fs).unwrap();
+        if punch {
+            expected[from..from + len].fill(0);
+        } else {
+            expected.truncate(from);
+        }
+        fs.unmount().unwrap();
+        assert!(fs.read(a, 0, 150 * BLOCK).unwrap() == expected);
+        clean(disk);
     }
 }
