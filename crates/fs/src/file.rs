@@ -230,6 +230,9 @@ impl Fs {
             // At each end an extent may be cut.
             self.need_cut(ino, first, 2)?;
             self.need_cut(ino, last, 2)?;
+            if how == Fallocate::Punch {
+                self.can_free_range(ino, first, last)?;
+            }
         }
         if how == Fallocate::Punch {
             self.can_free_range(ino, first, last)?;
