@@ -40,8 +40,8 @@ struct Bucket {
 
 /// A place in a directory's trie.
 pub(crate) enum Place {
-    /// A bucket's block on the device.
-    Bucket(u64),
+    /// A bucket's block in the file and on the device.
+    Bucket(u64, u64),
     /// The file block of a bucket that closes the gap.
     Gap(u64),
 }
@@ -110,7 +110,7 @@ impl Fs {
         }
         match self.bucket(dir, hash) {
             Ok(None) => return Ok(None),
-            Ok(Some(b)) => return Ok(Some((Place::Bucket(b.block), behind(hash, b.depth)))),
+            Ok(Some(b)) => return Ok(Some((Place::Bucket(b.logical, b.block), behind(hash, b.depth)))),
             Err(Error::Corrupt(_)) => {}
             Err(e) => return Err(e),
         }
@@ -208,6 +208,12 @@ impl Fs {
             if bucket.depth == DEPTH_MAX {
                 return Err(Errno::NOSPC.into());
             }
+            let next = logical_of(hash, bucket.depth + 1);
+            // Of two siblings the left one is odd: 2i + 1 and 2i + 2.
+            let left = if next % 2 == 1 { next } else { next - 1 };
+            if self.node(dir)?.extents.next(left).is_some_and(|e| e.logical <= left + 1) {
+                return Err(Error::Corrupt(format!("directory {dir} has buckets below a bucket")));
+            }
             if dir == ORPHANS {
                 // On a full disk, too, a file that is open can be deleted.
                 self.need_slack()?;
@@ -224,9 +230,6 @@ impl Fs {
             let n = self.node(dir)?;
             n.inode.blocks -= 1;
             n.inode.size -= BLOCK as u64;
-            let next = logical_of(hash, bucket.depth + 1);
-            // Of two siblings the left one is odd: 2i + 1 and 2i + 2.
-            let left = if next % 2 == 1 { next } else { next - 1 };
             let (zeroes, ones): (Vec<Entry>, Vec<Entry>) =
                 entries.into_iter().partition(|e| logical_of(e.cookie, bucket.depth + 1) == left);
             for (block, logical, part) in [(blocks[0], left, zeroes), (blocks[1], left + 1, ones)] {

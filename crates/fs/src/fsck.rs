@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::dir::{Entry, Place};
 use crate::disk::{BLOCK, Disk};
 use crate::error::{Error, Result};
-use crate::extents::Extents;
+use crate::extents::{Extent, Extents};
 use crate::format::{HEADER, INODE_BYTES, INODES_PER_BLOCK, Inode, Kind, ROOT_BYTES, Super};
 use crate::fs::{Fs, Node, ORPHANS, Options, ROOT, S_IFDIR, S_IFMT};
 
@@ -295,21 +295,26 @@ impl Check {
     /// The names of a directory. Corrupt and missing buckets become empty ones, and their files get other names.
     fn listing(&mut self, fs: &mut Fs, dir: u64) -> Result<Vec<Entry>> {
         let (mut entries, mut corrupt, mut gaps, mut hash) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let mut reached = BTreeSet::new();
         while let Some((place, next)) = fs.place(dir, hash)? {
             match place {
                 Place::Gap(logical) => gaps.push(logical),
-                Place::Bucket(block) => match fs.bucket_entries(block) {
-                    // A look-up doesn't find names of other buckets.
-                    Ok(names) => entries.extend(names.into_iter().filter(|e| e.cookie >= hash)),
-                    Err(Error::Device(e)) => return Err(Error::Device(e)),
-                    Err(e) => corrupt.push((block, e)),
-                },
+                Place::Bucket(logical, block) => {
+                    reached.insert(logical);
+                    match fs.bucket_entries(block) {
+                        // A look-up doesn't find names of other buckets.
+                        Ok(names) => entries.extend(names.into_iter().filter(|e| e.cookie >= hash)),
+                        Err(Error::Device(e)) => return Err(Error::Device(e)),
+                        Err(e) => corrupt.push((block, e)),
+                    }
+                }
             }
             if corrupt.len() + gaps.len() > self.bad_buckets_max {
                 return Err(Error::Corrupt(format!("more than {} buckets are lost", self.bad_buckets_max)));
             }
             hash = next;
         }
+        self.take_strays(fs, dir, &reached);
         for (block, e) in corrupt {
             self.problem(format!("names of directory {dir} are lost: {e}"));
             if self.repair {
@@ -325,6 +330,29 @@ impl Check {
             }
         }
         Ok(entries)
+    }
+
+    /// Takes out the blocks of a directory that no name leads to: they are in the way of splits.
+    fn take_strays(&mut self, fs: &mut Fs, dir: u64, reached: &BTreeSet<u64>) {
+        let n = fs.nodes.get_mut(&dir).expect("in memory");
+        let strays = n.extents.iter().map(|e| e.len).sum::<u64>() - reached.len() as u64;
+        if strays == 0 {
+            return;
+        }
+        self.problem(format!("no name leads to {strays} blocks of directory {dir}"));
+        if !self.repair {
+            return;
+        }
+        n.inode.blocks -= strays;
+        n.dirty = true;
+        let starts = std::iter::once(0).chain(reached.iter().map(|b| b + 1));
+        let between = starts.zip(reached.iter().copied().chain([u64::MAX])).filter(|(from, to)| from < to);
+        let removed: Vec<Extent> =
+            fs.change_extents(dir, |x| between.flat_map(|(from, to)| x.remove(from, to)).collect());
+        for b in removed.into_iter().flat_map(|e| e.physical..e.physical + e.len) {
+            self.used[(b / 64) as usize] &= !(1 << (b % 64));
+            self.report.blocks -= 1;
+        }
     }
 
     /// New blocks come from bitmaps that must be right. That holds until the end: all inodes are known.
@@ -399,7 +427,6 @@ fn empty_node(inode: Inode) -> Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extents::Extent;
     use crate::{Format, MemDisk, Mode, Write, mkfs};
     use std::cell::Cell;
 
@@ -532,20 +559,31 @@ mod tests {
 
     /// An image can give a directory many blocks that no name leads to.
     #[test]
-    fn blocks_that_are_no_buckets_are_left_alone() {
+    fn blocks_of_a_directory_that_no_name_leads_to_are_taken_out() {
         let (disk, mut fs) = new(Format::new(9, Mode::Manylogs, 4096), 4096);
         let d = fs.create(ROOT, b"d", S_IFDIR | 0o755, (0, 0), 0).unwrap().ino;
-        fs.create(d, b"a", 0o100_644, (0, 0), 0).unwrap();
+        let add = |fs: &mut Fs, name: &[u8]| fs.create(d, name, 0o100_644, (0, 0), 0).map(drop);
+        add(&mut fs, b"a").unwrap();
         let (physical, len) = fs.allocate(fs.geo.data(1).start, 500).unwrap();
         fs.change_extents(d, |x| x.insert(Extent { logical: 1, len, physical, unwritten: false }));
         let n = fs.node(d).unwrap();
         (n.inode.blocks, n.inode.size, n.dirty) = (1 + len, (1 + len) * BLOCK as u64, true);
+        fs.sync(None).unwrap();
+        let fill = |fs: &mut Fs| (0..100).try_for_each(|i| add(fs, format!("{i:0100}").as_bytes()));
+        let filled = fill(&mut fs);
+        assert!(matches!(filled, Err(Error::Corrupt(_))), "{filled:?}");
         fs.unmount().unwrap();
         let bucket = fs.map(d).unwrap()[0].1;
         drop(fs);
         corrupt(&disk, bucket);
-        let report = fsck(disk, true).unwrap();
-        assert!(report.repaired && report.problems.len() < 10, "{:?}", report.problems);
+        let report = fsck(disk.clone(), true).unwrap();
+        assert!(report.repaired && report.problems.len() < 100, "{:?}", report.problems);
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        assert_eq!(fs.getattr(d).unwrap().sectors, 8);
+        fill(&mut fs).unwrap();
+        fs.unmount().unwrap();
+        drop(fs);
+        assert_eq!(fsck(disk, false).unwrap().problems, Vec::<String>::new());
     }
 
     /// The bitmaps of all groups aren't calculated for each file.
