@@ -281,7 +281,7 @@ impl Fs {
 mod tests {
     use super::*;
     use crate::fs::tests::{Unreadable, file, new};
-    use crate::{Disk, Fallocate, Options, ROOT, fsck};
+    use crate::{Disk, Fallocate, Options, ROOT, Rename, fsck};
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
@@ -323,7 +323,8 @@ mod tests {
             assert!(matches!(failed, Error::Device(_)), "{failed}");
             created.sort();
             assert!(created.len() > before.len() + 10);
-            let renamed = fs.rename((ROOT, b"filler"), (ROOT, &[b'x'; 250]), crate::Rename::default());
+            let how = Rename { whiteout: Some((0, 0)), ..Rename::default() };
+            let renamed = fs.rename((ROOT, b"filler"), (ROOT, &[b'x'; 250]), how);
             assert!(matches!(renamed, Err(Error::Device(_))), "{renamed:?}");
             assert_eq!(names(&mut fs), created, "{free} {group}");
             fs.sync(None).unwrap();
