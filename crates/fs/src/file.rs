@@ -234,9 +234,6 @@ impl Fs {
                 self.can_free_range(ino, first, last)?;
             }
         }
-        if how == Fallocate::Punch {
-            self.can_free_range(ino, first, last)?;
-        }
         if how != Fallocate::Allocate {
             for (from, to) in [(offset, end.min(first * B)), (offset.max(last * B), end)] {
                 // The edges; if the range is within one page both are the same.
