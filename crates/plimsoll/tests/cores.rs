@@ -163,7 +163,7 @@ fn a_tenant_that_was_set_live_gets_the_files_other_keys_at_a_reload() {
     server.cli(&["reload"]);
     assert_eq!(cores(), 3);
     let shown = server.cli(&["tenant", "show", "web"]);
-    assert!(shown.contains("20 ms"), "its deadline stays: {shown}");
+    assert!(shown.contains("reads within 20.0ms"), "its deadline stays: {shown}");
 }
 
 /// The steps of docs/guides/promises.md, "Choose an objective", on a modelled disk with a client that keeps two requests in flight.

@@ -315,7 +315,7 @@ fn reads_are_steered_once_the_clusters_maps_are_there() {
     write("osd_tree.json", &format!(r#"{{"nodes":[{}]}}"#, hosts.join(",")));
     // A handle isn't opened at once, either.
     write("down", "");
-    until("the handle is named", || shown().contains("the handle for host h0 can't be opened"));
+    until("the handle is named", || shown().contains("the handle for host h1 can't be opened"));
     std::fs::remove_file(fake.dir.path().join("down")).unwrap();
     until("reads are steered", || shown().contains("3 OSDs (map 5)") && !shown().contains("not steered"));
     fake.control("slow 0 200000\n");
