@@ -108,9 +108,18 @@ def build(cargo, arguments, crates, one, known):
     if running.returncode != 0:
         sys.exit(running.returncode)
     if not crates and not one:
-        doc = [cargo, "test", *chosen, "--doc", "--quiet", *arguments]
+        # For the whole workspace cargo would build most libraries once more, with other features.
+        doc = [cargo, "test", *documented(cargo), "--doc", "--quiet", *arguments]
         suites.append(Suite("all", "examples in the documentation", doc, ROOT, known))
     return suites
+
+
+def documented(cargo):
+    """Cargo's options for the crates whose documentation has examples that are run."""
+    asked = [cargo, "metadata", "--no-deps", "--format-version", "1"]
+    packages = json.loads(subprocess.run(asked, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)["packages"]
+    of = [p["name"] for p in packages if any(t["doctest"] for t in p["targets"])]
+    return [word for name in of for word in ("-p", name)]
 
 
 def run_all(suites, jobs):
