@@ -171,6 +171,7 @@ impl Pool {
                 let c = &mut self.clients[conn];
                 c.entered();
                 if c.promises() {
+                    // The others' number. It isn't in flight itself any more if a layer has ended it at once.
                     self.promises.entered(
                         id,
                         at,
