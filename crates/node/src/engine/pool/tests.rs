@@ -296,7 +296,7 @@ fn what_has_come_of_a_client_that_is_let_go_is_done() {
     s.end();
 }
 
-/// A layer that has nothing to do.
+/// A layer that ends each request at once.
 struct Prompt;
 
 impl Layer for Prompt {
