@@ -11,6 +11,7 @@ use plimsoll_base::{BadPriority, Class, OnBusy, Priority, Span, TenantId, Volume
 use plimsoll_nbd::export::{BlockSizes, ExportInfo, ListedExport, Refusal, RefusalReason};
 use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
 use plimsoll_stack::{Extent, LayerState};
+use plimsoll_store::Uuid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
@@ -84,6 +85,8 @@ pub struct Volume {
     pub key: VolumeKey,
     /// Number of the pool.
     pub pool: usize,
+    /// The pool's device; a null device has none.
+    pub device_uuid: Option<Uuid>,
     /// Size.
     pub size_bytes: u64,
     /// True if changes are refused.
@@ -536,6 +539,7 @@ mod tests {
                 name: name.into(),
                 key: VolumeKey { id: i as u32 + 1, generation: 1 },
                 pool: 0,
+                device_uuid: None,
                 size_bytes: 1 << 20,
                 read_only: false,
                 tenant: if name == "sick" { "web" } else { name }.into(),

@@ -276,6 +276,7 @@ impl Node {
             tenant: record.tenant.clone(),
             health: p.handle.health.clone(),
             extents,
+            device_uuid: p.device_uuid,
             rotational: p.rotational,
             replica: self.replica_of(pool, record),
         };

@@ -281,6 +281,36 @@ fn a_grant_names_a_host() {
     assert!(server.stop());
 }
 
+/// A host that has lost its connection must not take another volume of the same name for its own: its file system would go on in it.
+#[test]
+fn a_volume_made_anew_is_another_namespace() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = r#"{ file = "p.img", size = "64MiB" }"#;
+    let identifier = |address: &str| {
+        let (mut admin, _) = Host::admin(address, PLAIN, NQN);
+        let names = admin.data(Command::identify(1, 3, 1)).expect("its names");
+        let namespace = admin.data(Command::identify(2, 0, 1)).expect("the namespace");
+        assert_eq!((&names[4..20], &names[24..40]), (&namespace[104..120], &namespace[104..120]), "NGUID and UUID");
+        namespace[104..120].to_vec()
+    };
+    let (server, address) = serve(dir.path(), device, "vol", "");
+    let first = identifier(&address);
+    assert_eq!(identifier(&address), first);
+    assert!(server.stop());
+    let (server, address) = serve(dir.path(), device, "vol", "");
+    assert_eq!(identifier(&address), first, "after a restart");
+    server.cli(&["volume", "delete", "vol", "--yes", "--disconnect", "--declared"]);
+    server.cli(&["volume", "create", "vol", "--pool", "p", "--size", "16MiB", "--tenant", "t"]);
+    let second = identifier(&address);
+    assert_ne!(second, first, "made anew");
+    assert!(server.stop());
+    // On another device the key is that of the first volume.
+    std::fs::remove_file(dir.path().join("p.img")).unwrap();
+    let (server, address) = serve(dir.path(), device, "vol", "");
+    assert!(![first, second].contains(&identifier(&address)), "of another device");
+    assert!(server.stop());
+}
+
 /// A host with a secret is served once it has proved that it has it, on each queue; nobody else is served under its name.
 #[test]
 fn hosts_with_a_secret_prove_themselves() {

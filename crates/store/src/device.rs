@@ -15,6 +15,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use uuid::Uuid;
 
@@ -206,6 +208,7 @@ pub struct DeviceFile {
     is_block_device: bool,
     is_direct: bool,
     unreserved: Option<io::Error>,
+    has_failed_sync: Arc<AtomicBool>,
 }
 
 impl DeviceFile {
@@ -280,7 +283,8 @@ impl DeviceFile {
     pub fn open_meta(&self, home_bytes: u64) -> Result<MetaStore, MetaError> {
         let file = self.buffered.try_clone().map_err(MetaError::Io)?;
         let lock = self.data.try_clone().map_err(MetaError::Io)?;
-        open_meta(Held { file, _lock: lock }, &self.superblock, home_bytes)
+        let has_failed_sync = self.has_failed_sync.clone();
+        open_meta(Held { file, has_failed_sync, _lock: lock }, &self.superblock, home_bytes)
     }
 
     /// Allocates runs (offset and length) of the device, so that writing there later can't find its file system full. Does
@@ -377,6 +381,12 @@ impl DeviceFile {
     /// For data: direct if [`DeviceFile::is_direct`].
     pub fn data_fd(&self) -> BorrowedFd<'_> {
         self.data.as_fd()
+    }
+
+    /// Becomes true when a sync of a metadata store opened from it fails. A device's cache may say once only that it lost writes, to whoever
+    /// syncs next: the next flush of a client must fail, too.
+    pub fn has_failed_sync(&self) -> &Arc<AtomicBool> {
+        &self.has_failed_sync
     }
 
     /// Place of volumes' data.
@@ -716,7 +726,18 @@ fn assemble(path: &Path, locked: Locked, superblock: Superblock) -> DeviceFile {
     let reserved = if is_block_device { Ok(true) } else { probe::reserve(&buffered, &[(0, own_bytes(&superblock))]) };
     let unreserved = reserved.err();
     let path = path.to_owned();
-    DeviceFile { path, data, buffered, superblock, block_bytes, is_block_device, is_direct, unreserved }
+    let has_failed_sync = Arc::default();
+    DeviceFile {
+        path,
+        data,
+        buffered,
+        superblock,
+        block_bytes,
+        is_block_device,
+        is_direct,
+        unreserved,
+        has_failed_sync,
+    }
 }
 
 /// A device that this process alone may change.
@@ -733,7 +754,7 @@ pub(crate) struct Locked {
 impl Locked {
     /// The device as a medium of metadata, which keeps the lock.
     pub(crate) fn into_medium(self) -> (Held, Probe) {
-        (Held { file: self.file, _lock: self.data }, self.probe)
+        (Held { file: self.file, has_failed_sync: Arc::default(), _lock: self.data }, self.probe)
     }
 }
 
@@ -741,6 +762,7 @@ impl Locked {
 #[derive(Debug)]
 pub(crate) struct Held {
     file: File,
+    has_failed_sync: Arc<AtomicBool>,
     _lock: File,
 }
 
@@ -760,7 +782,7 @@ impl Medium for Held {
     }
 
     fn sync(&self) -> io::Result<()> {
-        Medium::sync(&self.file)
+        Medium::sync(&self.file).inspect_err(|_| self.has_failed_sync.store(true, Ordering::SeqCst))
     }
 }
 
@@ -878,4 +900,21 @@ pub(crate) fn first_bytes(file: &impl Medium, probe: &Probe) -> Result<First, De
 fn sync_directory(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_sync_of_the_metadata_is_noted() {
+        let file = |path: &str| OpenOptions::new().write(true).open(path).expect("opens");
+        let has_failed = Arc::new(AtomicBool::new(false));
+        let held = |path: &str| Held { file: file(path), has_failed_sync: has_failed.clone(), _lock: file(path) };
+        let fine = tempfile::NamedTempFile::new().expect("made");
+        held(fine.path().to_str().expect("text")).sync().expect("syncs");
+        assert!(!has_failed.load(Ordering::SeqCst));
+        held("/dev/full").sync().expect_err("can't be synced");
+        assert!(has_failed.load(Ordering::SeqCst));
+    }
 }

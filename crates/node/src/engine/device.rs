@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The store of a pool's bytes.
 pub enum Device {
@@ -58,6 +59,15 @@ pub struct FileDevice {
     pub len: u64,
     /// Requests must be multiples of it.
     pub block_bytes: u32,
+    /// True since a sync of the same device failed that others asked for, until a flush says so.
+    pub has_failed_sync: Arc<AtomicBool>,
+}
+
+impl FileDevice {
+    /// Returns whether a sync that others asked for failed since the last call.
+    fn take_failed_sync(&self) -> bool {
+        self.has_failed_sync.swap(false, Ordering::SeqCst)
+    }
 }
 
 impl Device {
@@ -142,7 +152,10 @@ impl Devices {
     pub fn sync(&mut self) -> Vec<(usize, io::Error)> {
         let sync = |d: &mut Device| match d {
             Device::Null { .. } | Device::Absent { .. } => Ok(()),
-            Device::File(f) => f.file.sync_data(),
+            Device::File(f) => match f.file.sync_data() {
+                Ok(()) if f.take_failed_sync() => Err(io::Error::other("a sync of the metadata failed before")),
+                synced => synced,
+            },
             Device::Volatile(v) => v.flush(),
             Device::Rbd(d) => d.queue.image().flush().map_err(plimsoll_rbd::Error::io),
         };
@@ -394,7 +407,11 @@ impl Devices {
             },
             // Whatever the kernel calls it: data that was acknowledged may be lost.
             RingOp::Sync { slot, .. } => {
-                let outcome = result.map_or(Outcome::Failed(IoError::Device), |_| Outcome::Done);
+                let is_lost = self.file(slot).take_failed_sync();
+                let outcome = match result {
+                    Ok(_) if !is_lost => Outcome::Done,
+                    _ => Outcome::Failed(IoError::Device),
+                };
                 self.synced(slot, outcome, ring)?;
                 (slot, outcome, Data::Absent)
             }
@@ -464,11 +481,15 @@ impl Devices {
         next.map_or(Ok(()), |slot| ring.submit(RingOp::Sync { slot, fd: self.fd(slot) }))
     }
 
-    fn fd(&self, slot: usize) -> std::os::fd::RawFd {
+    fn file(&self, slot: usize) -> &FileDevice {
         let Device::File(f) = &self.devices[self.in_flight[slot].device] else {
             unreachable!("only files are in flight")
         };
-        f.file.as_raw_fd()
+        f
+    }
+
+    fn fd(&self, slot: usize) -> std::os::fd::RawFd {
+        self.file(slot).file.as_raw_fd()
     }
 }
 
@@ -552,7 +573,7 @@ mod tests {
     fn flushes_of_a_buffered_file_end_together() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
-        let device = FileDevice { file, start: 0, len: 1 << 20, block_bytes: 512 };
+        let device = FileDevice { file, start: 0, len: 1 << 20, block_bytes: 512, has_failed_sync: Arc::default() };
         let mut devices = Devices::new(vec![Device::File(device)]);
         let (mut ring, mut pool) = (Ring::new(8).unwrap(), BufPool::new());
         let io = |op, offset, len, flags, data| {
@@ -606,7 +627,13 @@ mod tests {
             let files = [(); 2].map(|()| tempfile::tempfile().unwrap());
             let made = files.each_ref().map(|file| {
                 file.set_len(LEN).unwrap();
-                Device::File(FileDevice { file: file.try_clone().unwrap(), start: 0, len: LEN, block_bytes: 512 })
+                Device::File(FileDevice {
+                    file: file.try_clone().unwrap(),
+                    start: 0,
+                    len: LEN,
+                    block_bytes: 512,
+                    has_failed_sync: Arc::default(),
+                })
             });
             let mut devices = Devices::new(made.into()).with_trims_that_zero(must);
             let (mut ring, mut pool) = (Ring::new(8).unwrap(), BufPool::new());
@@ -640,13 +667,45 @@ mod tests {
         }
     }
 
+    /// The drive said to a sync of the metadata that it lost writes, and says it once: the next flush fails, and only that one.
+    #[test]
+    fn a_flush_fails_after_a_failed_sync_of_the_metadata() {
+        const LEN: u64 = 1 << 20;
+        let has_failed_sync = Arc::new(AtomicBool::new(false));
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(LEN).unwrap();
+        let device =
+            FileDevice { file, start: 0, len: LEN, block_bytes: 512, has_failed_sync: has_failed_sync.clone() };
+        let mut devices = Devices::new(vec![Device::File(device)]);
+        let (mut ring, mut pool) = (Ring::new(8).unwrap(), BufPool::new());
+        let mut flush = || {
+            let volume = VolumeKey { id: 1, generation: 1 };
+            let head = IoHead::new(Op::Flush, volume, TenantId(1), 0, 0, Time::ZERO);
+            devices.begin(Time::ZERO, 0, Io::new(head, Data::Absent), &mut ring, &mut pool).unwrap();
+            let (op, result) = loop {
+                if let Some(done) = ring.next_completed() {
+                    break done;
+                }
+                ring.wait(None).unwrap();
+            };
+            devices.completed(op, result, &mut ring, &mut pool).unwrap().expect("it ends").1.outcome
+        };
+        assert_eq!(flush(), Outcome::Done);
+        has_failed_sync.store(true, Ordering::SeqCst);
+        assert_eq!(flush(), Outcome::Failed(IoError::Device));
+        assert_eq!(flush(), Outcome::Done);
+        has_failed_sync.store(true, Ordering::SeqCst);
+        assert_eq!(devices.sync().len(), 1, "the last flush of a pool that ends");
+        assert!(devices.sync().is_empty());
+    }
+
     /// Without a thread to ask, and after one that has ended, block status is answered all the same: all is data.
     #[test]
     fn block_status_without_a_thread_is_all_data() {
         const LEN: u64 = 1 << 20;
         let file = tempfile::tempfile().unwrap();
         file.set_len(LEN).unwrap();
-        let device = FileDevice { file, start: 0, len: LEN, block_bytes: 512 };
+        let device = FileDevice { file, start: 0, len: LEN, block_bytes: 512, has_failed_sync: Arc::default() };
         // Nobody has said whom to wake: the thread can't be started.
         let mut devices = Devices::new(vec![Device::File(device)]);
         let (mut ring, mut pool) = (Ring::new(8).unwrap(), BufPool::new());

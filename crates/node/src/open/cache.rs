@@ -143,7 +143,9 @@ fn open_cache_devices(
     if let Some(v) = &c.volatile_cache {
         // It writes sector by sector, which direct I/O may refuse.
         let region = opened.device.home();
-        devices[0] = volatile(v, FileDevice { file: buffered, start: region.offset, len: region.len, block_bytes });
+        let has_failed_sync = opened.device.has_failed_sync().clone();
+        let file = FileDevice { file: buffered, start: region.offset, len: region.len, block_bytes, has_failed_sync };
+        devices[0] = volatile(v, file);
     }
     let device = CacheDevice { bytes: opened.region.len, weus };
     facts.known = Some(note_behind(c.mode, store)?);
@@ -167,5 +169,6 @@ fn home_of(device: &DeviceFile) -> Result<Device, OpenError> {
     let unopened = |error| OpenError::Io { device: device.path().display().to_string(), error };
     let file = std::fs::File::from(device.data_fd().try_clone_to_owned().map_err(unopened)?);
     let (home, block_bytes) = (device.home(), device.block_bytes());
-    Ok(Device::File(FileDevice { file, start: home.offset, len: home.len, block_bytes }))
+    let has_failed_sync = device.has_failed_sync().clone();
+    Ok(Device::File(FileDevice { file, start: home.offset, len: home.len, block_bytes, has_failed_sync }))
 }

@@ -95,7 +95,8 @@ fn open_main_file(config: &PoolConfig) -> Result<Main, OpenError> {
     };
     // With logs, their tables come before home, and the logs lie in it.
     let region = device_file.logs().map_or(home, |tables| crate::parts::logs::device_of(tables, home));
-    let file = FileDevice { file: data, start: region.offset, len: region.len, block_bytes };
+    let has_failed_sync = device_file.has_failed_sync().clone();
+    let file = FileDevice { file: data, start: region.offset, len: region.len, block_bytes, has_failed_sync };
     let kind = d.model.as_ref().map_or("file".to_string(), |m| format!("modelled {m} over"));
     let description = format!("{kind} {}", path.display());
     let device = match &d.volatile_cache {

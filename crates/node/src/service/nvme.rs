@@ -13,6 +13,7 @@ use crate::replica::{Behind, Replica, ReplicaUse};
 use crate::seats::Seat;
 use crate::secrets::{HostSecrets, random};
 use crate::turns::Turns;
+use plimsoll_base::VolumeKey;
 use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
 use plimsoll_nbd::wire::TransmissionFlags;
 use plimsoll_nvme::auth::{Parties, Proof};
@@ -579,20 +580,21 @@ impl Service {
         if !namespace.read_only {
             self.mark_open(&guest.who, &name.export).await.map_err(no)?;
         }
-        let (tenant, changes, watched) = {
+        let (tenant, data, watched) = {
             let directory = self.directory.read().expect("no panic while held");
             let (_, tenant) = directory.tenant(&guest.who, &name.export).map_err(no)?;
             let (volume, used_as) = directory.volume(&guest.who, &name.export).map_err(no)?;
             let changes = name.path.map(|_| volume.replica.generation());
             let is_copy = used_as == Some(ReplicaUse::Read);
             let copy = is_copy.then(|| WatchedCopy::new(volume.replica.clone(), changes));
-            (tenant, changes, WatchedVolume { health: volume.health.clone(), copy })
+            let data = changes.map_or(Contents::Volume(volume.device_uuid, volume.key), Contents::Copy);
+            (tenant, data, WatchedVolume { health: volume.health.clone(), copy })
         };
         guest.seat.belongs_to(tenant).map_err(|_| (Status::CONNECT_BUSY, None))?;
         let nqn = connect.subsystem.clone();
         let of_name = Uuid::new_v5(&Uuid::NAMESPACE_OID, nqn.as_bytes());
         let serial = of_name.simple().to_string()[..20].to_string();
-        let uuid = identifier(of_name, changes);
+        let uuid = identifier(of_name, data);
         let queues_max = name.queues_max;
         Ok((Subsystem { nqn, serial, uuid: uuid.into_bytes(), namespace, queues_max }, watched))
     }
@@ -626,10 +628,24 @@ fn proof(secrets: &HostSecrets, connect: &Connect) -> io::Result<Proof> {
     Ok(Proof::new(parties, random()?))
 }
 
-/// The identifier of a subsystem's namespace: of its name, and for one of several nodes also of the changes that its copy has seen. A
-/// host joins paths of the same identifier only. Copies that have seen different changes have different data.
-fn identifier(of_name: Uuid, changes_of_copy: Option<u64>) -> Uuid {
-    changes_of_copy.map_or(of_name, |changes| Uuid::new_v5(&of_name, &changes.to_le_bytes()))
+/// Contents of a namespace, as far as they tell two apart.
+enum Contents {
+    /// One of several nodes' copies: the number of changes that it has seen. Copies that have seen different changes have different data.
+    Copy(u64),
+    /// A volume of one node. One that is made anew, or restored, is another.
+    Volume(Option<Uuid>, VolumeKey),
+}
+
+/// The identifier of a subsystem's namespace: of its name and contents. A host joins paths of the same identifier only, and gives up a
+/// namespace whose identifier is another after a reconnection: its file system doesn't go on in a volume that has taken the place of its own.
+fn identifier(of_name: Uuid, contents: Contents) -> Uuid {
+    match contents {
+        Contents::Copy(changes) => Uuid::new_v5(&of_name, &changes.to_le_bytes()),
+        Contents::Volume(device, key) => {
+            let of_device = Uuid::new_v5(&of_name, device.unwrap_or_default().as_bytes());
+            Uuid::new_v5(&of_device, &(u64::from(key.generation) << 32 | u64::from(key.id)).to_le_bytes())
+        }
+    }
 }
 
 /// The host of a connection, by its identifier and its NQN.

@@ -654,7 +654,7 @@ fn what_has_come_is_taken_in_before_clients_are_judged() {
 fn what_ends_while_clients_are_judged_is_answered_at_once() {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&vec![7; 4 * SIZE_BYTES as usize]).unwrap();
-    let device = FileDevice { file, start: 0, len: 4 * SIZE_BYTES, block_bytes: 512 };
+    let device = FileDevice { file, start: 0, len: 4 * SIZE_BYTES, block_bytes: 512, has_failed_sync: Arc::default() };
     let mut s = flat_scene(Device::File(device), PermitLimits::default());
     s.set_volume(1);
     let mut client = s.connect(1);

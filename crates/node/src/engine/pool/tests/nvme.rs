@@ -278,7 +278,7 @@ fn late_reads_are_served_when_the_table_of_refusals_is_full() {
 fn volatile_scene(limits: PermitLimits) -> Scene {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&vec![0; 4 * SIZE_BYTES as usize]).unwrap();
-    let device = FileDevice { file, start: 0, len: 4 * SIZE_BYTES, block_bytes: 512 };
+    let device = FileDevice { file, start: 0, len: 4 * SIZE_BYTES, block_bytes: 512, has_failed_sync: Arc::default() };
     let mut s = flat_scene(Device::File(device), limits);
     s.set_volume(1);
     s
