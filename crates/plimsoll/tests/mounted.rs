@@ -1,12 +1,18 @@
-//! File systems and databases on a volume whose tenant has a deadline that is hardly ever met: they never hear that a read is late.
+//! File systems and databases on a volume whose tenant has a deadline that is hardly ever met: they never hear that a read is late. And a new
+//! file system of best effort beside an objective.
 
 mod common;
 use common::Server;
 use common::busy::{Metrics, Noise};
+use common::client::Client;
 use common::database::Database;
 use common::mount::{Mounted, may_mount};
-use common::write_profile;
+use common::{run, write_profile};
+use plimsoll_nbd::wire::{Command, CommandFlags};
+use plimsoll_testkit::until;
+use serde_json::Value;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// No read of a disk takes less than a millisecond while another's is in front of it.
 const NODE: &str = r#"
@@ -145,4 +151,103 @@ fn postgresql_never_hears_that_a_read_is_late() {
             "INSERT INTO t SELECT n, REPEAT(CHR(97 + n % 26), 100) FROM generate_series(1, 20000) AS n",
         ],
     );
+}
+
+/// A database that always reads, with an objective, and a volume of best effort on the same plain file.
+const BESIDE: &str = r#"
+[listen]
+unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
+unix = "control.sock"
+[[pool]]
+name = "p"
+device = { file = "p.img", size = "2GiB" }
+cores = 4
+[[tenant]]
+name = "db"
+class = "latency-critical"
+objectives = [{ percentile = 99, within = "WITHIN" }]
+jobs_max = 8
+[[tenant]]
+name = "batch"
+class = "best-effort"
+[[volume]]
+name = "db"
+pool = "p"
+size = "64MiB"
+tenant = "db"
+[[volume]]
+name = "batch"
+pool = "p"
+size = "1536MiB"
+tenant = "batch"
+[[grant]]
+peer = "local"
+volumes = ["*"]
+"#;
+
+/// The time within which a new file system is made. It took 15 minutes once; it takes seconds.
+const SECONDS: u64 = 60;
+
+/// Makes a file system and zeroes a GiB on best effort, beside an objective. Returns the node while the objective's requests go on.
+fn beside(dir: &Path, within: &str) -> (Server, Noise) {
+    let server = Server::start(dir, &BESIDE.replace("WITHIN", within));
+    let database = Noise::within(64 << 20, &server, "db", 4, 1);
+    let volume = Mounted::attached(dir, &server.uri("batch"));
+    let begun = Instant::now();
+    let made = run("timeout", &[&SECONDS.to_string(), "mkfs.ext4", "-q", volume.device()]);
+    println!("objective {within}: mkfs.ext4 took {:?}", begun.elapsed());
+    assert!(made.status.success(), "within {SECONDS} s: {}", String::from_utf8_lossy(&made.stderr));
+    let checked = run("e2fsck", &["-f", "-n", volume.device()]);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+    drop(volume);
+    let mut client = Client::connect(&server.socket(), "batch").unwrap();
+    client.stream().set_read_timeout(Some(Duration::from_secs(SECONDS))).unwrap();
+    let begun = Instant::now();
+    client.call(Command::WriteZeroes, CommandFlags::EMPTY, 0, 1 << 30, &[]).expect("within the time").unwrap();
+    println!("objective {within}: 1 GiB of zeroes took {:?}", begun.elapsed());
+    (server, database)
+}
+
+#[test]
+fn a_new_file_system_takes_seconds_beside_an_objective_that_is_kept() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (server, database) = beside(dir.path(), "2s");
+    let db = server.control("GET", "/v1/tenants/db").expect(200);
+    assert_eq!(db["kept"], true, "{db}");
+    drop(database);
+    assert!(server.stop());
+}
+
+/// An objective that nothing keeps holds best effort to its least pace. That, too, is a pace; and a request that is held says who waits for
+/// what.
+#[test]
+fn a_new_file_system_takes_seconds_at_best_efforts_least_pace() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (server, database) = beside(dir.path(), "1us");
+    let mut client = Client::connect(&server.socket(), "batch").unwrap();
+    // Two seconds of writes at 64 units a second.
+    let block = vec![7; 64 << 10];
+    (0..128u64).for_each(|n| _ = client.send(Command::Write, CommandFlags::EMPTY, n << 16, 64 << 10, &block).unwrap());
+    let mut line = String::new();
+    until("a held request is shown", || {
+        let shown = server.cli(&["cores"]);
+        line = shown.lines().find(|l| l.trim_start().starts_with("held")).unwrap_or_default().into();
+        !line.is_empty()
+    });
+    assert!(line.contains("batch (for ") && line.contains("s), for the objectives of db"), "{line}");
+    let cores: Value = serde_json::from_str(&server.cli(&["cores", "--json"])).unwrap();
+    let queue = |tenant: &str| cores["queues"].as_array().unwrap().iter().find(|q| q["tenants"][0] == tenant).unwrap();
+    assert_eq!(queue("db")["decides_bound"], true, "{cores}");
+    assert!(queue("batch")["held_us"].as_u64().is_none_or(|us| us < 5_000_000), "{cores}");
+    (0..128).for_each(|_| drop(client.receive().unwrap().1.unwrap()));
+    drop(database);
+    assert!(server.stop());
 }

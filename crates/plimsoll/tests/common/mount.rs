@@ -233,24 +233,35 @@ pub struct Mounted {
 impl Mounted {
     /// With a new file system of this kind: `ext4` or `xfs`.
     pub fn new(dir: &Path, uri: &str, kind: &str) -> Mounted {
+        let mounted = Mounted::attached(dir, uri);
+        let device = mounted.device();
+        match kind {
+            "ext4" => ok("mkfs.ext4", &["-q", "-E", "lazy_itable_init=1,lazy_journal_init=1", device]),
+            other => ok(&format!("mkfs.{other}"), &["-q", device]),
+        };
+        mounted.mount();
+        mounted
+    }
+
+    /// A block device only: nothing is written to it, and it isn't mounted.
+    pub fn attached(dir: &Path, uri: &str) -> Mounted {
         let (at, file) = (dir.join("mnt"), dir.join("nbd/vol"));
         std::fs::create_dir(&at).unwrap();
         std::fs::create_dir(dir.join("nbd")).unwrap();
         let fuse = Command::new("nbdfuse").arg(&file).arg(uri).spawn().expect("nbdfuse (`make test` installs it)");
         let mut mounted = Mounted { dir: at, fuse: Ended(fuse), device: None };
         until("nbdfuse shows the volume", || file.exists());
-        let device = mounted.device.insert(Loop::over(&file, &[])).path.display().to_string();
-        match kind {
-            "ext4" => ok("mkfs.ext4", &["-q", "-E", "lazy_itable_init=1,lazy_journal_init=1", &device]),
-            other => ok(&format!("mkfs.{other}"), &["-q", &device]),
-        };
-        mounted.mount();
+        mounted.device = Some(Loop::over(&file, &[]));
         mounted
     }
 
+    /// The block device's path.
+    pub fn device(&self) -> &str {
+        self.device.as_ref().expect("it has one from the beginning").path.to_str().unwrap()
+    }
+
     fn mount(&self) {
-        let device = self.device.as_ref().expect("it has one from the beginning");
-        ok("mount", &[device.path.to_str().unwrap(), self.dir.to_str().unwrap()]);
+        ok("mount", &[self.device(), self.dir.to_str().unwrap()]);
     }
 
     /// Everything written, and nothing left in memory.
@@ -262,7 +273,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.dir).status();
+        let _ = Command::new("umount").arg("-l").arg(&self.dir).stderr(Stdio::null()).status(); // it may not be mounted
         let _ = Command::new("umount").arg("-l").arg(self.dir.with_file_name("nbd/vol")).stderr(Stdio::null()).status();
         let _ = self.fuse.0.kill();
         let _ = self.fuse.0.wait();
