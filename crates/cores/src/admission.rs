@@ -13,6 +13,10 @@
 //! 3. The slowest latency-critical queue.
 //! 4. The slowest queue of any kind.
 //!
+//! If that queue has fewer than [`OWN_LEAST`] requests, the times are those that the device's profile lets expect, if there is a profile
+//! ([`Cores::expect`](crate::Cores::expect)). An answer by the profile refuses nothing, as the profile's reads are no tenant's. An objective
+//! that stands is judged by the profile rather than by other tenants' requests.
+//!
 //! Tail_io is the tail at the objective's own percentile. The text has the number of requests that it rests on, and says so where they are
 //! few: fewer than [`BEYOND_LEAST`] of them are beyond that percentile.
 //!
@@ -27,7 +31,7 @@ use plimsoll_base::{Class, Objective, Span, TenantId};
 use plimsoll_stack::Terms;
 use std::fmt;
 
-/// Requests of a tenant's present queue from which on an objective that it hasn't yet is judged by them.
+/// Requests of a queue from which on an objective is judged by them: one that the tenant hasn't yet, and one for which there is a profile.
 const OWN_LEAST: u64 = 64;
 /// Requests beyond a percentile from which on the tail there isn't chance.
 const BEYOND_LEAST: u64 = 10;
@@ -49,8 +53,21 @@ pub struct Fit {
     pub tail: Span,
     /// Number of requests that the tail rests on.
     pub samples: u64,
+    /// The origin of those requests.
+    pub basis: Basis,
     /// Conclusion.
     pub verdict: Verdict,
+}
+
+/// Requests that an answer rests on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Basis {
+    /// Measured ones of tenants with the same objectives, or of the tenant itself.
+    Own,
+    /// Measured ones of other tenants.
+    Others,
+    /// Random reads that the device's profile lets expect.
+    Profile,
 }
 
 /// Result of the admission check of one tenant.
@@ -74,15 +91,25 @@ pub enum Verdict {
 }
 
 impl Fit {
-    /// True if the tenant may be accepted: it fits, or nothing was measured yet.
+    /// True if the tenant may be accepted: it fits, or too little was measured yet.
     pub fn is_accepted(&self) -> bool {
-        matches!(self.verdict, Verdict::Fits | Verdict::Unmeasured)
+        self.basis == Basis::Profile || !self.is_lacking()
+    }
+
+    /// True if the objective can't be kept, by what was measured or what the device's profile lets expect.
+    pub fn is_lacking(&self) -> bool {
+        matches!(self.verdict, Verdict::Short { .. } | Verdict::DeviceTooSlow)
+    }
+
+    /// The same, if it rests on enough requests of its own, or on the profile.
+    pub fn is_surely_lacking(&self) -> bool {
+        self.is_lacking() && self.basis != Basis::Others && self.samples >= OWN_LEAST
     }
 }
 
 impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fit { objective, needs, promised, cores, mean, tail, samples, verdict } = self;
+        let Fit { objective, needs, promised, cores, mean, tail, samples, basis, verdict } = self;
         let percentile_bp = objective.map_or(0, |o| o.percentile_bp);
         let percentile = f64::from(percentile_bp) / 100.0;
         let enough = (BEYOND_LEAST * 10_000).div_ceil(10_000 - u64::from(percentile_bp.min(9999)));
@@ -90,17 +117,21 @@ impl fmt::Display for Fit {
             true => format!(", few for that percentile: {enough} are enough"),
             false => String::new(),
         };
-        let measured = format!("{tail} at p{percentile}, of {samples} requests{few}");
+        let (by, of) = match basis {
+            Basis::Profile => (", by the profile of its device, with random reads of 4 KiB", String::new()),
+            Basis::Own | Basis::Others => ("", format!(", of {samples} requests{few}")),
+        };
+        let measured = format!("{tail} at p{percentile}{of}");
         match verdict {
             Verdict::Unmeasured => write!(f, "is unknown yet: no request was measured"),
             Verdict::Fits => write!(f, "fits: it needs {needs} of {cores} cores at its worst, others need {promised}"),
             Verdict::DeviceTooSlow => {
-                write!(f, "doesn't fit: requests alone take {measured}, whatever cores there are")
+                write!(f, "doesn't fit{by}: requests alone take {measured}, whatever cores there are")
             }
             Verdict::Short { cores: missing, fits_within, fits_in_flight } => {
                 write!(
                     f,
-                    "doesn't fit: it needs {needs} cores at its worst, with all requests that `jobs_max` allows (they take {mean}, \
+                    "doesn't fit{by}: it needs {needs} cores at its worst, with all requests that `jobs_max` allows (they take {mean}, \
                      {measured}), others need {promised}, there are {cores}: {missing} missing; "
                 )?;
                 match (fits_within, fits_in_flight) {
@@ -138,23 +169,59 @@ fn tenants(queues: &Queues, objectives: &[Objective]) -> usize {
     queues.all().iter().filter(|q| q.objectives() == objectives).map(|q| q.tenants.len()).sum()
 }
 
-/// The queue that objectives are judged by; see the module's documentation.
-fn measured<'a>(queues: &'a Queues, objectives: &[Objective], tenant: Option<TenantId>) -> Option<&'a Queue> {
+/// The times that objectives are judged by; see the module's documentation.
+fn times<'a>(
+    queues: &'a Queues,
+    objectives: &[Objective],
+    tenant: Option<TenantId>,
+    stands: bool,
+) -> Option<Times<'a>> {
     let measured = || queues.all().iter().filter(|q| q.service.count() > 0);
     let same = measured().find(|q| q.objectives() == objectives);
     let own = || {
         let mine = |q: &&Queue| q.tenants.iter().any(|(id, _)| Some(*id) == tenant);
         measured().filter(|q| q.service.count() >= OWN_LEAST).find(mine)
     };
+    if let Some(q) = same.or_else(own) {
+        return Some(Times::of(queues, q, Basis::Own));
+    }
     let critical = || measured().filter(|q| q.is_critical()).max_by_key(|q| q.service.mean());
-    same.or_else(own).or_else(critical).or_else(|| measured().max_by_key(|q| q.service.mean()))
+    let slowest = critical().or_else(|| measured().max_by_key(|q| q.service.mean()));
+    let expected = || Times::expected(queues);
+    let others = expected().filter(|_| stands).or_else(|| Some(Times::of(queues, slowest?, Basis::Others)));
+    others.or_else(expected)
 }
 
-/// A queue's tail at a percentile, and the number of requests that it rests on. Without best effort's part in it, where that is known.
-fn tail_at(q: &Queue, percentile_bp: u16) -> (Span, u64) {
-    let of = |times: &ServiceTimes| (times.tail_at(percentile_bp), times.tail_samples());
-    let alone = q.measured_alone().map_or((Span::MAX, 0), of);
-    of(&q.service).min(alone)
+/// Times that objectives are judged by.
+#[derive(Clone, Copy)]
+struct Times<'a> {
+    service: &'a ServiceTimes,
+    /// Without best effort's part in them, where that is known.
+    alone: Option<&'a ServiceTimes>,
+    basis: Basis,
+}
+
+impl<'a> Times<'a> {
+    /// A queue's measured ones. The device's profile goes before few of them.
+    fn of(queues: &'a Queues, q: &'a Queue, basis: Basis) -> Times<'a> {
+        let measured = Times { service: &q.service, alone: q.measured_alone(), basis };
+        let expected = Times::expected(queues).filter(|_| q.service.count() < OWN_LEAST);
+        expected.unwrap_or(measured)
+    }
+
+    fn expected(queues: &'a Queues) -> Option<Times<'a>> {
+        Some(Times { service: queues.expected()?, alone: None, basis: Basis::Profile })
+    }
+
+    /// The tail at a percentile, and the number of requests that it rests on.
+    fn tail_at(self, percentile_bp: u16) -> (Span, u64) {
+        let of = |times: &ServiceTimes| (times.tail_at(percentile_bp), times.tail_samples());
+        of(self.service).min(self.alone.map_or((Span::MAX, 0), of))
+    }
+
+    fn bound(self, o: &Objective) -> Bound {
+        Bound { within: o.bound, tail: self.tail_at(o.percentile_bp).0 }
+    }
 }
 
 /// Computes whether a tenant with these terms would fit. `except` is a tenant whose terms these would replace.
@@ -163,23 +230,24 @@ pub fn fit(queues: &Queues, terms: &Terms, except: Option<TenantId>) -> Fit {
         Class::LatencyCritical { objectives, .. } => objectives,
         Class::BestEffort { .. } | Class::Fenced { .. } => &[],
     };
-    fit_of(queues, objectives, u64::from(terms.in_flight_max), except)
+    fit_of(queues, objectives, Some(u64::from(terms.in_flight_max)), except)
 }
 
 /// The fit of a queue's objectives as they stand, by what was measured since they were accepted.
 pub fn standing(queues: &Queues, q: &Queue) -> Fit {
-    fit_of(queues, q.objectives(), 0, None)
+    fit_of(queues, q.objectives(), None, None)
 }
 
-/// The fit of objectives, with `more` requests in flight beside those of the queue that has the same objectives.
-fn fit_of(queues: &Queues, objectives: &[Objective], more: u64, except: Option<TenantId>) -> Fit {
+/// The fit of objectives, with `more` requests in flight beside those of the queue that has the same objectives; of objectives that stand, if
+/// there are none.
+fn fit_of(queues: &Queues, objectives: &[Objective], more: Option<u64>, except: Option<TenantId>) -> Fit {
     let cores = u64::from(queues.cores);
-    let bound = |q: &Queue, o: &Objective| Bound { within: o.bound, tail: tail_at(q, o.percentile_bp).0 };
     let mut promised = 0;
     for q in queues.all().iter().filter(|q| q.is_critical() && q.objectives() != objectives) {
         let in_flight = in_flight(q, except);
-        let wait = q.objectives().iter().map(|o| bound(q, o).wait()).min().unwrap_or(Span::MAX);
-        promised += if in_flight == 0 { 0 } else { needs(in_flight, q.service.mean(), wait, queues.depth) };
+        let own = Times::of(queues, q, Basis::Own);
+        let wait = q.objectives().iter().map(|o| own.bound(o).wait()).min().unwrap_or(Span::MAX);
+        promised += if in_flight == 0 { 0 } else { needs(in_flight, own.service.mean(), wait, queues.depth) };
     }
     let nothing = Fit {
         objective: None,
@@ -189,18 +257,19 @@ fn fit_of(queues: &Queues, objectives: &[Objective], more: u64, except: Option<T
         mean: Span::ZERO,
         tail: Span::ZERO,
         samples: 0,
+        basis: Basis::Own,
         verdict: Verdict::Fits,
     };
     let Some(first) = objectives.first() else { return nothing };
-    let Some(by) = measured(queues, objectives, except) else {
+    let Some(by) = times(queues, objectives, except, more.is_none()) else {
         return Fit { objective: Some(*first), verdict: Verdict::Unmeasured, ..nothing };
     };
     let mates: u64 = queues.all().iter().filter(|q| q.objectives() == objectives).map(|q| in_flight(q, except)).sum();
-    let together = mates + more;
-    let hopeless = objectives.iter().find(|o| bound(by, o).is_hopeless());
-    let hardest = hopeless.or(objectives.iter().min_by_key(|o| bound(by, o).wait())).unwrap_or(first);
+    let together = mates + more.unwrap_or(0);
+    let hopeless = objectives.iter().find(|o| by.bound(o).is_hopeless());
+    let hardest = hopeless.or(objectives.iter().min_by_key(|o| by.bound(o).wait())).unwrap_or(first);
     let (mean, (tail, samples), wait) =
-        (by.service.mean(), tail_at(by, hardest.percentile_bp), bound(by, hardest).wait());
+        (by.service.mean(), by.tail_at(hardest.percentile_bp), by.bound(hardest).wait());
     let needs = needs(together, mean, wait, queues.depth);
     let verdict = if hopeless.is_some() {
         Verdict::DeviceTooSlow
@@ -211,11 +280,11 @@ fn fit_of(queues: &Queues, objectives: &[Objective], more: u64, except: Option<T
         let waiting = together.saturating_sub(left);
         let fits_within = (left > 0).then(|| tail + mean.scale(waiting, left) + Span::from_micros(1));
         // Of an objective that stands: its only tenant's. Several tenants would have to share the number.
-        let others = if more == 0 && tenants(queues, objectives) == 1 { 0 } else { mates };
+        let others = if more.is_none() && tenants(queues, objectives) == 1 { 0 } else { mates };
         let fits_in_flight = Some(most_in_flight(left, mean, wait).saturating_sub(others)).filter(|n| *n > 0);
         Verdict::Short { cores: promised + needs - cores, fits_within, fits_in_flight }
     };
-    Fit { objective: Some(*hardest), needs, promised, cores, mean, tail, samples, verdict }
+    Fit { objective: Some(*hardest), needs, promised, cores, mean, tail, samples, basis: by.basis, verdict }
 }
 
 #[cfg(test)]
@@ -328,6 +397,33 @@ mod tests {
         assert!(fit(&q, &terms(9900, 30, 3), Some(TenantId(1))).is_accepted());
         // Somebody else is judged by the slowest.
         assert_eq!(fit(&q, &terms(9900, 30, 2), Some(TenantId(3))).verdict, Verdict::DeviceTooSlow);
+    }
+
+    /// The profile's times are judged by until requests were measured: they refuse nothing, but say what can't be kept.
+    #[test]
+    fn before_requests_are_measured_the_profile_says_what_does_not_fit() {
+        let mut q = Queues::new(2, 1, 0);
+        q.set_tenant(TenantId(1), Some(&terms(9900, 30, 8)));
+        let unknown = standing(&q, q.get(0));
+        assert!(unknown.verdict == Verdict::Unmeasured && !unknown.is_lacking(), "{unknown}");
+        q.expect(&[Span::from_millis(12); 1000]);
+        let short = standing(&q, q.get(0));
+        assert!(short.is_surely_lacking() && short.is_accepted(), "{short}");
+        let said = short.to_string();
+        assert!(
+            said.starts_with("doesn't fit, by the profile of its device, with random reads of 4 KiB: it needs 4 "),
+            "{said}"
+        );
+        assert!(said.contains("2 missing; --jobs-max ") && !said.contains("requests few"), "{said}");
+        assert!(fit(&q, &terms(9900, 1, 1), Some(TenantId(2))).is_accepted(), "nothing is refused by it");
+        // Another tenant's requests are no reason to think otherwise of it.
+        q.set_tenant(TenantId(2), Some(&Terms::of(Class::BestEffort { weight: 1 }, 8)));
+        (0..1000).for_each(|_| q.get_mut(1).service.record(Span::from_micros(10)));
+        assert_eq!(standing(&q, q.get(0)).basis, Basis::Profile);
+        // Its own are.
+        (0..OWN_LEAST).for_each(|_| q.get_mut(0).service.record(Span::from_millis(2)));
+        let ok = standing(&q, q.get(0));
+        assert!(ok.basis == Basis::Own && ok.verdict == Verdict::Fits, "{ok}");
     }
 
     /// As many requests as there are cores never wait, however little time is left for waiting.

@@ -89,12 +89,10 @@ impl Cores {
         admission::fit(&self.queues, terms, except)
     }
 
-    /// Takes the times of requests that a device lets expect for those of each queue with objectives, before any request was measured.
+    /// Takes the times that a device's profile lets expect of requests: objectives are judged by them until requests were measured. Cores are
+    /// given by measured times only.
     pub fn expect(&mut self, times: &[Span]) {
-        let critical: Vec<usize> = self.queues.critical().collect();
-        for at in critical {
-            times.iter().for_each(|took| self.queues.get_mut(at).service.record(*took));
-        }
+        self.queues.expect(times);
     }
 
     /// The queues, to inspect.

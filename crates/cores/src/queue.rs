@@ -222,6 +222,8 @@ pub struct Queues {
     pub busy: u32,
     /// Tenant's number to its queue.
     by_tenant: Vec<u16>,
+    /// Times that the device's profile lets expect.
+    expected: Option<ServiceTimes>,
     next_serial: u64,
     /// Queues that were ever made.
     born: u64,
@@ -247,11 +249,24 @@ impl Queues {
             slots_max: u32::MAX,
             busy: 0,
             by_tenant: Vec::new(),
+            expected: None,
             next_serial: 0,
             born: 0,
             history: VecDeque::new(),
             history_max,
         }
+    }
+
+    /// See [`Cores::expect`](crate::Cores::expect).
+    pub fn expect(&mut self, times: &[Span]) {
+        let mut expected = ServiceTimes::new([]);
+        times.iter().for_each(|took| expected.record(*took));
+        self.expected = Some(expected).filter(|e| e.count() > 0);
+    }
+
+    /// Times that the device's profile lets expect, if it is known.
+    pub fn expected(&self) -> Option<&ServiceTimes> {
+        self.expected.as_ref()
     }
 
     /// All of them, by number.

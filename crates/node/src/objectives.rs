@@ -7,13 +7,9 @@ use crate::parts::cores::shortage;
 use crate::predict::Particulars;
 use plimsoll_base::{Class, TenantId, Time};
 use plimsoll_cores::Cores;
-use plimsoll_pool::{Costs, PoolPlan};
-use plimsoll_sched::expected::random_reads;
+use plimsoll_pool::PoolPlan;
 use plimsoll_store::MetaView;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Reads that a tail is taken of: the most that a queue remembers of measured ones.
-const READS: usize = 16_384;
 
 /// A tenant, as a start takes it on.
 struct Tenant {
@@ -57,13 +53,11 @@ pub fn judge(pool: &PoolConfig, plan: &PoolPlan, config: &Config, stored: &[(Str
             "what its cache, its memory or its fence does to the times of requests, only measuring them tells",
         );
     }
-    let Costs::Profile(profile) = &plan.scheduler.costs else {
+    let Some(times) = plan.expected() else {
         return unjudged(
             "without a `profile` nothing tells what requests take: measure the device (`plimsoll profile`)",
         );
     };
-    let in_flight = cores.cores * cores.depth;
-    let times = random_reads(profile, in_flight, plan.scheduler.options.depth, READS);
     let particulars = Particulars::of(&config.tenant);
     let mut layer = Cores::new(cores.clone());
     let numbered = || tenants.iter().enumerate().map(|(n, (name, t))| (TenantId(n as u16), name, t));
@@ -75,10 +69,7 @@ pub fn judge(pool: &PoolConfig, plan: &PoolPlan, config: &Config, stored: &[(Str
     for q in &layer.status(Time::ZERO).queues {
         let Some(what) = shortage(q) else { continue };
         let its = numbered().filter(|(id, ..)| q.tenants.contains(id));
-        unkept.extend(its.map(|(_, name, _)| {
-            let what = format!("by the profile of its device, with random reads of 4 KiB, the objective {what}");
-            (name.clone(), what)
-        }));
+        unkept.extend(its.map(|(_, name, _)| (name.clone(), format!("the objective {what}"))));
     }
     Judged { unkept, unjudged: None }
 }

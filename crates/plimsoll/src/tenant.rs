@@ -146,17 +146,30 @@ impl Set {
             let spec = TenantSpec { class, objectives, weight, slots, jobs_max, bytes_max, deadline_us, busy };
             client.send(Method::PUT, &path, &spec)?
         };
-        if self.control.json { print_json(&now) } else { show(&[now], &self.control) }
+        if self.control.json {
+            return print_json(&now);
+        }
+        let enforced = enforced(&now);
+        let has_objectives = !now.objectives.is_empty();
+        show(&[now], &self.control)?;
+        if has_objectives {
+            println!("{enforced}");
+        }
+        Ok(())
     }
 }
 
 fn show_one(t: &TenantStatus) -> Result<()> {
     println!("tenant {}: {}, {}", t.name, t.class, promise(t));
     promise::print(&promise::of_tenant(t));
-    println!("  enforced  {}: {}", if t.enforced { "yes" } else { "no" }, t.enforcement);
+    println!("{}", enforced(t));
     println!("  volumes   {}", t.volumes.join(", "));
     println!("  in flight {} of {} requests", t.permits.jobs, t.permits.jobs_max);
     Ok(())
+}
+
+fn enforced(t: &TenantStatus) -> String {
+    format!("  enforced  {}: {}", if t.enforced { "yes" } else { "no" }, t.enforcement)
 }
 
 fn path(name: &str) -> String {

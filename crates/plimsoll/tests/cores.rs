@@ -166,6 +166,52 @@ fn a_tenant_that_was_set_live_gets_the_files_other_keys_at_a_reload() {
     assert!(shown.contains("reads within 20.0ms"), "its deadline stays: {shown}");
 }
 
+/// An objective that the pool can't keep is a problem before a request misses it, also right after a start: by the profile of its device.
+#[test]
+fn an_objective_that_cannot_be_kept_is_a_problem_before_it_is_broken() {
+    let dir = tempfile::tempdir().unwrap();
+    common::write_profile(dir.path(), "cheetah-15k5", "d.profile");
+    let device = r#"{ file = "p.img", size = "256MiB", model = "cheetah-15k5" }"#;
+    let objective =
+        "class = \"latency-critical\"\nobjectives = [{ percentile = 99, within = \"60ms\" }]\njobs_max = 1000";
+    let text = common::config(device, "64MiB")
+        .replace("[[tenant]]", "cores = 2\nprofile = \"d.profile\"\n[[tenant]]")
+        .replace("class = \"best-effort\"", objective);
+    let server = Server::start(dir.path(), &text);
+    let problems = || {
+        let health = server.control("GET", "/healthz");
+        assert_eq!(health.code, 200, "it serves: {}", health.body);
+        let all = health.json()["problems"].as_array().unwrap().clone();
+        all.iter().map(|p| p.as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    let [problem] = &problems()[..] else { panic!("{:?}", problems()) };
+    let begins = "pool `p`: the objective of tenant `t` (p99 ≤ 60.0ms) doesn't fit, by the profile of its device, with random reads of 4 KiB: it needs ";
+    assert!(problem.starts_with(begins) && problem.contains(" missing; --jobs-max "), "{problem}");
+    let status = server.cli(&["status"]);
+    assert!(status.contains("NOT HEALTHY") && status.contains("doesn't fit, by the profile"), "{status}");
+    assert_eq!(server.control("GET", "/v1/tenants/t").json()["kept"], Value::Null, "nothing is broken");
+    plimsoll_testkit::until("it is an event", || server.cli(&["events"]).contains("(p99 ≤ 60.0ms) doesn't fit"));
+    // The number that it names does fit.
+    let (_, jobs) = problem.split_once("--jobs-max ").unwrap();
+    let said = server.cli(&["tenant", "set", "t", "--jobs-max", jobs.split_once(' ').unwrap().0]);
+    assert!(said.contains("enforced  yes") && !said.contains("doesn't fit"), "{said}");
+    assert_eq!(problems(), [""; 0]);
+    // Before anything is measured nothing is refused, but it is said.
+    let said = server.cli(&["tenant", "set", "t", "--objective", "99=1ms"]);
+    assert!(said.contains("in pool `p` the objective doesn't fit, by the profile of its device"), "{said}");
+    assert!(problems()[0].contains("(p99 ≤ 1.00ms) doesn't fit, by the profile"), "{:?}", problems());
+    // From some of its requests on they decide: the device alone takes longer.
+    let mut c = Client::connect(&server.socket(), "vol").unwrap();
+    (0..80u64).for_each(|n| drop(c.read(n * 7919 % 16_000 * 4096, 4096).unwrap().unwrap()));
+    let measured = problems();
+    let of_it = |p: &&String| {
+        p.starts_with("pool `p`: the objective of tenant `t` (p99 ≤ 1.00ms) doesn't fit: requests alone take ")
+    };
+    assert_eq!(measured.iter().filter(of_it).count(), 1, "{measured:?}");
+    drop(c);
+    assert!(server.stop());
+}
+
 /// The steps of docs/guides/promises.md, "Choose an objective", on a modelled disk with a client that keeps two requests in flight.
 #[test]
 fn the_pages_steps_to_an_objective_work_on_a_disk() {

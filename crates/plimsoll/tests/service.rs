@@ -575,7 +575,7 @@ fn check_judges_objectives_by_the_profile() {
     assert_eq!((warnings.as_str(), notes.as_str()), ("", ""));
     let (warnings, _) = with(profiled, &critical("many", "60ms", 1000));
     assert!(
-        warnings.contains("tenant `many`: in pool `p`, by the profile of its device, with random reads of 4 KiB, the objective doesn't fit: it needs ")
+        warnings.contains("tenant `many`: in pool `p`, the objective doesn't fit, by the profile of its device, with random reads of 4 KiB: it needs ")
             && warnings.contains("--jobs-max "),
         "{warnings}"
     );

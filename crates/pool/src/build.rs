@@ -80,7 +80,9 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
     w.chain("front", Box::new(Front::new().with_parts(parts)));
     if let Some(config) = cores {
         config.check().map_err(BadPlan)?;
-        w.chain("cores", Box::new(Cores::new(config.clone())));
+        let mut cores = Cores::new(config.clone());
+        plan.expected().into_iter().for_each(|times| cores.expect(&times));
+        w.chain("cores", Box::new(cores));
     }
     let mut flash_model = None;
     if let Some(c) = cache {

@@ -8,10 +8,14 @@ use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec};
 use plimsoll_fence::FenceConfig;
 use plimsoll_logs::{Layout as LogsLayout, LogsConfig, Shape as LogsShape};
 use plimsoll_sched::admission::AdmissionConfig;
+use plimsoll_sched::expected::random_reads;
 use plimsoll_sched::{DiskModel, Profile, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Offer, StackConfig};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+/// Reads that a tail is taken of: the most that the cores remember of measured ones.
+const EXPECTED_READS: usize = 16_384;
 
 /// A pool, complete and resolved: everything that decides which stack is built, except what its devices offer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -58,6 +62,15 @@ impl PoolPlan {
             scheduler: SchedulerPlan::default(),
             model: None,
         }
+    }
+
+    /// Times that the profile of the pool's device lets expect of random reads while all cores are busy. `None` without cores or a profile, and
+    /// where a cache, memory or a fence changes the times.
+    pub fn expected(&self) -> Option<Vec<Span>> {
+        let cores =
+            self.cores.as_ref().filter(|_| self.cache.is_none() && self.memory.is_none() && self.fence.is_none())?;
+        let Costs::Profile(profile) = &self.scheduler.costs else { return None };
+        Some(random_reads(profile, cores.cores * cores.depth, self.scheduler.options.depth, EXPECTED_READS))
     }
 }
 

@@ -6,6 +6,7 @@
 //! | the node is ending | from SIGTERM or `plimsoll drain` on; pools that are done are no problem of their own | 503 |
 //! | a cache's device failed | as long as the pool is served without its cache; volumes with dirty extents make the pool degraded, too | 200 |
 //! | a promise is broken | an objective in the last minute, see [`are_too_many`] | 200 |
+//! | an objective can't be kept | a pool's cores can't keep it beside the others' at the worst load that permits let in, by enough requests or the device's profile; or the device alone misses it | 200 |
 //! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile or the pool's `miss_percent` leaves, see [`are_too_many`] | 200 |
 //! | a request is stuck | in flight for longer than [`STUCK`] | 200 |
 //! | requests fail | at the device or for lack of space, in the last [`FAILED_MINUTES`] | 200 |
@@ -25,8 +26,11 @@ use crate::events::{unix_us, utc};
 use crate::node::{Ending, Node, RunningPool};
 use crate::parts::PoolView;
 use crate::parts::cache::{self, FailingVolume};
+use crate::parts::cores::Cores;
 use crate::view::{ExportPromise, FAILED_MINUTES};
 use plimsoll_base::{IoError, Objective, Span, TenantId, VolumeKey};
+use plimsoll_cores::admission::Fit;
+use plimsoll_cores::{Missed, QueueStatus};
 use plimsoll_stack::LayerState;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +74,7 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
     }
     let mut rest: Vec<(String, String)> = Vec::new();
     for (name, t) in &directory.tenants {
-        let without = || pools_without::<crate::parts::cores::Cores>(node, directory, name, views);
+        let without = || pools_without::<Cores>(node, directory, name, views);
         rest.extend(broken_objectives(name, t, views, without));
     }
     for (pool, p, view) in node.pools.with(views) {
@@ -80,6 +84,7 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
             rest.extend(missed_deadlines(&volume, pool, e, directory, node));
             rest.extend(failures(&volume, &p.name, e));
         }
+        rest.extend(unkept_objectives(&p.name, view, directory));
         rest.extend(cache(&p, view, unix_us()));
         rest.extend(osds(&p.name, view));
         rest.extend(write_backs(&p, view, |key| directory.volume_name(pool, key)));
@@ -183,6 +188,34 @@ fn write_backs(pool: &RunningPool, view: &PoolView, name: impl Fn(VolumeKey) -> 
         (key, what)
     };
     seen.into_iter().flat_map(|s| &s.write_back_fails).map(problem).collect()
+}
+
+/// Objectives that a pool's cores can't keep together, before any is broken.
+fn unkept_objectives(pool: &str, view: &PoolView, directory: &Directory) -> Vec<(String, String)> {
+    let queues = view.layers.of::<Cores>().map_or(&[][..], |cores| &cores.queues);
+    let problem = |q: &QueueStatus| {
+        let what = unkept(q)?;
+        let named = directory.tenants.iter().filter(|(_, t)| q.tenants.contains(&t.id));
+        let tenants = named.map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let key = format!("pool `{pool}`: the objective of tenant {tenants}");
+        let text = format!("{key} {what}; see \"Objectives that can't be kept\" in docs/guides/cores.md");
+        Some((key, text))
+    };
+    // Objectives that nobody has any more leave a queue without tenants behind.
+    queues.iter().filter(|q| !q.tenants.is_empty()).filter_map(problem).collect()
+}
+
+/// The reason for which a queue's objectives can't be kept.
+fn unkept(q: &QueueStatus) -> Option<String> {
+    if let Some(Missed { percentile_bp, within, alone }) = q.missed {
+        let percentile = f64::from(percentile_bp) / 100.0;
+        return Some(format!(
+            "(p{percentile} ≤ {within}) can't be kept: it is {alone} although best effort does nothing or is at its least"
+        ));
+    }
+    let fit = q.fit.filter(Fit::is_surely_lacking)?;
+    let promise = fit.objective.map(|o| format!("(p{} ≤ {}) ", f64::from(o.percentile_bp) / 100.0, o.bound));
+    Some(format!("{}{fit}", promise.unwrap_or_default()))
 }
 
 /// True if more of `all` requests are late than the share that may be, in hundredths of a percent.

@@ -6,6 +6,7 @@ use super::{About, Part, Shown};
 use crate::config::{BadConfig, PoolConfig, SpanText};
 use crate::directory::Directory;
 use plimsoll_base::{Span, Time, bytes_text};
+use plimsoll_cores::admission::Fit;
 use plimsoll_cores::{
     CoresConfig, CoresControl, CoresReport, CoresStatus, Missed, PolicyConfig, QueueStatus, QwinConfig,
 };
@@ -362,7 +363,7 @@ impl CoresView {
 
 /// Returns in words what a queue's objectives lack at the worst load; `None` if they lack nothing.
 pub fn shortage(q: &QueueStatus) -> Option<String> {
-    q.fit.filter(|fit| !fit.is_accepted()).map(|fit| fit.to_string())
+    q.fit.filter(Fit::is_lacking).map(|fit| fit.to_string())
 }
 
 fn queue(q: &QueueStatus, directory: &Directory) -> CoreQueueView {
