@@ -192,7 +192,7 @@ busy: build-deps
 	cargo bench -p plimsoll --bench busy
 
 # Accepted means kept: reads with a deadline at 50 to 300 % of what devices can do, live; a database beside deep writes
-# (docs/guides/cores.md). Half an hour on a quiet machine.
+# (docs/guides/cores.md). An hour and a half on a quiet machine; `cargo bench -p plimsoll --bench promises -- --only CASE` measures one pool.
 promises: build-deps test-deps
 	cargo bench -p plimsoll --bench promises
 	cargo build --release -p plimsoll

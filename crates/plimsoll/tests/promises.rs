@@ -4,6 +4,7 @@ mod common;
 use common::Server;
 use common::client::Client;
 use common::http::{self, Answer};
+use common::promised::{CASES, Served};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::path::Path;
@@ -218,4 +219,37 @@ fn reads_are_shown_with_their_forecasts() {
     assert_eq!(node.get("/v1/volumes/kept")["traffic"]["promised"]["last_hour"]["kept"], 40);
     let (code, _, err) = read(&["--size", "64MiB"]);
     assert!(code == Some(1) && err.contains("make sense"), "{err}");
+}
+
+/// The pools of `make promises` in short: each starts, serves, and keeps a promise that is easily kept.
+#[test]
+fn every_pool_of_the_long_form_keeps_an_hour() {
+    for case in &CASES {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(prepared) = case.prepared(dir.path()) else { continue };
+        let server = Server::start(dir.path(), &common::busy::config(&prepared.pool, "", "64MiB"));
+        let mut writer = Client::connect(&server.socket(), "vol").unwrap();
+        writer.write(0, &[7; 64 << 10]).unwrap().unwrap();
+        writer.flush().unwrap().unwrap();
+        let mut hour = Client::connect(&server.socket(), "vol?deadline=1h&busy=error").unwrap();
+        (0..20u64).for_each(|n| drop(hour.read((n * 37 + 100) << 12, 4096).unwrap().expect(case.name)));
+        let promised = server.control("GET", "/v1/volumes/vol").expect(200)["traffic"]["promised"]["last_hour"].clone();
+        assert_eq!(promised, json!({"kept": 20, "missed": 0, "waited": 0, "refused": 0}), "{}", case.name);
+        drop((writer, hour));
+        assert!(server.stop(), "{}", case.name);
+    }
+}
+
+/// The server of needed refusals, against what can be said by hand: below its throughput nothing must be refused, and at three times of it
+/// two thirds must.
+#[test]
+fn needed_refusals_follow_from_throughput_and_deadline() {
+    for (per_s, slots) in [(100.0, 1), (400.0, 4), (250.0, 3)] {
+        let served = Served::new(vec![10.0; 50], per_s);
+        let at = |load: f64| (0..3000).map(|n| f64::from(n) * 1e3 / (per_s * load)).collect::<Vec<_>>();
+        assert_eq!(served.needed_percent(&at(0.9), 0, 20.0, 1), 0.0, "{slots}");
+        let thrice = served.needed_percent(&at(3.0), 750, 20.0, 1);
+        assert!((65.0..68.0).contains(&thrice), "{slots}: {thrice}");
+        assert_eq!(served.needed_percent(&at(0.5), 0, 9.0, 1), 100.0, "{slots}: no read is as short");
+    }
 }

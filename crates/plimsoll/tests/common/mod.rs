@@ -11,6 +11,7 @@ pub mod mount;
 pub mod noise;
 pub mod nvme;
 pub mod prometheus;
+pub mod promised;
 pub mod schema;
 pub mod shaped;
 
