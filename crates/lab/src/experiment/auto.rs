@@ -150,12 +150,13 @@ impl Run<'_> {
         let middle = traces::middle(self.records);
         let free = self.with(SchedulerKind::Noop, None)?;
         let deadline = p95(&reads(&free), middle);
-        let (mut own, mut late) = (Vec::new(), 0.0);
+        let (mut own, mut wrong, mut late) = (Vec::new(), Vec::new(), 0.0);
         for kind in [SchedulerKind::Auto, SchedulerKind::BlackBox, SchedulerKind::Noop] {
             let all = reads(&self.with(kind, Some(deadline))?);
             let judged = from(&all, middle);
             let v = Verdict::of(judged, deadline);
             late = v.late_percent();
+            wrong.push(v.percent(v.wrong()));
             own.push([v.missed_percent(), v.needless_percent(), missed_in_hindsight(judged, deadline, NEEDLESS)]);
         }
         for kind in [Features::LinnOs, Features::Heimdall] {
@@ -167,6 +168,8 @@ impl Run<'_> {
         values.extend([Some(deadline.as_millis_f64()), Some(late), beyond]);
         values.extend(own.iter().flatten());
         values.push(best);
+        // In the order of the kinds above.
+        values.push(Some(wrong[0] - wrong[2]));
         Ok(())
     }
 }
@@ -177,8 +180,8 @@ const BEHIND: f64 = 10.0;
 
 const PREDICTORS: [&str; 5] = ["auto", "black box", "noop", "LinnOS' features", "Heimdall's features"];
 
-/// The rows that [`Run::fill`] fills.
-fn rows_of(name: &str) -> Vec<RowSpec> {
+/// The rows that [`Run::fill`] fills. With a profile, auto may be no worse than noop.
+fn rows_of(name: &str, profiled: bool) -> Vec<RowSpec> {
     let row = |what: &str, unit| RowSpec::new(format!("{name}: {what}"), unit);
     let mut rows = vec![
         row("deadline: p95 of the first half", "ms"),
@@ -194,10 +197,12 @@ fn rows_of(name: &str) -> Vec<RowSpec> {
         rows.push(row(&format!("{predictor}, missed with hindsight's limit"), "%"));
     }
     rows.push(row("hindsight's best limit on any forecast, missed", "%"));
+    let beside = row("auto's wrong answers less noop's, of all reads", "points");
+    rows.push(if profiled { beside.goal(Check::AtMost(0.0)) } else { beside });
     rows
 }
 
-const ROWS_OF: usize = 3 + 3 * PREDICTORS.len() + 1;
+const ROWS_OF: usize = 3 + 3 * PREDICTORS.len() + 2;
 
 /// A modelled device under a generated load.
 #[derive(Clone, Copy)]
@@ -440,7 +445,7 @@ impl Experiment for Models {
         }
     }
     fn rows(&self, _: &Inputs) -> Vec<RowSpec> {
-        self.cases().iter().flat_map(|c| rows_of(c.name)).collect()
+        self.cases().iter().flat_map(|c| rows_of(c.name, c.profiled)).collect()
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let mut values = Vec::new();
@@ -501,7 +506,7 @@ impl Experiment for RecordedTimes {
         ]
     }
     fn rows(&self, inputs: &Inputs) -> Vec<RowSpec> {
-        files(inputs).iter().flat_map(|(_, name, _)| rows_of(name)).collect()
+        files(inputs).iter().flat_map(|(_, name, _)| rows_of(name, false)).collect()
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let mut values = Vec::new();
