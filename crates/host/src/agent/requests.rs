@@ -24,7 +24,13 @@ pub struct Requests {
 impl Requests {
     /// Loads and attaches them.
     pub fn open() -> Result<Requests, StartError> {
-        let mut programs = Programs::load(&TOP.0, &ATTACHED)?;
+        Requests::open_object(&TOP.0)
+    }
+
+    /// The same with another object: a fresh compilation of the same source, in tests.
+    #[doc(hidden)]
+    pub fn open_object(object: &[u8]) -> Result<Requests, StartError> {
+        let mut programs = Programs::load(object, &ATTACHED)?;
         let lost = programs.map("lost").and_then(Mapped::read_only).map_err(StartError::Maps)?;
         let ends = programs.take_ring("ends").map_err(StartError::Maps)?;
         programs.attach(&ATTACHED).map_err(StartError::Maps)?;
