@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Blocks, Loop, Modelled, Noise, Ticking, run};
+use common::{Blocks, Loop, Modelled, Noise, ROLE, Ticking, WHERE, as_process, run};
 use plimsoll_host::agent::{Access, Agent, Change, Handout, StartError, TICK, Wanted};
 use plimsoll_host::link::Link;
 use plimsoll_host::{Answer, Options, Reader};
@@ -10,7 +10,7 @@ use plimsoll_testkit::until;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,6 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const NOBODY: u32 = 65_534;
-const ROLE: &str = "PLIMSOLL_HOST_TEST_ROLE";
-const WHERE: &str = "PLIMSOLL_HOST_TEST_DIR";
 
 fn only(disk: &Loop) -> Wanted {
     Wanted { disks: vec![disk.name().into()], ..Wanted::default() }
@@ -28,21 +26,6 @@ fn only(disk: &Loop) -> Wanted {
 
 fn quiet(socket: &Path) -> Options {
     Options { socket: socket.into(), say: |_| {}, ..Options::default() }
-}
-
-/// This test program again, as another process that runs [`role`].
-fn as_process(role: &str, dir: &Path) -> Command {
-    // Nobody can read it where it's built. Another process writes it: a file that this one had open for writing is busy ("Text file
-    // busy") for as long as a test beside this one starts a program.
-    let copy = dir.join("role");
-    if !copy.exists() {
-        run("cp", &[std::env::current_exe().unwrap().to_str().unwrap(), copy.to_str().unwrap()]);
-        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    let mut program = Command::new(copy);
-    program.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role).env(WHERE, dir);
-    program.current_dir("/").stdin(Stdio::null());
-    program
 }
 
 /// Not a test of its own: what other processes do.

@@ -4,7 +4,7 @@
 use plimsoll_host::agent::{Access, Agent, Change, Handout, TICK, Wanted};
 use plimsoll_testkit::until;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -16,6 +16,25 @@ pub fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_string()
+}
+
+/// Variables of a process that [`as_process`] starts: its role, and the test's folder.
+pub const ROLE: &str = "PLIMSOLL_HOST_TEST_ROLE";
+pub const WHERE: &str = "PLIMSOLL_HOST_TEST_DIR";
+
+/// This test program again, as another process that runs its test `role`.
+pub fn as_process(role: &str, dir: &Path) -> Command {
+    // Nobody can read it where it's built. Another process writes it: a file that this one had open for writing is busy ("Text file
+    // busy") for as long as a test beside this one starts a program.
+    let copy = dir.join("role");
+    if !copy.exists() {
+        run("cp", &[std::env::current_exe().unwrap().to_str().unwrap(), copy.to_str().unwrap()]);
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut program = Command::new(copy);
+    program.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role).env(WHERE, dir);
+    program.current_dir("/").stdin(Stdio::null());
+    program
 }
 
 /// A loop device; detached in the end.

@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Says that each disk under a folder takes long for a read, until the process ends.
 pub struct Posed {
+    notice: Mapped<Notice>,
+    later: u64,
     _files: [File; 2],
     _handout: Handout,
 }
@@ -49,6 +51,12 @@ impl Posed {
         notice.version.store(VERSION, Relaxed);
         notice.magic.store(MAGIC, Relaxed);
         let handout = Handout::listen(socket, Access::Owner, states_file.as_fd(), notice_file.as_fd()).unwrap();
-        Posed { _files: [states_file, notice_file], _handout: handout }
+        Posed { notice, later, _files: [states_file, notice_file], _handout: handout }
+    }
+
+    /// Says that its last heartbeat was at a time; `None`: it's alive until the end.
+    #[allow(dead_code)] // each test file uses its own part
+    pub fn heartbeat(&self, at_ns: Option<u64>) {
+        self.notice.heartbeat_ns.store(at_ns.unwrap_or(self.later), Relaxed);
     }
 }
