@@ -1,15 +1,19 @@
-//! Debian's db_bench, unmodified, loads RocksDB's plug-in: its reads are served, and refused with RocksDB's own Busy while the disk is busy.
+//! RocksDB's plug-in: its deadlines are RocksDB's own. Debian's db_bench, unmodified, is served, and refused with RocksDB's own Busy while the
+//! disk is busy.
 
 #[path = "../../host/tests/common/mod.rs"]
 mod common;
+#[path = "../../host/tests/common/posed.rs"]
+mod posed;
 
 use common::{Modelled, Noise, Ticking};
 use plimsoll_host::agent::{Access, Wanted};
 use plimsoll_host::{Options, Reader};
-use plimsoll_testkit::until;
+use plimsoll_testkit::{library_folder, until};
+use posed::Posed;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -22,26 +26,40 @@ fn both(command: &mut Command) -> (bool, String) {
     )
 }
 
+/// Compiles the plug-in and other sources into `to`; returns the folder of host mode's library.
+fn compile(to: &Path, arguments: &[&str], sources: &[&str]) -> PathBuf {
+    let libraries = library_folder("plimsoll-host-c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut compile = Command::new("g++");
+    compile.args(["-std=c++17", "-Wall", "-Wextra", "-Werror"]).args(arguments).arg("-o").arg(to);
+    compile.arg("-I").arg(source.join("include")).arg("-I").arg(source.join("../../integrations/common"));
+    compile.arg(source.join("../../integrations/rocksdb/plimsoll_fs.cc")).args(sources.iter().map(|s| source.join(s)));
+    compile.arg("-L").arg(&libraries).args(["-lplimsoll_host_c", "-lrocksdb", "-pthread"]);
+    let (compiled, said) = both(&mut compile);
+    assert!(compiled, "librocksdb-dev is in test-deps: {said}");
+    libraries
+}
+
+#[test]
+fn a_deadline_and_an_io_timeout_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("rocksdb");
+    let libraries = compile(&program, &[], &["tests/cc/rocksdb.cc"]);
+    // On the disk that has the build, as /tmp may have none.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let socket = dir.path().join("host.sock");
+    let _agent = Posed::start(folder.path(), &socket, false);
+    let mut program = Command::new(program);
+    program.arg(folder.path().join("db")).env("LD_LIBRARY_PATH", libraries).env("PLIMSOLL_HOST_SOCKET", socket);
+    let (done, said) = both(program.env_remove("PLIMSOLL_DEADLINE_US"));
+    assert!(done && said.contains("ok"), "{said}");
+}
+
 #[test]
 fn db_bench_is_refused_with_rocksdbs_own_busy() {
     let dir = tempfile::tempdir().unwrap();
-    let exe = std::env::current_exe().unwrap();
-    let libraries = exe.ancestors().nth(2).unwrap();
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--package", "plimsoll-host-c"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if libraries.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().unwrap().success(), "the library doesn't build");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     let plugin = dir.path().join("libplimsoll_rocksdb.so");
-    let mut compile = Command::new("g++");
-    compile.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o"]).arg(&plugin);
-    compile.arg("-I").arg(source.join("include")).arg("-I").arg(source.join("../../integrations/common"));
-    compile.arg(source.join("../../integrations/rocksdb/plimsoll_fs.cc"));
-    compile.arg("-L").arg(libraries).args(["-lplimsoll_host_c", "-lrocksdb"]);
-    let (compiled, said) = both(&mut compile);
-    assert!(compiled, "{said}");
+    let libraries = compile(&plugin, &["-fPIC", "-shared"], &[]);
 
     let modelled = Modelled::start(dir.path(), 96, 4);
     let disk = modelled.disk.as_ref().unwrap();
@@ -51,7 +69,7 @@ fn db_bench_is_refused_with_rocksdbs_own_busy() {
         let mut program = Command::new("db_bench");
         program.args(["--fs_uri=plimsoll://", &db, "--num=2000", "--value_size=1000", "--compression_type=none"]);
         program.args(["--cache_size=0", "--threads=1"]).args(arguments).env("LD_PRELOAD", &plugin);
-        program.env("LD_LIBRARY_PATH", libraries).env("PLIMSOLL_HOST_SOCKET", &socket);
+        program.env("LD_LIBRARY_PATH", &libraries).env("PLIMSOLL_HOST_SOCKET", &socket);
         both(program.env("PLIMSOLL_DEADLINE_US", deadline_us))
     };
     let db_bench = |arguments: &[&str], deadline_us: u32| db_bench_within(arguments, &deadline_us.to_string());
