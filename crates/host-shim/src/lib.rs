@@ -3,6 +3,9 @@
 //!
 //! `PLIMSOLL_DEADLINES`: `FOLDER=TIME`, several separated by `;`, the longest folder counts (`/var/lib/db=20ms;/var/lib/db/wal=off`).
 //! `PLIMSOLL_DEADLINE_PROCESSES`: names of the processes that it's for, separated by `,`; unset: all.
+//! `PLIMSOLL_DEADLINE_TITLES`: beginnings of these processes' titles, as ps(1) shows them, separated by `;`; unset: all. A server that forks gives each
+//! child its title before the child reads, as PostgreSQL does.
+//! `PLIMSOLL_DEADLINE_FIRST`: `refuse` refuses pages that were never in memory, too; unset or `read`: they are read.
 //! Not covered: read(2), whose callers seldom expect a failure, mapped files, io_uring, reads by bare system calls and those of the C
 //! library for itself.
 //!
@@ -17,7 +20,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
 use std::time::Duration;
 
 /// Files whose rule is remembered, by descriptor; of others it's looked up at each read.
@@ -56,6 +59,11 @@ impl<T: Sync + 'static> First<T> {
 static SHIM: First<Shim> = First(AtomicPtr::new(std::ptr::null_mut()));
 static READER: First<Reader> = First(AtomicPtr::new(std::ptr::null_mut()));
 static WATCHES_FORKS: AtomicBool = AtomicBool::new(false);
+/// Of this process, by its title: has deadlines, has none, or not looked up yet.
+static TITLED: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const WITH: u8 = 1;
+const WITHOUT: u8 = 2;
 
 thread_local! {
     // Constant and without a destructor: no allocation, no registration.
@@ -71,17 +79,41 @@ fn shim() -> Option<(&'static Shim, &'static Rules)> {
     Some((shim, shim.rules.as_ref()?))
 }
 
-fn reader() -> &'static Reader {
+fn watch_forks() {
     if !WATCHES_FORKS.swap(true, Relaxed) {
-        // SAFETY: a function that may run in a child of fork: it stores a word.
+        // SAFETY: a function that may run in a child of fork: it stores two words.
         unsafe { libc::pthread_atfork(None, None, Some(begin_anew)) };
     }
-    READER.get(|| Reader::new(Options::default()))
+}
+
+/// True if this process's title is one with deadlines. It's looked up once: a title changes with the process's work, its beginning doesn't.
+fn is_titled(rules: &Rules) -> bool {
+    if !rules.has_titles() {
+        return true;
+    }
+    watch_forks();
+    match TITLED.load(Relaxed) {
+        UNKNOWN => {
+            let title = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+            // Arguments end with zeros, and a title that is shorter than these with more of them.
+            let title = title.split(|b| *b == 0).map(String::from_utf8_lossy).collect::<Vec<_>>().join(" ");
+            let is_for = rules.is_for(title.trim_end());
+            TITLED.store(if is_for { WITH } else { WITHOUT }, Relaxed);
+            is_for
+        }
+        known => known == WITH,
+    }
+}
+
+fn reader(rules: &Rules) -> &'static Reader {
+    watch_forks();
+    READER.get(|| Reader::new(Options { refuse_first: rules.refuse_first, ..Options::default() }))
 }
 
 /// The parent's reader is left as it is: a thread that the child hasn't may hold its locks.
 extern "C" fn begin_anew() {
     READER.0.store(std::ptr::null_mut(), Release);
+    TITLED.store(UNKNOWN, Relaxed);
 }
 
 impl Shim {
@@ -126,12 +158,12 @@ fn within(fd: c_int, buf: *mut c_void, n: usize, offset: libc::off_t) -> Option<
     let before = unsafe { *libc::__errno_location() };
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let (shim, rules) = shim()?;
-        let deadline = shim.deadline(rules, fd)?;
+        let deadline = if is_titled(rules) { shim.deadline(rules, fd)? } else { return None };
         // SAFETY: the program gave `n` bytes at `buf` to be written; only system calls write there.
         let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), n) };
         // SAFETY: `fstat` has just found it open; the program keeps it so during its own call.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        Some(match reader().read(fd, buf, offset as u64, deadline) {
+        Some(match reader(rules).read(fd, buf, offset as u64, deadline) {
             Ok(Answer::Read(n)) => Ok(n as isize),
             Ok(Answer::Busy(_)) => Err(libc::EBUSY),
             Err(e) => Err(e.raw_os_error().unwrap_or(libc::EIO)),

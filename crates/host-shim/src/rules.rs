@@ -3,8 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Deadlines by folder, the longest first.
-pub struct Rules(Vec<(PathBuf, Option<Duration>)>);
+/// Deadlines of this program's reads.
+pub struct Rules {
+    /// By folder, the longest first.
+    folders: Vec<(PathBuf, Option<Duration>)>,
+    /// Beginnings of the titles of processes that have them; empty: all.
+    titles: Vec<String>,
+    /// Pages that were never in memory are refused, too.
+    pub refuse_first: bool,
+}
 
 impl Rules {
     /// The environment's; `None`: nothing is to be done in this process. `say` takes what is wrong with them.
@@ -16,18 +23,21 @@ impl Rules {
                 return None;
             }
         }
-        match Rules::parse(&rules) {
-            Ok(rules) => Some(rules),
-            Err(e) => {
-                say(format!("PLIMSOLL_DEADLINES: {e}: reads go on without deadlines"));
-                None
-            }
-        }
+        let titles = parts(&std::env::var("PLIMSOLL_DEADLINE_TITLES").unwrap_or_default());
+        let made = Rules::parse(&rules).map_err(|e| format!("PLIMSOLL_DEADLINES: {e}")).and_then(|folders| {
+            let refuse_first = match std::env::var("PLIMSOLL_DEADLINE_FIRST").as_deref() {
+                Ok("refuse") => true,
+                Ok("read") | Err(_) => false,
+                Ok(other) => return Err(format!("PLIMSOLL_DEADLINE_FIRST: `{other}` is neither read nor refuse")),
+            };
+            Ok(Rules { folders, titles, refuse_first })
+        });
+        made.map_err(|e| say(format!("{e}: reads go on without deadlines"))).ok()
     }
 
-    fn parse(text: &str) -> Result<Rules, String> {
+    fn parse(text: &str) -> Result<Vec<(PathBuf, Option<Duration>)>, String> {
         let mut rules = Vec::new();
-        for rule in text.split(';').filter(|r| !r.trim().is_empty()) {
+        for rule in parts(text) {
             let (folder, time) = rule.rsplit_once('=').ok_or_else(|| format!("`{rule}` isn't FOLDER=TIME"))?;
             let folder = Path::new(folder.trim());
             if !folder.is_absolute() {
@@ -38,13 +48,31 @@ impl Rules {
             rules.push((folder, time_of(time.trim())?));
         }
         rules.sort_by_key(|(folder, _)| std::cmp::Reverse(folder.as_os_str().len()));
-        Ok(Rules(rules))
+        Ok(rules)
+    }
+
+    /// True if a process's title can decide.
+    pub fn has_titles(&self) -> bool {
+        !self.titles.is_empty()
+    }
+
+    /// True if a process with this title has deadlines. A title begins with whole words of a rule's: a role `app` isn't `apple`.
+    pub fn is_for(&self, title: &str) -> bool {
+        let begins = |with: &String| {
+            title.strip_prefix(with.as_str()).is_some_and(|rest| matches!(rest.chars().next(), None | Some(' ')))
+        };
+        !self.has_titles() || self.titles.iter().any(begins)
     }
 
     /// The deadline of a file.
     pub fn deadline(&self, file: &Path) -> Option<Duration> {
-        self.0.iter().find(|(folder, _)| file.starts_with(folder)).and_then(|(_, deadline)| *deadline)
+        self.folders.iter().find(|(folder, _)| file.starts_with(folder)).and_then(|(_, deadline)| *deadline)
     }
+}
+
+/// Parts of a text, separated by `;`.
+fn parts(text: &str) -> Vec<String> {
+    text.split(';').map(|part| part.trim().to_string()).filter(|part| !part.is_empty()).collect()
 }
 
 fn time_of(text: &str) -> Result<Option<Duration>, String> {
