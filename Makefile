@@ -75,7 +75,7 @@ audit: build-deps
 	fuzz/run.sh 10
 
 # RocksDB's plug-in of host mode, in target/host.
-.PHONY: host-rocksdb host-leveldb host-replicas host-replicas-leveldb host-cost
+.PHONY: host-rocksdb host-leveldb host-replicas host-replicas-leveldb host-postgres host-cost
 host-rocksdb: build-deps test-deps
 	cargo build --release --locked -p plimsoll-host-c
 	mkdir -p target/host
@@ -98,6 +98,12 @@ host-replicas: build-deps test-deps
 host-replicas-leveldb: build-deps test-deps
 	cargo build --release --locked -p plimsoll -p plimsoll-host-c
 	bench/host_replicas.py leveldb target/release/plimsoll target/release --json target/host-leveldb.json
+
+# The same with three hot standbys of PostgreSQL, whose contents are compared with the primary's in the end.
+host-postgres: build-deps test-deps
+	$(call need,pg_config /usr/include/postgresql/libpq-fe.h,libpq-dev)
+	cargo build --release --locked -p plimsoll -p plimsoll-host-shim
+	bench/host_replicas.py postgresql target/release/plimsoll target/release --json target/host-postgres.json
 
 # What host mode costs on the disk of target/, as root: BPF's run time by request, look-ups, refusals: a minute.
 host-cost: build-deps

@@ -47,6 +47,7 @@ class LevelDb : public Store {
 }  // namespace
 
 const char* const Store::tables = ".ldb";
+const off_t Store::least = 0;
 const bool Store::maps = true;
 
 std::unique_ptr<Store> Store::opened(const std::string& dir, bool may_refuse) {

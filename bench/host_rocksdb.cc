@@ -57,6 +57,7 @@ class RocksDb : public Store {
 }  // namespace
 
 const char* const Store::tables = ".sst";
+const off_t Store::least = 0;
 const bool Store::maps = false;
 
 std::unique_ptr<Store> Store::opened(const std::string& dir, bool may_refuse) {
