@@ -75,7 +75,7 @@ audit: build-deps
 	fuzz/run.sh 10
 
 # RocksDB's plug-in of host mode, in target/host.
-.PHONY: host-rocksdb host-leveldb host-replicas host-replicas-leveldb host-postgres host-cost
+.PHONY: host-rocksdb host-leveldb host-replicas host-replicas-leveldb host-postgres host-accuracy host-cost
 host-rocksdb: build-deps test-deps
 	cargo build --release --locked -p plimsoll-host-c
 	mkdir -p target/host
@@ -104,6 +104,11 @@ host-postgres: build-deps test-deps
 	$(call need,pg_config /usr/include/postgresql/libpq-fe.h,libpq-dev)
 	cargo build --release --locked -p plimsoll -p plimsoll-host-shim
 	bench/host_replicas.py postgresql target/release/plimsoll target/release --json target/host-postgres.json
+
+# Forecasts against actual times through each I/O scheduler, under noise, as root: ten minutes.
+host-accuracy: build-deps test-deps
+	cargo build --release --locked -p plimsoll
+	bench/host_accuracy.py target/release/plimsoll --json target/host-accuracy.json
 
 # What host mode costs on the disk of target/, as root: BPF's run time by request, look-ups, refusals: a minute.
 host-cost: build-deps
