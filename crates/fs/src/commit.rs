@@ -165,20 +165,37 @@ pub struct Commit {
     flush_at_end: bool,
 }
 
+/// A part of a commit. The next one begins when all of it has ended.
+#[derive(Clone, Copy, Debug)]
+pub enum Step<'a> {
+    /// These writes, in any order.
+    Write(&'a [Write]),
+    /// A flush.
+    Flush,
+}
+
 impl Commit {
-    /// Performs the writes, in the order that the mode requires.
+    /// The steps, in the order that the mode requires: for a simulator, which does other work between them.
+    pub fn steps(&self) -> impl Iterator<Item = Step<'_>> {
+        let is_direct = !self.direct.is_empty();
+        let steps = [
+            is_direct.then_some(Step::Write(&self.direct)),
+            (is_direct && self.flush_between).then_some(Step::Flush),
+            Some(Step::Write(&self.record)),
+            self.flush_at_end.then_some(Step::Flush),
+        ];
+        steps.into_iter().flatten()
+    }
+
+    /// Performs the steps.
     ///
     /// # Errors
     /// If the device fails; pass it on to [`Fs::finish`].
     pub fn execute(&self, disk: &dyn Disk) -> std::io::Result<()> {
-        if !self.direct.is_empty() {
-            disk.write(&self.direct)?;
-            if self.flush_between {
-                disk.flush()?;
-            }
-        }
-        disk.write(&self.record)?;
-        if self.flush_at_end { disk.flush() } else { Ok(()) }
+        self.steps().try_for_each(|step| match step {
+            Step::Write(writes) => disk.write(writes),
+            Step::Flush => disk.flush(),
+        })
     }
 
     /// Blocks of data that go to their place.

@@ -30,7 +30,7 @@ mod names;
 mod recover;
 mod xattr;
 
-pub use commit::{Commit, Prepared};
+pub use commit::{Commit, Prepared, Step};
 pub use dir::Entry;
 pub use disk::{BLOCK, Disk, FileDisk, MemDisk, Write};
 pub use error::{Error, Result};
