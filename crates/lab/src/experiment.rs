@@ -22,6 +22,7 @@ pub mod manylogs_clean;
 pub mod manylogs_recovery;
 pub mod manylogs_spread;
 pub mod manylogs_stream;
+pub mod mlfs;
 pub mod nitro;
 pub mod noise;
 pub mod osds;
@@ -123,6 +124,11 @@ impl From<BadPool> for LabError {
 }
 impl From<BadPlan> for LabError {
     fn from(e: BadPlan) -> LabError {
+        LabError(e.to_string())
+    }
+}
+impl From<plimsoll_fs::Error> for LabError {
+    fn from(e: plimsoll_fs::Error) -> LabError {
         LabError(e.to_string())
     }
 }
@@ -240,6 +246,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(tuning::carry::CarryOver),
         Box::new(tuning::screening::Screening),
     ];
+    all.extend(mlfs::all());
     all.extend(qwin::all());
     all.extend(nitro::all());
     all.extend(fence::all());

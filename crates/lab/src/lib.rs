@@ -2,7 +2,7 @@
 //!
 //! * [`experiment`] holds the experiments by the ids of our checklist, and runs them over seeds.
 //! * [`system`] has the systems that the tuner is shown on, [`nitro`] the flash cache's traces and backends, [`database`] a
-//!   database server.
+//!   database server, [`mlfs`] the file system on a modelled disk.
 //! * [`report`] writes the HTML page; [`evidence`] keeps results in files, compares them with the list of known misses, and makes pages.
 //!
 //! Its program is `plimsoll-lab`; `plimsoll lab` starts it.
@@ -14,6 +14,7 @@
 pub mod database;
 pub mod evidence;
 pub mod experiment;
+pub mod mlfs;
 pub mod nitro;
 pub mod report;
 pub mod system;
