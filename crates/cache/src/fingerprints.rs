@@ -2,7 +2,9 @@
 
 use crate::place::{Fingerprint, Loc, mix};
 use crate::table::{Entry, Table};
-use crate::weu::NONE;
+
+/// No fingerprint, in links.
+const NONE: u32 = u32::MAX;
 
 /// 32 bytes: there are tens of millions. It goes when its WEU does, so that it needs no generation.
 #[derive(Clone, Copy)]

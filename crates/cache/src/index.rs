@@ -3,7 +3,7 @@
 //! ```text
 //!  file index     <volume, extent> ──► WEU, place in it, generation; base or duplicate, dirty or clean
 //!  fingerprints   128 bits         ──► the same; in LRU order if there may be fewer fingerprints than extents
-//!  WEUs           generation, live and dirty extents, dead slots; in LRU order per partition
+//!  WEUs           generation, live and dirty extents, dead slots; per partition in the order in which they leave
 //! ```
 //! A WEU that is evicted gets its next generation. All entries with the old generation are stale from then on. Base entries are removed
 //! by the WEU's header, which lists them. A header doesn't list duplicates by the place of their bytes. They are removed when a look-up
@@ -11,8 +11,8 @@
 
 use crate::fingerprints::{Fingerprints, FpEntry};
 use crate::place::mix;
+use crate::policy::Orders;
 use crate::table::{Entry, Table};
-use crate::weu::NONE;
 
 pub use crate::found::Found;
 pub use crate::place::{Fingerprint, Key, Loc, SLOTS_MAX, UNIT_BYTES, WEU_BYTES_MAX, WEUS_MAX};
@@ -37,11 +37,9 @@ impl Entry for FileEntry {
     }
 }
 
-/// A partition's WEUs in LRU order, and how many it may have.
+/// WEUs in use by a partition, and how many it may have.
 #[derive(Clone, Debug)]
 struct Partition {
-    newest: u32,
-    oldest: u32,
     used: u32,
     quota: u32,
 }
@@ -66,6 +64,8 @@ pub struct Index {
     pub(crate) weus: Vec<Weu>,
     free: Vec<u32>,
     partitions: Vec<Partition>,
+    /// Full WEUs.
+    orders: Orders,
     /// Volumes that are gone: their entries are stale.
     deleted: Vec<bool>,
     sweep_at: u32,
@@ -83,6 +83,7 @@ impl Index {
             weus: vec![Weu::free(); weus as usize],
             free: (0..weus).rev().collect(),
             partitions: Vec::new(),
+            orders: Orders::new(weus),
             deleted: Vec::new(),
             sweep_at: 0,
             counters: IndexCounters::default(),
@@ -96,12 +97,14 @@ impl Index {
     pub fn set_weus(&mut self, weus: u32) {
         assert!(weus <= WEUS_MAX && self.free.len() == self.weus.len(), "nothing was found yet");
         self.weus = vec![Weu::free(); weus as usize];
+        self.orders.set_weus(weus);
         self.free = (0..weus).rev().collect();
     }
 
     /// Adds a partition of at most `quota` WEUs; its number.
     pub fn add_partition(&mut self, quota: u32) -> u16 {
-        self.partitions.push(Partition { newest: NONE, oldest: NONE, used: 0, quota });
+        self.partitions.push(Partition { used: 0, quota });
+        self.orders.add_partition();
         (self.partitions.len() - 1) as u16
     }
 
@@ -170,7 +173,8 @@ impl Index {
     pub fn memory_bytes(&self) -> u64 {
         let bits: usize =
             self.weus.iter().map(|w| (w.dead.capacity() + w.cleaned.capacity()) * 8 + w.sums.capacity() * 4).sum();
-        self.files.memory_bytes() + self.fps.memory_bytes() + (self.weus.len() * size_of::<Weu>() + bits) as u64
+        let lists = self.orders.memory_bytes();
+        self.files.memory_bytes() + self.fps.memory_bytes() + lists + (self.weus.len() * size_of::<Weu>() + bits) as u64
     }
 
     /// Removes all that belongs to volumes that are gone, whose slots may be given out again then. It looks at all entries.
@@ -311,61 +315,35 @@ impl Index {
         self.free = (0..self.weus.len() as u32).rev().filter(free).collect();
     }
 
-    /// An open WEU is filled: it is the one used last.
+    /// An open WEU is filled.
     pub fn filled(&mut self, weu: u32) {
-        assert_eq!(self.weus[weu as usize].state, WeuState::Open);
-        self.weus[weu as usize].state = WeuState::Full;
-        self.link(weu);
+        let w = &mut self.weus[weu as usize];
+        assert_eq!(w.state, WeuState::Open);
+        w.state = WeuState::Full;
+        self.orders.enter(w.partition, weu);
     }
 
     /// An extent of this WEU was used.
     pub fn touch(&mut self, weu: u32) {
         let w = &self.weus[weu as usize];
-        if w.state == WeuState::Full && self.partitions[w.partition as usize].newest != weu {
-            self.unlink(weu);
-            self.link(weu);
+        if w.state == WeuState::Full {
+            self.orders.used(w.partition, weu);
         }
     }
 
-    fn link(&mut self, weu: u32) {
-        let p = &mut self.partitions[self.weus[weu as usize].partition as usize];
-        let older = std::mem::replace(&mut p.newest, weu);
-        if older == NONE {
-            p.oldest = weu;
-        } else {
-            self.weus[older as usize].newer = weu;
-        }
-        let w = &mut self.weus[weu as usize];
-        (w.newer, w.older) = (NONE, older);
-    }
-
-    fn unlink(&mut self, weu: u32) {
-        let w = &self.weus[weu as usize];
-        let (newer, older, partition) = (w.newer, w.older, w.partition as usize);
-        match newer {
-            NONE => self.partitions[partition].newest = older,
-            _ => self.weus[newer as usize].older = older,
-        }
-        match older {
-            NONE => self.partitions[partition].oldest = newer,
-            _ => self.weus[older as usize].newer = newer,
-        }
-    }
-
-    /// The WEU of a partition that was used longest ago; it is leaving from now on. `None` if none is full.
+    /// The WEU of a partition that the policy chooses is leaving from now on. `None` if none is full.
     pub fn begin_eviction(&mut self, partition: u16) -> Option<u32> {
-        let weu = self.partitions[partition as usize].oldest;
-        if weu == NONE {
-            return None;
-        }
+        let weu = self.orders.victim(partition)?;
         self.begin_eviction_of(weu);
         Some(weu)
     }
 
-    /// Full WEU `weu` is leaving from now on, whenever it was used.
+    /// Full WEU `weu` is leaving from now on, whether the policy would choose it or not.
     pub fn begin_eviction_of(&mut self, weu: u32) {
-        self.unlink(weu);
-        self.weus[weu as usize].state = WeuState::Leaving;
+        let w = &mut self.weus[weu as usize];
+        assert_eq!(w.state, WeuState::Full);
+        w.state = WeuState::Leaving;
+        self.orders.remove(w.partition, weu);
     }
 
     /// A leaving WEU's extents go: `entries` are what its header lists, by slot; if it's not all that it had, its contents are looked
@@ -463,32 +441,29 @@ impl Index {
     /// The rule that is broken, and where.
     pub(crate) fn check(&self) -> Result<(), String> {
         let free: std::collections::BTreeSet<u32> = self.free.iter().copied().collect();
-        let (mut used, mut full) = (vec![0; self.partitions.len()], vec![0; self.partitions.len()]);
+        let mut used = vec![0; self.partitions.len()];
+        let mut full = vec![std::collections::BTreeSet::new(); self.partitions.len()];
         for (weu, w) in (0..).zip(&self.weus) {
             if (w.state == WeuState::Free) != free.contains(&weu) {
                 return Err(format!("WEU {weu} is {:?}, and free if listed so: {}", w.state, free.contains(&weu)));
             }
             if w.state != WeuState::Free {
                 used[w.partition as usize] += 1;
-                full[w.partition as usize] += u32::from(w.state == WeuState::Full);
+            }
+            if w.state == WeuState::Full {
+                full[w.partition as usize].insert(weu);
             }
         }
         for (partition, p) in self.partitions.iter().enumerate() {
-            let (mut weu, mut newer, mut linked) = (p.newest, NONE, 0);
-            while weu != NONE {
-                let w = &self.weus[weu as usize];
-                if w.state != WeuState::Full
-                    || w.partition as usize != partition
-                    || w.newer != newer
-                    || linked > full[partition]
-                {
-                    return Err(format!("WEU {weu} is in the order of partition {partition}, and is {w:?}"));
-                }
-                (newer, weu, linked) = (weu, w.older, linked + 1);
+            let members = self.orders.members(partition as u16)?;
+            if p.used != used[partition] || free.len() != self.free.len() {
+                return Err(format!("partition {partition} is {p:?}, and {} are used", used[partition]));
             }
-            if (p.used, p.oldest, linked) != (used[partition], newer, full[partition]) || free.len() != self.free.len()
-            {
-                return Err(format!("partition {partition} is {p:?}, with {linked} linked"));
+            if members.len() != full[partition].len() || !members.iter().all(|weu| full[partition].contains(weu)) {
+                return Err(format!(
+                    "of partition {partition} {:?} are full, and {members:?} may leave",
+                    full[partition]
+                ));
             }
         }
         let mut dirty = vec![0; self.weus.len()];

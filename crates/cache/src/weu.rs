@@ -1,8 +1,5 @@
 //! A write-evict unit, as the index knows it.
 
-/// No WEU, in links.
-pub(crate) const NONE: u32 = u32::MAX;
-
 /// The state of a WEU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WeuState {
@@ -45,8 +42,6 @@ pub struct Weu {
     pub(crate) sums: Vec<u32>,
     /// Slots whose headers are durable, of dirty extents.
     pub(crate) durable_slots: u32,
-    pub(crate) newer: u32,
-    pub(crate) older: u32,
 }
 
 impl Weu {
@@ -65,8 +60,6 @@ impl Weu {
             cleaned: Vec::new(),
             sums: Vec::new(),
             durable_slots: 0,
-            newer: NONE,
-            older: NONE,
         }
     }
 

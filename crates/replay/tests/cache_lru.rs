@@ -3,7 +3,7 @@
 
 use plimsoll_base::Rng;
 use plimsoll_cache::index::Key;
-use plimsoll_cache::policy::{Policy, PolicyConfig, Unit};
+use plimsoll_cache::replay::{Policy, PolicyConfig, Unit};
 use plimsoll_replay::lru::Lru;
 use plimsoll_trace::record::Op;
 use plimsoll_trace::{ReadOptions, TraceReader};

@@ -6,7 +6,7 @@ use crate::nitro::EXTENT_BYTES;
 use crate::nitro::traces::{Access, Generator, TRACES, Trace, Tweak};
 use plimsoll_base::Time;
 use plimsoll_cache::index::Key;
-use plimsoll_cache::policy::{FastIo, Policy};
+use plimsoll_cache::replay::{FastIo, Policy};
 use plimsoll_device::flash::{FtlSpec, PageFtlSpec, WriteBuffer};
 use plimsoll_device::{Flash, FlashOptions, FlashSpec, History, Model, Op, Request};
 

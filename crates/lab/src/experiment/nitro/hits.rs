@@ -7,7 +7,7 @@ use super::{
 use crate::experiment::study::Study;
 use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
 use crate::nitro::traces::{TRACES, Trace, Tweak};
-use plimsoll_cache::policy::Policy;
+use plimsoll_cache::replay::Policy;
 
 /// Those whose hit ratios are shown.
 const SHOWN: [Variant; 6] = [EXTENT, EXTENT_D, PLAIN, WEU_C, WEU_D, NITRO];

@@ -14,7 +14,7 @@ use crate::experiment::{Experiment, Inputs, Sample};
 use crate::nitro::EXTENT_BYTES;
 use crate::nitro::traces::{Access, Generator, Trace, Tweak};
 use plimsoll_cache::index::Key;
-use plimsoll_cache::policy::{Policy, PolicyConfig, PolicyCounters, Unit};
+use plimsoll_cache::replay::{Policy, PolicyConfig, PolicyCounters, Unit};
 
 /// Divisor of all sizes against the paper's, WEUs included: hit ratios depend on ratios of sizes only.
 const SCALE: u64 = 64;

@@ -5,7 +5,7 @@ use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::nitro::EXTENT_BYTES;
 use crate::nitro::traces::{Access, Contents};
 use plimsoll_base::Rng;
-use plimsoll_cache::policy::Policy;
+use plimsoll_cache::replay::Policy;
 use plimsoll_trace::record::Op;
 use plimsoll_trace::stream::RecordStream as _;
 use plimsoll_trace::{ReadOptions, TraceReader};

@@ -6,7 +6,7 @@ use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample, Switch};
 use crate::nitro::machine::{Behind, Extents, Front, Measured, Setup, replay};
 use crate::nitro::traces::{Generator, TRACES, Trace, Tweak};
 use plimsoll_base::CacheMode;
-use plimsoll_cache::policy::{Policy, PolicyConfig, Unit};
+use plimsoll_cache::replay::{Policy, PolicyConfig, Unit};
 use plimsoll_cache::{CacheConfig, Codec, Shape};
 
 /// Returns the divisor of sizes against the paper's, as every request is simulated through all layers: WebVM is small enough
