@@ -29,7 +29,13 @@ struct Running {
 fn start(inflight_max: usize, patience: Duration) -> Running {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(SIZE_BYTES).unwrap();
-    let device = FileDevice { file: file.reopen().unwrap(), start: 0, len: SIZE_BYTES, block_bytes: 512 };
+    let device = FileDevice {
+        file: file.reopen().unwrap(),
+        start: 0,
+        len: SIZE_BYTES,
+        block_bytes: 512,
+        has_failed_sync: Default::default(),
+    };
     let devices = Devices::new(vec![Device::File(device)]);
     let model = DeviceSpec::named("cheetah-15k5").unwrap().at_most(SIZE_BYTES).build(DeviceOptions::default()).unwrap();
     let mut stack = Stack::new(StackConfig { inflight_max, ..StackConfig::default() }, devices.offers());
