@@ -66,7 +66,7 @@ class Noise:
         buffer, n = mmap.mmap(-1, 4096), seed * 7919
         while not self.stop:
             if int(time.monotonic() - self.begun) % self.disks != turn:
-                time.sleep(0.005)
+                time.sleep(0.005)  # another disk has the noise now; the hands change each second
                 continue
             os.preadv(fd, [buffer], n % 30_000 * 4096)
             n += 104_729

@@ -156,6 +156,7 @@ impl Server {
             s.spawn(|| {
                 while !over.load(Relaxed) {
                     self.evict();
+                    // Without a pause the server would find no page that it has just read.
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });

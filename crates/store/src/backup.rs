@@ -19,9 +19,10 @@
 //! A restore that is broken off leaves a note (`unfinished.rs`), by which every start refuses the pool and the same restore goes on.
 
 use crate::device::{
-    DeviceError, DeviceErrorKind, First, ROLE_MAIN, first_bytes, lock, open_restored_meta, owner, read_superblock,
+    DeviceError, DeviceErrorKind, First, ROLE_MAIN, first_bytes, open_restored_meta, owner, read_superblock,
     write_superblock,
 };
+use crate::lock::lock;
 use crate::meta::{CACHE_ROW, MetaError, MetaStore, MetaView};
 use crate::older::{Found, set_aside};
 use crate::probe::Probe;

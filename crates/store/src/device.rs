@@ -1,5 +1,6 @@
 //! A file or block device that Plimsoll has formatted: created, opened, and locked for one process.
 
+use crate::lock::{Held, Locked, has_ended, lock};
 use crate::meta::{MetaError, MetaStore, MetaView};
 use crate::overlay::Overlay;
 use crate::probe::{self, Probe};
@@ -16,8 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
 use uuid::Uuid;
 
 /// Magic at byte 0 while a device is being created. It distinguishes an interrupted creation from foreign data.
@@ -283,8 +284,7 @@ impl DeviceFile {
     pub fn open_meta(&self, home_bytes: u64) -> Result<MetaStore, MetaError> {
         let file = self.buffered.try_clone().map_err(MetaError::Io)?;
         let lock = self.data.try_clone().map_err(MetaError::Io)?;
-        let has_failed_sync = self.has_failed_sync.clone();
-        open_meta(Held { file, has_failed_sync, _lock: lock }, &self.superblock, home_bytes)
+        open_meta(Held::new(file, self.has_failed_sync.clone(), lock), &self.superblock, home_bytes)
     }
 
     /// Allocates runs (offset and length) of the device, so that writing there later can't find its file system full. Does
@@ -740,135 +740,6 @@ fn assemble(path: &Path, locked: Locked, superblock: Superblock) -> DeviceFile {
     }
 }
 
-/// A device that this process alone may change.
-pub(crate) struct Locked {
-    /// For metadata, through the page cache.
-    pub(crate) file: File,
-    /// For data, direct if that is possible. It has the lock: requests of a process that was killed go on for as long as their device
-    /// takes, and keep nothing but the open file that they were sent to. The next process must not write before they have ended.
-    pub(crate) data: File,
-    pub(crate) is_direct: bool,
-    pub(crate) probe: Probe,
-}
-
-impl Locked {
-    /// The device as a medium of metadata, which keeps the lock.
-    pub(crate) fn into_medium(self) -> (Held, Probe) {
-        (Held { file: self.file, has_failed_sync: Arc::default(), _lock: self.data }, self.probe)
-    }
-}
-
-/// A file, with the lock of its device.
-#[derive(Debug)]
-pub(crate) struct Held {
-    file: File,
-    has_failed_sync: Arc<AtomicBool>,
-    _lock: File,
-}
-
-impl Held {
-    pub(crate) fn file(&self) -> &File {
-        &self.file
-    }
-}
-
-impl Medium for Held {
-    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
-        Medium::read_at(&self.file, out, offset)
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        Medium::write_at(&self.file, data, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Medium::sync(&self.file).inspect_err(|_| self.has_failed_sync.store(true, Ordering::SeqCst))
-    }
-}
-
-/// Pause between two tries of a lock.
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
-/// Time for which a lock is tried that a process has. A `plimsoll check` may have it for a moment ([`DeviceFile::is_in_use`]). Waiting for the
-/// lock itself would hang where another node has it.
-const LOCK_WAIT: Duration = Duration::from_millis(20);
-/// The same where a thread of this process may be about to close it.
-const LOCK_WAIT_FOR_OWN: Duration = Duration::from_millis(500);
-/// The same where the process that took the lock has ended: the kernel waits for its requests, and takes down its ring.
-const LOCK_WAIT_FOR_REQUESTS: Duration = Duration::from_secs(5);
-
-pub(crate) fn lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind> {
-    let begun = Instant::now();
-    loop {
-        let locked = try_lock(path, create);
-        let wait = match &locked {
-            Err(DeviceErrorKind::Locked { pid: Some(pid) }) if *pid == std::process::id() => LOCK_WAIT_FOR_OWN,
-            Err(DeviceErrorKind::Locked { pid: Some(_) }) => LOCK_WAIT,
-            // In a container, and on some file systems, the kernel doesn't say whose it is: it may have ended.
-            Err(DeviceErrorKind::Locked { pid: None } | DeviceErrorKind::RequestsUnderWay { .. }) => {
-                LOCK_WAIT_FOR_REQUESTS
-            }
-            _ => return locked,
-        };
-        if begun.elapsed() >= wait {
-            return locked;
-        }
-        std::thread::sleep(LOCK_PAUSE);
-    }
-}
-
-/// The reason why a device that `file` is open on can't be locked.
-fn held_by(file: Option<&File>) -> DeviceErrorKind {
-    match file.and_then(probe::lock_holder) {
-        Some(pid) if has_ended(pid) => DeviceErrorKind::RequestsUnderWay { pid },
-        pid => DeviceErrorKind::Locked { pid },
-    }
-}
-
-/// Returns whether this process has ended, as far as this one can see.
-fn has_ended(pid: u32) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
-}
-
-fn try_lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind> {
-    let io = |doing| move |error| DeviceErrorKind::Io { doing, error };
-    let found = probe::kind(path).map_err(io("cannot stat it"))?;
-    let open = |flags: rustix::fs::OFlags, create: bool| {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(create).mode(0o600).custom_flags(flags.bits() as i32).open(path)
-    };
-    let exclusive = match found {
-        Some(probe::Kind::Other) => return Err(DeviceErrorKind::NotAFile),
-        // The kernel refuses a block device that is mounted, or open under another name.
-        Some(probe::Kind::Block) => rustix::fs::OFlags::EXCL,
-        Some(probe::Kind::Regular) | None => rustix::fs::OFlags::empty(),
-    };
-    let opened = match open(exclusive | rustix::fs::OFlags::DIRECT, create && found.is_none()) {
-        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-            open(exclusive, create && found.is_none()).map(|data| (data, false))
-        }
-        opened => opened.map(|data| (data, true)),
-    };
-    let (data, is_direct) = opened.map_err(|error| match error.kind() {
-        // A mount, or a node: that one has it locked, too.
-        io::ErrorKind::ResourceBusy => held_by(File::open(path).ok().as_ref()),
-        _ => DeviceErrorKind::Io { doing: "cannot open it", error },
-    })?;
-    match rustix::fs::flock(&data, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(held_by(Some(&data))),
-        Err(e) => return Err(io("cannot lock it")(e.into())),
-    }
-    // Opened anew, not duplicated: the kernel tells a lost write once per open file, and the metadata store's own sync must not be the
-    // one that hears of lost data.
-    let file = open(rustix::fs::OFlags::empty(), false).map_err(io("cannot open it"))?;
-    if !probe::same_file(&data, &file).map_err(io("cannot stat it"))? {
-        return Err(io("cannot open it")(io::Error::other("the path was replaced meanwhile")));
-    }
-    let probe = Probe::of(&file).map_err(io("cannot find its size and block size"))?;
-    Ok(Locked { file, data, is_direct, probe })
-}
-
 pub(crate) enum First {
     /// Nothing was ever written here.
     Blank,
@@ -900,21 +771,4 @@ pub(crate) fn first_bytes(file: &impl Medium, probe: &Probe) -> Result<First, De
 fn sync_directory(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failed_sync_of_the_metadata_is_noted() {
-        let file = |path: &str| OpenOptions::new().write(true).open(path).expect("opens");
-        let has_failed = Arc::new(AtomicBool::new(false));
-        let held = |path: &str| Held { file: file(path), has_failed_sync: has_failed.clone(), _lock: file(path) };
-        let fine = tempfile::NamedTempFile::new().expect("made");
-        held(fine.path().to_str().expect("text")).sync().expect("syncs");
-        assert!(!has_failed.load(Ordering::SeqCst));
-        held("/dev/full").sync().expect_err("can't be synced");
-        assert!(has_failed.load(Ordering::SeqCst));
-    }
 }

@@ -18,6 +18,7 @@ pub mod backup;
 mod db;
 pub mod device;
 mod earlier;
+mod lock;
 pub mod meta;
 mod older;
 mod overlay;

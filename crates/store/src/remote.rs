@@ -1,9 +1,10 @@
 //! A Plimsoll device behind a protocol instead of a path: the same layout, over bytes that somebody else reads and writes.
 
 use crate::device::{
-    CREATING, CreateOptions, DeviceError, DeviceErrorKind, Expect, First, GrowError, Held, Look, first_bytes,
-    is_used_beyond, look_meta, must_be, new_superblock, open_meta, owner, read_superblock, take_on, write_superblock,
+    CREATING, CreateOptions, DeviceError, DeviceErrorKind, Expect, First, GrowError, Look, first_bytes, is_used_beyond,
+    look_meta, must_be, new_superblock, open_meta, owner, read_superblock, take_on, write_superblock,
 };
+use crate::lock::Held;
 use crate::meta::{MetaError, MetaStore, MetaView};
 use crate::probe::{self, Probe};
 use crate::region::{Medium, RegionBackend};
