@@ -37,6 +37,7 @@ SOURCES = [
     "crates/node/src/node/ending.rs",
     "crates/node/src/node/error.rs",
     "crates/store/src/device.rs",
+    "crates/store/src/lock.rs",
     "crates/store/src/meta.rs",
     "crates/store/src/superblock.rs",
 ]
