@@ -319,6 +319,34 @@ pub fn is_read_of_replica(name: &str) -> bool {
     parse_name(name).is_ok_and(|asked| asked.replica == Some(ReplicaUse::Read))
 }
 
+/// An export as it was shown to a client, with the volume behind it. Its name may be another volume's a moment later: what is done for
+/// the client from then on is done for this volume, or refused.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// Its properties, as the client receives them.
+    pub export: ExportInfo,
+    /// The volume. No two volumes share one, and a volume's is another one when its pool was opened again.
+    pub replica: Arc<Replica>,
+    /// Its use as one of several replicas.
+    pub used_as: Option<ReplicaUse>,
+}
+
+impl Shown {
+    /// Returns true if the client may change the volume.
+    pub fn writes(&self) -> bool {
+        !self.export.flags.contains(TransmissionFlags::READ_ONLY)
+    }
+}
+
+/// Refuses a volume that isn't the one that a client was shown.
+fn must_be(volume: &Volume, shown: &Arc<Replica>) -> Result<(), Refusal> {
+    if Arc::ptr_eq(&volume.replica, shown) {
+        return Ok(());
+    }
+    let what = format!("`{}` is another volume by now, or its pool was opened again: connect again", volume.name);
+    Err(Refusal::new(RefusalReason::Unavailable, what))
+}
+
 impl Directory {
     /// Returns the name of a pool's volume; its number if it is deleted.
     pub fn volume_name(&self, pool: usize, key: VolumeKey) -> String {
@@ -382,7 +410,7 @@ impl Directory {
     }
 
     /// The export that `name` asks for, if `who` was granted it.
-    pub fn look_up(&self, who: &Identity, name: &str) -> Result<ExportInfo, Refusal> {
+    pub fn look_up(&self, who: &Identity, name: &str) -> Result<Shown, Refusal> {
         let (volume, asked, write) = self.resolve(who, name)?;
         let mut flags = TransmissionFlags::SEND_FLUSH
             .with(TransmissionFlags::SEND_FUA)
@@ -403,14 +431,15 @@ impl Directory {
         if volume.rotational {
             flags = flags.with(TransmissionFlags::ROTATIONAL);
         }
-        Ok(ExportInfo {
+        let export = ExportInfo {
             size_bytes: volume.size_bytes,
             flags,
             block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 32 << 20 },
             canonical_name: volume.name.clone(),
             description: self.describe(volume, &asked),
             meta_contexts: MetaContext::ALL.into_iter().fold(MetaContexts::EMPTY, MetaContexts::with),
-        })
+        };
+        Ok(Shown { export, replica: volume.replica.clone(), used_as: asked.replica })
     }
 
     /// The tenant that pays for what `name` asks for.
@@ -420,14 +449,34 @@ impl Directory {
         Ok((tenant.to_string(), self.tenants[tenant].id))
     }
 
-    /// The volume that `name` asks for, and its use as one of several replicas.
-    pub fn volume(&self, who: &Identity, name: &str) -> Result<(&Volume, Option<ReplicaUse>), Refusal> {
-        self.resolve(who, name).map(|(volume, asked, _)| (volume, asked.replica))
+    /// The volume that a client was shown as the export `name`.
+    ///
+    /// # Errors
+    /// If the name is another volume's by now.
+    pub fn volume(&self, who: &Identity, name: &str, shown: &Arc<Replica>) -> Result<&Volume, Refusal> {
+        let (volume, ..) = self.resolve(who, name)?;
+        must_be(volume, shown)?;
+        Ok(volume)
     }
 
-    /// A connection to the export `name`, on which its client speaks `wire`: the pool's number and the parameters.
-    pub fn open(&self, who: &Identity, name: &str, wire: Wire) -> Result<(usize, ExportParams), Refusal> {
-        let (volume, asked, _) = self.resolve(who, name)?;
+    /// A connection to the export `name`, on which its client speaks `wire`: the pool's number and the parameters. `shown` is the volume
+    /// that was made ready for it.
+    ///
+    /// # Errors
+    /// If the name is another volume's by now, or the client may no longer write there as it was shown.
+    pub fn open(
+        &self,
+        who: &Identity,
+        name: &str,
+        wire: Wire,
+        shown: &Arc<Replica>,
+    ) -> Result<(usize, ExportParams), Refusal> {
+        let (volume, asked, write) = self.resolve(who, name)?;
+        must_be(volume, shown)?;
+        if !wire.is_read_only() && (volume.read_only || !write) {
+            let what = format!("`{}` can't be written by you any more: connect again", volume.name);
+            return Err(Refusal::new(RefusalReason::Forbidden, what));
+        }
         let tenant = asked.tenant.unwrap_or(&volume.tenant);
         let (deadline, busy) = self.promises.of_export(tenant, &asked);
         let is_told = matches!(wire, Wire::Nbd { meta_contexts, .. } if meta_contexts.contains(MetaContext::Promise));
@@ -509,6 +558,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use plimsoll_nbd::handshake::Negotiated;
+    use plimsoll_nbd::request::Rules;
 
     fn directory() -> Directory {
         let text = r#"
@@ -567,8 +617,8 @@ mod tests {
         assert_eq!(names(&local), ["web"]);
         assert_eq!(names(&seven), ["reports", "sick", "web"]);
         assert_eq!(names(&Identity::default()), [""; 0]);
-        assert!(d.look_up(&local, "web").unwrap().flags.contains(TransmissionFlags::READ_ONLY));
-        assert!(!d.look_up(&seven, "web").unwrap().flags.contains(TransmissionFlags::READ_ONLY));
+        assert!(!d.look_up(&local, "web").unwrap().writes());
+        assert!(d.look_up(&seven, "web").unwrap().writes());
         assert_eq!(reason(&d, &local, "reports"), Some(RefusalReason::Unknown));
         assert_eq!(reason(&d, &seven, "no such"), Some(RefusalReason::Unknown));
         assert_eq!(reason(&d, &seven, "sick"), Some(RefusalReason::Unavailable));
@@ -651,9 +701,10 @@ mod tests {
         let tenant = |busy| Promise { deadline: Some(ms(50)), auto: None, busy, priority: Priority::DEFAULT };
         d.promises.tenants = [("web".into(), tenant(wait)), ("reports".into(), tenant(error))].into();
         let opened = |d: &Directory, name: &str, contexts: MetaContexts| {
+            let shown = d.look_up(&who, name).unwrap();
             let agreed = Negotiated {
                 export_name: name.into(),
-                export: d.look_up(&who, name).unwrap(),
+                export: shown.export,
                 flags: TransmissionFlags::SEND_FLUSH,
                 structured_replies: true,
                 meta_contexts: contexts,
@@ -661,7 +712,7 @@ mod tests {
                 no_zeroes: true,
                 tls: false,
             };
-            let params = d.open(&who, &agreed.export_name, Wire::from(&agreed)).unwrap().1;
+            let params = d.open(&who, &agreed.export_name, Wire::from(&agreed), &shown.replica).unwrap().1;
             (params.deadline.map(|(deadline, _)| deadline), params.on_busy, agreed.export.description)
         };
         let plain = |d: &Directory, name| {
@@ -684,6 +735,41 @@ mod tests {
         }
         let said = opened(&d, "web?deadline=20ms&busy=error", MetaContexts::EMPTY).2;
         assert_eq!(said, "ready of tenant web, deadline 20.0ms, busy=error");
+    }
+
+    /// Between the handshake and the attachment a volume may be deleted and made again, its pool closed and opened, a grant taken away.
+    #[test]
+    fn a_client_gets_the_volume_that_it_was_shown() {
+        let mut d = directory();
+        let who = Identity { uid: Some(7), ..Identity::default() };
+        let wire = |flags| Wire::Nbd {
+            rules: Rules {
+                size_bytes: 1 << 20,
+                flags,
+                block_bytes_min: 1,
+                payload_bytes_max: 1 << 20,
+                structured_replies: true,
+                block_status: false,
+                promises: false,
+            },
+            meta_contexts: MetaContexts::EMPTY,
+        };
+        let (writes, reads) = (wire(TransmissionFlags::SEND_FLUSH), wire(TransmissionFlags::READ_ONLY));
+        let shown = d.look_up(&who, "web").unwrap().replica;
+        let opened = |d: &Directory, wire: &Wire| d.open(&who, "web", wire.clone(), &shown).err().map(|r| r.reason);
+        assert_eq!((opened(&d, &writes), opened(&d, &reads)), (None, None));
+        let volume = d.volumes["web"].clone();
+        d.volumes.insert("web".into(), Volume { read_only: true, ..volume.clone() });
+        assert_eq!((opened(&d, &writes), opened(&d, &reads)), (Some(RefusalReason::Forbidden), None));
+        // Made again with the same key, as far as one can tell: nobody has marked that one open.
+        let made_again = Volume { replica: Replica::new(1 << 20, Default::default(), None), ..volume.clone() };
+        d.volumes.insert("web".into(), made_again);
+        for wire in [&writes, &reads] {
+            assert_eq!(opened(&d, wire), Some(RefusalReason::Unavailable));
+        }
+        assert!(d.volume(&who, "web", &shown).is_err());
+        d.volumes.insert("web".into(), volume);
+        assert_eq!((opened(&d, &writes), d.volume(&who, "web", &shown).is_ok()), (None, true));
     }
 
     #[test]

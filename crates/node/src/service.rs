@@ -3,16 +3,16 @@
 mod nvme;
 
 use crate::crowd::{Crowd, PeerKey, Pulse, Standing};
-use crate::directory::{Directory, Identity};
+use crate::directory::{Directory, Identity, Shown};
 use crate::engine::{Command, Wire, is_disconnect};
 use crate::events::{Events, Kind, Severity};
 use crate::node::Pools;
-use crate::replica::{Granted, ReplicaUse};
+use crate::replica::{Granted, Replica, ReplicaUse};
 use crate::seats::{Seat, Seats};
 use nvme::Controllers;
-use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
+use plimsoll_nbd::export::{Refusal, RefusalReason};
 use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
-use plimsoll_nbd::wire::{REQUEST_BYTES, TransmissionFlags};
+use plimsoll_nbd::wire::REQUEST_BYTES;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -77,12 +77,22 @@ struct Guest {
 }
 
 enum Outcome {
-    /// The handshake is over; what was received beyond it, and the grant of a writer of several replicas.
-    Agreed(Box<Negotiated>, Vec<u8>, Option<Granted>),
+    /// The handshake is over.
+    Agreed(Box<Agreed>),
     /// The client wants TLS now.
     StartTls,
     /// Nothing more to do.
     Closed,
+}
+
+/// A client whose handshake is over, and that isn't attached yet.
+struct Agreed {
+    negotiated: Negotiated,
+    /// Bytes that were received behind the handshake.
+    early: Vec<u8>,
+    shown: Shown,
+    /// The grant of a writer of several replicas.
+    granted: Option<Granted>,
 }
 
 impl Service {
@@ -162,10 +172,10 @@ impl Service {
     async fn unix_client(&self, mut stream: UnixStream, guest: Guest) -> io::Result<()> {
         let mut handshake = ServerHandshake::new(TlsMode::Off);
         match self.negotiate(&mut stream, &mut handshake, &guest).await? {
-            Outcome::Agreed(agreed, early, granted) => {
+            Outcome::Agreed(agreed) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach_nbd(std.into(), &agreed, guest, early, granted).map(drop)
+                self.attach_nbd(std.into(), *agreed, guest).map(drop)
             }
             Outcome::StartTls | Outcome::Closed => Ok(()),
         }
@@ -182,10 +192,10 @@ impl Service {
         };
         let mut handshake = ServerHandshake::new(mode);
         match self.negotiate(&mut stream, &mut handshake, &guest).await? {
-            Outcome::Agreed(agreed, early, granted) => {
+            Outcome::Agreed(agreed) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach_nbd(std.into(), &agreed, guest, early, granted).map(drop)
+                self.attach_nbd(std.into(), *agreed, guest).map(drop)
             }
             Outcome::Closed => Ok(()),
             Outcome::StartTls => {
@@ -198,8 +208,7 @@ impl Service {
                 handshake.tls_established();
                 guest.who.cert =
                     tls.get_ref().1.peer_certificates().and_then(|chain| crate::tls::common_name(chain.first()?));
-                let Outcome::Agreed(agreed, early, granted) = self.negotiate(&mut tls, &mut handshake, &guest).await?
-                else {
+                let Outcome::Agreed(agreed) = self.negotiate(&mut tls, &mut handshake, &guest).await? else {
                     return Ok(());
                 };
                 // The pool's thread speaks plain NBD: a pair of sockets carries it to and from the TLS session, which
@@ -210,7 +219,7 @@ impl Service {
                 let (ours, theirs) = UnixStream::pair()?;
                 let std = theirs.into_std()?;
                 std.set_nonblocking(false)?;
-                let seat = self.attach_nbd(std.into(), &agreed, guest, early, granted)?;
+                let seat = self.attach_nbd(std.into(), *agreed, guest)?;
                 let mut sessions = self.tls_sessions.lock().expect("no panic while held");
                 while sessions.try_join_next().is_some() {} // those that have ended meanwhile
                 sessions.spawn(async move {
@@ -230,7 +239,7 @@ impl Service {
         let who = &guest.who;
         let mut buffer = vec![0; 8192];
         let mut have = 0..0;
-        let mut granted = None;
+        let mut opened = None;
         loop {
             while let Some(event) = handshake.poll_event() {
                 match event {
@@ -240,10 +249,9 @@ impl Service {
                     }
                     Event::LookUpExport { name, opens } => {
                         let mut answer = self.look_up(who, &name, opens);
-                        let writes = |e: &ExportInfo| opens && !e.flags.contains(TransmissionFlags::READ_ONLY);
-                        if answer.as_ref().is_ok_and(writes) {
-                            match self.mark_open(who, &name).await {
-                                Ok(writer) => granted = writer,
+                        if opens && let Ok(shown) = &answer {
+                            match self.mark_open(who, &name, shown).await {
+                                Ok(granted) => opened = Some((shown.clone(), granted)),
                                 Err(refusal) => answer = Err(refusal),
                             }
                         }
@@ -251,7 +259,7 @@ impl Service {
                             let what = format!("export `{name}` refused: {}", refusal.text);
                             self.events.add(Kind::Refusal, Severity::Warning, Some(who.to_string()), what);
                         }
-                        handshake.answer_export(answer);
+                        handshake.answer_export(answer.map(|shown| shown.export));
                     }
                     Event::StartTls => {
                         send(stream, handshake).await?;
@@ -259,7 +267,9 @@ impl Service {
                     }
                     Event::Transmission(agreed) => {
                         send(stream, handshake).await?;
-                        return Ok(Outcome::Agreed(agreed, buffer[have].to_vec(), granted));
+                        let (shown, granted) = opened.expect("an export that opens was looked up to be opened");
+                        let early = buffer[have].to_vec();
+                        return Ok(Outcome::Agreed(Box::new(Agreed { negotiated: *agreed, early, shown, granted })));
                     }
                     Event::Closed(why) => {
                         tracing::debug!(%why, "handshake ended");
@@ -282,7 +292,7 @@ impl Service {
     }
 
     /// The export that a client asks for, if it may use it, and if its tenant may have another connection where it opens it.
-    fn look_up(&self, who: &Identity, name: &str, opens: bool) -> Result<ExportInfo, Refusal> {
+    fn look_up(&self, who: &Identity, name: &str, opens: bool) -> Result<Shown, Refusal> {
         let directory = self.directory.read().expect("no panic while held");
         let found = directory.look_up(who, name)?;
         let (tenant, id) = directory.tenant(who, name)?;
@@ -294,16 +304,18 @@ impl Service {
     }
 
     /// Before anybody who could change a volume is let in, it's durable that only an orderly end is a clean one. Returns the grant of
-    /// one who writes to several replicas.
-    async fn mark_open(&self, who: &Identity, name: &str) -> Result<Option<Granted>, Refusal> {
-        let (replica, granted) = {
+    /// one who writes to several replicas. Does nothing for those who can't change it.
+    async fn mark_open(&self, who: &Identity, name: &str, shown: &Shown) -> Result<Option<Granted>, Refusal> {
+        if !shown.writes() {
+            return Ok(None);
+        }
+        let granted = {
             let directory = self.directory.read().expect("no panic while held");
-            let (volume, used_as) = directory.volume(who, name)?;
+            let volume = directory.volume(who, name, &shown.replica)?;
             // Under the lock: whoever takes the volume out of the directory finds it.
-            let granted = (used_as == Some(ReplicaUse::Write)).then(|| Granted::of(volume.replica.clone()));
-            (volume.replica.clone(), granted)
+            (shown.used_as == Some(ReplicaUse::Write)).then(|| Granted::of(volume.replica.clone()))
         };
-        let opened = replica.open_for_client().await;
+        let opened = shown.replica.clone().open_for_client().await;
         opened.map_err(|e| Refusal::new(RefusalReason::Unavailable, e.to_string()))?;
         Ok(granted)
     }
@@ -317,15 +329,10 @@ impl Service {
         }
     }
 
-    fn attach_nbd(
-        &self,
-        fd: OwnedFd,
-        agreed: &Negotiated,
-        guest: Guest,
-        early: Vec<u8>,
-        granted: Option<Granted>,
-    ) -> io::Result<Arc<Seat>> {
-        let attached = self.attach(Arc::new(fd), (&agreed.export_name, Wire::from(agreed)), guest, early);
+    fn attach_nbd(&self, fd: OwnedFd, agreed: Agreed, guest: Guest) -> io::Result<Arc<Seat>> {
+        let Agreed { negotiated, early, shown, granted } = agreed;
+        let wire = Wire::from(&negotiated);
+        let attached = self.attach(Arc::new(fd), (&negotiated.export_name, wire, &shown.replica), guest, early);
         if attached.is_err() {
             granted.into_iter().for_each(Granted::lost);
         }
@@ -336,15 +343,15 @@ impl Service {
     fn attach(
         &self,
         fd: Arc<OwnedFd>,
-        (name, wire): (&str, Wire),
+        (name, wire, shown): (&str, Wire, &Arc<Replica>),
         guest: Guest,
         early: Vec<u8>,
     ) -> io::Result<Arc<Seat>> {
         let Guest { who, mut seat, .. } = guest;
-        // Looked up again: between the option and now the volume may have gone. The lock is held until the pool has the client: whoever
+        // Looked up again: between the option and now the volume may have gone, and another have its name. The lock is held until the pool has the client: whoever
         // takes a volume out of the directory finds all of its clients in the pool.
         let directory = self.directory.read().expect("no panic while held");
-        let (pool, params) = directory.open(&who, name, wire).map_err(refused)?;
+        let (pool, params) = directory.open(&who, name, wire, shown).map_err(refused)?;
         seat.belongs_to(params.tenant).map_err(full)?;
         let by = Some(who.to_string());
         self.events.add_soon(Kind::Connection, Severity::Info, by.clone(), format!("opened `{name}`"));

@@ -12,7 +12,7 @@ use plimsoll_base::{BufPool, Data, OnBusy, Outcome, Priority, Span, TenantId, Ti
 use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::promise::Promise;
 use plimsoll_nbd::request::{Request, Rules};
-use plimsoll_nbd::wire::{Command, MetaContexts};
+use plimsoll_nbd::wire::{Command, MetaContexts, TransmissionFlags};
 use rustix::net::RecvFlags;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -54,6 +54,16 @@ pub enum Wire {
     },
     /// An I/O queue of NVMe/TCP.
     Nvme(QueueParams),
+}
+
+impl Wire {
+    /// Returns true if its client may change nothing.
+    pub fn is_read_only(&self) -> bool {
+        match self {
+            Wire::Nbd { rules, .. } => rules.flags.contains(TransmissionFlags::READ_ONLY),
+            Wire::Nvme(queue) => queue.namespace.read_only,
+        }
+    }
 }
 
 impl From<&Negotiated> for Wire {

@@ -6,7 +6,7 @@
 use super::{Guest, Service, keep_alive};
 use crate::config::PATHS_MAX;
 use crate::crowd::{PeerKey, Standing};
-use crate::directory::{Identity, NvmeName};
+use crate::directory::{Identity, NvmeName, Shown};
 use crate::engine::{Health, HostId, QueueParams, Wire};
 use crate::events::{Kind, Severity};
 use crate::replica::{Behind, Replica, ReplicaUse};
@@ -62,15 +62,18 @@ struct Association {
     host: ([u8; 16], String),
     peer: PeerKey,
     subsystem: String,
+    /// The volume that its host was shown. Its name may be another volume's by the time a queue comes. None: a discovery.
+    volume: Option<Weak<Replica>>,
     queues_max: u16,
     is_ready: bool,
     queues: BTreeMap<u16, Weak<OwnedFd>>,
 }
 
 impl Association {
-    fn new(connect: &Connect, peer: PeerKey, queues_max: u16) -> Association {
+    fn new(connect: &Connect, peer: PeerKey, volume: Option<&Arc<Replica>>, queues_max: u16) -> Association {
         let (host, subsystem) = ((connect.host_id, connect.host.clone()), connect.subsystem.clone());
-        Association { host, peer, subsystem, queues_max, is_ready: false, queues: BTreeMap::new() }
+        let volume = volume.map(Arc::downgrade);
+        Association { host, peer, subsystem, volume, queues_max, is_ready: false, queues: BTreeMap::new() }
     }
 
     /// Ends its I/O queues. Until their connections are gone, with what they have under way, no others take their places.
@@ -139,16 +142,16 @@ impl Controllers {
         })
     }
 
-    /// Checks that a host may connect this queue.
-    fn check(&self, connect: &Connect) -> Result<(), No> {
-        self.with(|all| may_join(all, connect))
+    /// Checks that a host may connect this queue, for a volume.
+    fn check(&self, connect: &Connect, volume: &Arc<Replica>) -> Result<(), No> {
+        self.with(|all| may_join(all, connect, volume))
     }
 
     /// An I/O queue's socket, which is shut down with the controller. False if the controller has ended since [`Controllers::check`], or
     /// another connection has become the queue.
-    fn join(&self, connect: &Connect, socket: &Arc<OwnedFd>) -> bool {
+    fn join(&self, connect: &Connect, volume: &Arc<Replica>, socket: &Arc<OwnedFd>) -> bool {
         self.with(|all| {
-            if may_join(all, connect).is_err() {
+            if may_join(all, connect, volume).is_err() {
                 return false;
             }
             let association = all.get_mut(&connect.controller).expect("just seen");
@@ -182,12 +185,16 @@ impl Controllers {
 }
 
 /// Refuses a queue that a host may not connect.
-fn may_join(all: &BTreeMap<u16, Association>, connect: &Connect) -> Result<(), No> {
+fn may_join(all: &BTreeMap<u16, Association>, connect: &Connect, volume: &Arc<Replica>) -> Result<(), No> {
     let no = |parameter| Err((Status::CONNECT_PARAMETER, Some(parameter)));
     match all.get(&connect.controller) {
         None => no(Parameter::Controller),
         Some(a) if a.subsystem != connect.subsystem => no(Parameter::Subsystem),
         Some(a) if (a.host.0, &a.host.1) != (connect.host_id, &connect.host) => no(Parameter::Host),
+        // The host's controller identifies a volume that is gone: it makes another one.
+        Some(a) if a.volume.as_ref().is_none_or(|v| !std::ptr::eq(v.as_ptr(), Arc::as_ptr(volume))) => {
+            no(Parameter::Controller)
+        }
         Some(a) if !a.is_ready => Err((Status::SEQUENCE, None)),
         Some(a) if connect.queue > a.queues_max => no(Parameter::Queue),
         // Its connection may have broken, which isn't noticed yet: the host tries again.
@@ -453,16 +460,17 @@ impl Service {
                 });
                 Ok(())
             }
-            Connected::Queue(name, namespace, (terms, replies)) => {
+            Connected::Queue(name, shown, (terms, replies)) => {
                 let std = door.stream.into_std()?;
                 std.set_nonblocking(false)?;
                 let socket = Arc::new(OwnedFd::from(std));
-                if !self.nvme.join(&connect, &socket) {
+                if !self.nvme.join(&connect, &shown.replica, &socket) {
                     return Ok(());
                 }
+                let namespace = namespace_of(&shown.export);
                 let wire = Wire::Nvme(QueueParams { host: host_of(&connect), terms, namespace, replies });
                 let early = door.received.buffer[door.received.have].to_vec();
-                self.attach(socket, (&name.export, wire), guest, early).map(drop)
+                self.attach(socket, (&name.export, wire, &shown.replica), guest, early).map(drop)
             }
         }
     }
@@ -482,7 +490,11 @@ impl Service {
     ) -> io::Result<Result<Connected, No>> {
         // Whoever has no grant learns nothing of others' controllers.
         let granted = self.nvme_export(connect, &guest.who);
-        let (name, export) = match granted.and_then(|granted| self.nvme.check(connect).map(|()| granted)) {
+        let checked = granted.and_then(|(name, shown)| {
+            self.nvme.check(connect, &shown.replica)?;
+            Ok((name, shown))
+        });
+        let (name, shown) = match checked {
             Ok(checked) => checked,
             Err(no) => return Ok(Err(no)),
         };
@@ -490,18 +502,13 @@ impl Service {
             return Ok(Ok(Connected::Not));
         };
         // It may have become writable since its controller was made.
-        let opened = if export.flags.contains(TransmissionFlags::READ_ONLY) {
-            Ok(())
-        } else {
-            self.mark_open(&guest.who, &name.export).await.map(drop)
-        };
-        if let Err(refusal) = opened {
+        if let Err(refusal) = self.mark_open(&guest.who, &name.export, &shown).await {
             // Its Connect may have succeeded already: the connection closes, and the host tries again.
             let what = format!("NVMe host refused: `{}`: {}", connect.subsystem, refusal.text);
             self.events.add(Kind::Refusal, Severity::Warning, Some(guest.who.to_string()), what);
             return Ok(Ok(Connected::Not));
         }
-        Ok(Ok(Connected::Queue(name, namespace_of(&export), admitted)))
+        Ok(Ok(Connected::Queue(name, shown, admitted)))
     }
 
     async fn make_controller(
@@ -524,7 +531,8 @@ impl Service {
         };
         let address = guest.who.address.ok_or(io::ErrorKind::NotConnected)?;
         let peer = PeerKey::host(address.ip());
-        let id = match self.nvme.add(ids, Association::new(connect, peer, queues_max)) {
+        let volume = known.as_ref().map(|(_, shown)| &shown.replica);
+        let id = match self.nvme.add(ids, Association::new(connect, peer, volume, queues_max)) {
             Ok(id) => id,
             Err(no) => return Ok(Err(no)),
         };
@@ -543,7 +551,7 @@ impl Service {
                 let ends = self.nvme.discoveries.lock().expect("no panic while held").add(peer);
                 (Role::Discovery(self.nvme_targets(&guest.who, door.stream.local_addr()?)), Watched::Nothing(ends))
             }
-            Some((name, export)) => match self.nvme_subsystem(connect, (name, export), guest).await {
+            Some((name, shown)) => match self.nvme_subsystem(connect, (name, shown), guest).await {
                 Ok((subsystem, watched)) => (Role::Io(subsystem), Watched::Volume(watched)),
                 // Its Connect has succeeded already: the connection closes, and the host tries again.
                 Err(_) if proves => return Ok(Ok(Connected::Not)),
@@ -557,35 +565,33 @@ impl Service {
     }
 
     /// The export of the subsystem that a host asks for, if it may use it. Changes nothing.
-    fn nvme_export(&self, connect: &Connect, who: &Identity) -> Result<(NvmeName, ExportInfo), No> {
+    fn nvme_export(&self, connect: &Connect, who: &Identity) -> Result<(NvmeName, Shown), No> {
         let name = self.nvme_name(&connect.subsystem)?;
         let directory = || self.directory.read().expect("no panic while held");
-        let export = self.look_up(who, &name.export, true).map_err(|refusal| match refusal.reason {
+        let shown = self.look_up(who, &name.export, true).map_err(|refusal| match refusal.reason {
             // The configuration has the subsystem, so its volume may come: a pool that couldn't be opened yet, or was moved away. Linux gives
             // up a controller that it may not ask for again.
             RefusalReason::Unknown if directory().is_granted(who, &name.export) => (Status::CONNECT_BUSY, None),
             _ => no(refusal),
         })?;
-        Ok((name, export))
+        Ok((name, shown))
     }
 
     /// Opens a subsystem for a host that may use it.
     async fn nvme_subsystem(
         &self,
         connect: &Connect,
-        (name, export): (NvmeName, ExportInfo),
+        (name, shown): (NvmeName, Shown),
         guest: &mut Guest,
     ) -> Result<(Subsystem, WatchedVolume), No> {
-        let namespace = namespace_of(&export);
-        if !namespace.read_only {
-            self.mark_open(&guest.who, &name.export).await.map_err(no)?;
-        }
+        let namespace = namespace_of(&shown.export);
+        self.mark_open(&guest.who, &name.export, &shown).await.map_err(no)?;
         let (tenant, data, watched) = {
             let directory = self.directory.read().expect("no panic while held");
             let (_, tenant) = directory.tenant(&guest.who, &name.export).map_err(no)?;
-            let (volume, used_as) = directory.volume(&guest.who, &name.export).map_err(no)?;
+            let volume = directory.volume(&guest.who, &name.export, &shown.replica).map_err(no)?;
             let changes = name.path.map(|_| volume.replica.generation());
-            let is_copy = used_as == Some(ReplicaUse::Read);
+            let is_copy = shown.used_as == Some(ReplicaUse::Read);
             let copy = is_copy.then(|| WatchedCopy::new(volume.replica.clone(), changes));
             let data = changes.map_or(Contents::Volume(volume.device_uuid, volume.key), Contents::Copy);
             (tenant, data, WatchedVolume { health: volume.health.clone(), copy })
@@ -614,7 +620,7 @@ enum Connected {
     /// The host didn't prove itself, or its subsystem closed meanwhile.
     Not,
     Controller(Box<Controller>, Place, Watched),
-    Queue(NvmeName, Namespace, (Terms, Replies)),
+    Queue(NvmeName, Shown, (Terms, Replies)),
 }
 
 /// The authentication of a host that has a secret.
@@ -730,6 +736,10 @@ mod tests {
         Connect { queue: 1, entries: 32, keep_alive_ms: 0, controller: 0, host_id: [7; 16], host, subsystem }
     }
 
+    fn volume() -> Arc<Replica> {
+        Replica::new(1 << 20, Default::default(), None)
+    }
+
     fn socket() -> Arc<OwnedFd> {
         Arc::new(OwnedFd::from(std::os::unix::net::UnixStream::pair().unwrap().0))
     }
@@ -737,33 +747,46 @@ mod tests {
     /// Two connections may both be checked before one of them joins: while they prove themselves, for instance.
     #[test]
     fn a_queue_is_one_connection_and_its_controllers() {
-        let all = Controllers::default();
+        let (all, volume) = (Controllers::default(), volume());
         let mut connect = connect_of("nqn.h", "nqn.a");
-        let ready = |connect: &Connect| Association { is_ready: true, ..Association::new(connect, PEER, 2) };
+        let ready =
+            |connect: &Connect| Association { is_ready: true, ..Association::new(connect, PEER, Some(&volume), 2) };
         connect.controller = all.add(ids_of(1), ready(&connect)).unwrap();
         let controller = connect.controller;
         let (first, second) = (socket(), socket());
-        assert!(all.check(&connect).is_ok() && all.check(&connect).is_ok());
-        assert!(all.join(&connect, &first));
-        assert!(!all.join(&connect, &second), "the first one would outlive its controller");
+        assert!(all.check(&connect, &volume).is_ok() && all.check(&connect, &volume).is_ok());
+        assert!(all.join(&connect, &volume, &first));
+        assert!(!all.join(&connect, &volume, &second), "the first one would outlive its controller");
         drop(first);
-        assert!(all.join(&connect, &second), "the queue is free again");
+        assert!(all.join(&connect, &volume, &second), "the queue is free again");
         all.remove(controller);
         // Another controller has its number by now.
         assert_eq!(all.add(ids_of(1), ready(&connect_of("nqn.h", "nqn.b"))).unwrap(), controller);
-        assert!(!all.join(&connect, &socket()));
+        assert!(!all.join(&connect, &volume, &socket()));
+    }
+
+    /// It would be a part of the controller's namespace, which has another's data and size.
+    #[test]
+    fn a_queue_for_another_volume_than_the_controllers_is_refused() {
+        let (all, volume) = (Controllers::default(), volume());
+        let mut connect = connect_of("nqn.h", "nqn.a");
+        let association = Association { is_ready: true, ..Association::new(&connect, PEER, Some(&volume), 2) };
+        connect.controller = all.add(ids_of(1), association).unwrap();
+        let made_again = self::volume();
+        assert_eq!(all.check(&connect, &made_again), Err((Status::CONNECT_PARAMETER, Some(Parameter::Controller))));
+        assert!(!all.join(&connect, &made_again, &socket()) && all.join(&connect, &volume, &socket()));
     }
 
     /// A host that is granted the same subsystem claims another's identifier, and connects a queue of that one's controller.
     #[test]
     fn a_queue_of_another_hosts_controller_is_refused() {
-        let all = Controllers::default();
+        let (all, volume) = (Controllers::default(), volume());
         let mut theirs = connect_of("nqn.theirs", "nqn.a");
-        let association = Association { is_ready: true, ..Association::new(&theirs, PEER, 2) };
+        let association = Association { is_ready: true, ..Association::new(&theirs, PEER, Some(&volume), 2) };
         theirs.controller = all.add(ids_of(1), association).unwrap();
         let ours = Connect { host: "nqn.ours".into(), ..theirs.clone() };
-        assert_eq!(all.check(&ours), Err((Status::CONNECT_PARAMETER, Some(Parameter::Host))));
-        assert!(!all.join(&ours, &socket()) && all.join(&theirs, &socket()));
+        assert_eq!(all.check(&ours, &volume), Err((Status::CONNECT_PARAMETER, Some(Parameter::Host))));
+        assert!(!all.join(&ours, &volume, &socket()) && all.join(&theirs, &volume, &socket()));
     }
 
     /// Refused and failed reads of a host are remembered for no other host that claims its identifier or its NQN.
@@ -802,7 +825,7 @@ mod tests {
     #[test]
     fn a_peer_has_a_share_of_the_controllers() {
         let (all, connect) = (Controllers::default(), connect_of("nqn.h", "nqn.a"));
-        let add = |peer| all.add(ids_of(1), Association::new(&connect, peer, 2));
+        let add = |peer| all.add(ids_of(1), Association::new(&connect, peer, None, 2));
         let ids: Vec<u16> = (0..CONTROLLERS_MAX / 2).map(|_| add(PEER).unwrap()).collect();
         assert_eq!(
             add(PEER),
@@ -818,20 +841,20 @@ mod tests {
     /// A controller that its host disables has no queues. Those of its next life wait for what they had under way.
     #[test]
     fn queues_end_when_their_controller_is_disabled() {
-        let all = Controllers::default();
+        let (all, volume) = (Controllers::default(), volume());
         let mut connect = connect_of("nqn.h", "nqn.a");
-        let association = Association { is_ready: true, ..Association::new(&connect, PEER, 2) };
+        let association = Association { is_ready: true, ..Association::new(&connect, PEER, Some(&volume), 2) };
         connect.controller = all.add(ids_of(1), association).unwrap();
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let queue = Arc::new(OwnedFd::from(ours));
-        assert!(all.join(&connect, &queue));
-        assert_eq!(all.check(&connect), Err((Status::CONNECT_BUSY, None)));
+        assert!(all.join(&connect, &volume, &queue));
+        assert_eq!(all.check(&connect, &volume), Err((Status::CONNECT_BUSY, None)));
         all.set_ready(connect.controller, false);
         assert_eq!(std::io::Read::read(&mut theirs, &mut [0; 8]).unwrap(), 0, "its connection is over");
-        assert_eq!(all.check(&connect), Err((Status::SEQUENCE, None)));
+        assert_eq!(all.check(&connect, &volume), Err((Status::SEQUENCE, None)));
         all.set_ready(connect.controller, true);
-        assert_eq!(all.check(&connect), Err((Status::CONNECT_BUSY, None)), "its requests may be under way");
+        assert_eq!(all.check(&connect, &volume), Err((Status::CONNECT_BUSY, None)), "its requests may be under way");
         drop(queue);
-        assert!(all.check(&connect).is_ok());
+        assert!(all.check(&connect, &volume).is_ok());
     }
 }
