@@ -354,6 +354,36 @@ fn after_a_failed_flush_none_is_believed_until_the_pool_is_recovered() {
     assert!(!server.stop(), "the last flush failed: the node must not end as if all were well");
 }
 
+/// The storage fails in the middle of a deletion: the next start may find it, and zero the volume. Nobody may write to it until then.
+#[test]
+fn a_volume_whose_deletion_may_be_durable_is_offered_to_nobody() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let failing = Failing::new(dir.path());
+    let device = format!("{{ file = \"{}\", format = true }}", failing.device.path.display());
+    let config = config(&device, "16MiB");
+    let server = Server::start(dir.path(), &config);
+    server.cli(&["volume", "create", "doomed", "--pool", "p", "--size", "8MiB", "--tenant", "t"]);
+    let mut user = Client::connect(&server.socket(), "doomed").unwrap();
+    user.write(0, &[7; 4096]).unwrap().unwrap();
+    user.flush().unwrap().unwrap();
+    failing.fail("flush", true);
+    let error = server.cli_fails(&["volume", "delete", "doomed", "--disconnect", "--yes"]);
+    assert!(error.contains("offered to nobody"), "{error}");
+    assert!(user.read(0, 4096).is_err(), "its client is disconnected");
+    assert!(Client::connect(&server.socket(), "doomed").is_err(), "it is offered again");
+    failing.fail("flush", false);
+    server.kill();
+    let server = Server::start(dir.path(), &config);
+    match Client::connect(&server.socket(), "doomed") {
+        Ok(mut user) => assert_eq!(user.read(0, 4096).unwrap().unwrap(), [7; 4096]),
+        Err(_) => assert!(!server.cli(&["volume", "list"]).contains("doomed")),
+    }
+    assert!(server.stop());
+}
+
 /// Each FLUSH and FUA makes the kernel flush the device: acknowledging is not enough.
 #[test]
 fn flush_and_fua_reach_the_device() {

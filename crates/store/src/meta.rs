@@ -117,6 +117,13 @@ pub enum MetaError {
     Record(RecordError),
 }
 
+impl MetaError {
+    /// Returns true if a mutation that failed so may nevertheless be found when the store is opened again.
+    pub fn may_be_durable(&self) -> bool {
+        matches!(self, MetaError::Io(_) | MetaError::Corrupt { .. })
+    }
+}
+
 impl fmt::Display for MetaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

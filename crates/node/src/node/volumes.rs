@@ -1,5 +1,6 @@
 //! Volumes that are deleted and renamed: only when nobody uses them, and the configuration doesn't declare them.
 
+use super::error::of_store;
 use super::{Node, NodeError, Result, blocking};
 use crate::directory::{Volume, check_export};
 use crate::engine::{ClientFilter, Command, Connection};
@@ -27,7 +28,8 @@ impl Node {
     /// Deletes a volume: zeroes its space, and then frees it. If the node ends before, the next start continues.
     ///
     /// # Errors
-    /// If the configuration declares it, a client uses it, or its time slot runs.
+    /// If the configuration declares it, a client uses it, or its time slot runs. If the storage fails, the deletion may be durable nevertheless:
+    /// then the volume is offered to nobody until the next start.
     pub async fn delete_volume(&self, name: &str, deletion: Deletion) -> Result<()> {
         let one = self.changing.lock().await;
         let volume = self.volume_named(name)?;
@@ -53,11 +55,26 @@ impl Node {
             let mut store = store.change();
             if gives_up { store.begin_delete_given_up(&owned) } else { store.begin_delete(&owned) }
         };
-        let begun = blocking(begin).await;
-        let record = begun.inspect_err(|_| self.offer_again(volume.clone()))?;
-        self.forget_promise(name);
-        drop(one); // zeroing may take long, and what is zeroed is nobody's any more: other changes need not wait
-        self.finish_delete(volume.pool, &record).await
+        let unknown = match tokio::task::spawn_blocking(begin).await {
+            Ok(Ok(record)) => {
+                self.forget_promise(name);
+                drop(one); // zeroing may take long, and what is zeroed is nobody's any more: other changes need not wait
+                return self.finish_delete(volume.pool, &record).await;
+            }
+            Ok(Err(e)) if !e.may_be_durable() => {
+                self.offer_again(volume);
+                return Err(of_store(e));
+            }
+            Ok(Err(e)) => e.to_string(),
+            Err(e) => e.to_string(),
+        };
+        // The next start may find the deletion, and go on with it: whoever wrote to the volume until then would lose what was acknowledged.
+        let of = ClientFilter::of_volume(volume.key);
+        // A pool that has ended has no clients.
+        let _ = self.pools.get(volume.pool).ask_soon(|reply| Command::Disconnect { of, reply }).await;
+        Err(NodeError::Failed(format!(
+            "{unknown}; volume `{name}` is offered to nobody: the next start of the node finds it deleted, or as it was"
+        )))
     }
 
     /// Refuses a volume's new name if the configuration names the volume or the new name, or if that is taken.
@@ -90,6 +107,7 @@ impl Node {
         if let Some(store) = self.pools.get(volume.pool).store.clone() {
             let (from, to) = (name.clone(), new.to_string());
             let renamed = blocking(move || store.change().rename_volume(&from, &to)).await;
+            // The next start may find the new name. The data are the same under either.
             renamed.inspect_err(|_| self.offer_again(volume.clone()))?;
         }
         self.directory_mut(|d| {
