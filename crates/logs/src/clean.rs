@@ -120,6 +120,9 @@ pub(crate) struct Clean {
     writes: Vec<Option<(u64, u64)>>,
     moved: Vec<Moved>,
     failed: bool,
+    /// Some of its reads failed, and others brought what they should.
+    unreadable: bool,
+    has_read: bool,
     report: CleanReport,
     since: Time,
 }
@@ -169,10 +172,22 @@ impl Logs {
     pub(crate) fn logs_in_use(&self) -> Vec<u32> {
         let used = |&log: &u32| match self.logs[log as usize].state {
             State::Open => self.logs[log as usize].tail > 0,
-            State::Bad => self.mtl.valid_in(log) > 0 || self.logs[log as usize].no_space,
+            State::Bad => (self.mtl.valid_in(log) > 0 || self.logs[log as usize].no_space) && !self.is_unreadable(log),
             State::Closed | State::Draining => false,
         };
         (0..self.layout.logs).filter(used).collect()
+    }
+
+    /// True if a checkpoint would fail at this log again: what it couldn't read of it is still wanted.
+    fn is_unreadable(&self, log: u32) -> bool {
+        let is_wanted = |(home, piece): (&u64, &(u64, u64))| valid_bytes(&self.mtl, *home, *piece) == piece.1;
+        self.unreadable.get(&log).is_some_and(|pieces| pieces.iter().all(is_wanted))
+    }
+
+    /// Number of logs with data that a checkpoint couldn't read and that are still valid.
+    pub(crate) fn unreadable_logs(&self) -> usize {
+        let is_valid = |(home, piece): (&u64, &(u64, u64))| valid_bytes(&self.mtl, *home, *piece) > 0;
+        self.unreadable.values().filter(|pieces| pieces.iter().any(is_valid)).count()
     }
 
     pub(crate) fn begin_clean(&mut self, now: Time, why: Why, logs: Vec<u32>, target: Option<u32>, out: &mut Actions) {
@@ -202,6 +217,8 @@ impl Logs {
             writes: Vec::new(),
             moved: Vec::new(),
             failed: false,
+            unreadable: false,
+            has_read: false,
             report: CleanReport { why, logs: logs.len() as u32, begun_at: now, ..CleanReport::default() },
             since: now,
             logs,
@@ -325,8 +342,8 @@ impl Logs {
 
     /// Performs the layer's work beside clients' requests: checkpoints, witnesses, images of the table.
     pub(crate) fn work(&mut self, now: Time, out: &mut Actions) {
-        self.choose_clean(now, out);
         self.step_clean(now, out);
+        self.choose_clean(now, out);
         self.write_witnesses(now, out);
         self.retry_note(now, out);
         match self.life {
@@ -373,17 +390,18 @@ impl Logs {
     }
 
     /// The earliest time at which logs may be emptied next, by each of the rules.
-    fn next_clean(&self, now: Time, idle: Option<Span>) -> [Time; 3] {
+    fn next_clean(&self, now: Time, idle: Option<Span>) -> [Time; 4] {
         let (c, never) = (&self.config.clean, Time::NEVER);
-        let (mut window, mut every, mut quiet) = (never, never, never);
+        let (mut retry, mut window, mut every, mut quiet) = (never, never, never, never);
         if !self.mtl.is_empty() {
+            retry = self.clean_retry_at;
             window = c.off_hours.map_or(never, |o| o.next(now));
             every = c.every.map_or(never, |every| self.cleaned_at + every);
         }
         if !self.crowded.is_empty() || self.is_table_used() {
             quiet = idle.map_or(never, |after| self.client_at + after);
         }
-        [window, every, quiet]
+        [retry, window, every, quiet]
     }
 
     fn step_clean(&mut self, now: Time, out: &mut Actions) {
@@ -551,12 +569,17 @@ impl Logs {
         job.inflight -= 1;
         let (at, len, pieces) = &job.reads[i];
         if !c.outcome.is_done() {
-            // Its valid bytes can't be had: the log is never emptied, and whoever reads them hears of it.
-            job.failed = true;
+            // Its valid bytes can't be had: the log isn't emptied, and whoever reads them hears of it. The next job leaves it out.
+            (job.failed, job.unreadable) = (true, true);
             let log = self.layout.group_of(*at);
+            let pieces = pieces.iter().map(|p| &job.batch[*p]).map(|p| (p.home, (p.at, p.len)));
+            let unreadable = self.unreadable.entry(log).or_default();
+            unreadable.extend(pieces);
+            unreadable.retain(|home, piece| valid_bytes(&self.mtl, *home, *piece) == piece.1);
             self.counters.clean_errors += 1;
             return self.retire(log);
         }
+        job.has_read = true;
         let unchecked = self.config.planted == Some(crate::config::Planted::CleanUnchecked);
         let mut corrupt = Vec::new();
         for &p in pieces {
@@ -776,7 +799,10 @@ impl Logs {
         }
         let c = self.clean.take().expect("just seen");
         self.counters.cleans_failed += 1;
-        self.clean_retry_at = now + RETRY_AFTER;
+        // An order goes on without the logs that can't be read, unless nothing can be.
+        let without_them = c.why == Why::Asked && c.unreadable && c.has_read;
+        self.clean_asked |= without_them;
+        self.clean_retry_at = if without_them { now } else { now + RETRY_AFTER };
         if let Some(target) = c.target {
             // A record behind what was moved in vain would not be found.
             let l = &mut self.logs[target as usize];
@@ -794,8 +820,9 @@ impl Logs {
 
     fn reopen(&mut self, c: &Clean) {
         for &log in c.logs.iter().chain(&c.target) {
-            let crowded = u64::from(self.logs[log as usize].tail) * 100 > self.layout.shape.log_bytes * CROWDED_PERCENT;
-            if crowded {
+            let l = &self.logs[log as usize];
+            let crowded = u64::from(l.tail) * 100 > self.layout.shape.log_bytes * CROWDED_PERCENT;
+            if crowded && l.state != State::Bad {
                 self.crowded.insert(log);
             } else {
                 self.crowded.remove(&log);
@@ -809,6 +836,12 @@ impl Logs {
             }
         }
     }
+}
+
+/// Bytes of a piece, by its home, place and length, that are still mapped to that place.
+fn valid_bytes(mtl: &crate::mtl::Mtl, home: u64, (at, len): (u64, u64)) -> u64 {
+    let there = |(h, m): &(u64, Mapped)| !m.is_lost() && m.at == at + (h - home);
+    mtl.lookup(home, home + len).filter(there).map(|(_, m)| u64::from(m.len)).sum()
 }
 
 /// The parts of a piece that are still mapped to the place from which it was read.

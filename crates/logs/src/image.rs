@@ -584,6 +584,7 @@ impl Logs {
         for log in resets {
             self.dirty.remove(&log);
             self.crowded.remove(&log);
+            self.unreadable.remove(&log);
             self.claims.remove(log);
             self.claims.moved(log);
             let l = &mut self.logs[log as usize];

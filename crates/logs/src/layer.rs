@@ -31,7 +31,7 @@ use plimsoll_base::{
 use plimsoll_stack::layer::CHECKED_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Message, Offer, Port, Ports};
 use slab::Slab;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The state of the layer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,6 +71,9 @@ pub struct Logs {
     pub(crate) dirty: BTreeSet<u32>,
     /// Logs that idle time is worth spending on.
     pub(crate) crowded: BTreeSet<u32>,
+    /// Retired logs with data that a checkpoint couldn't read: those data by home, with their place and length. While all of them are valid, the
+    /// next checkpoints leave the log out.
+    pub(crate) unreadable: BTreeMap<u32, BTreeMap<u64, (u64, u64)>>,
     pub(crate) ops: Slab<Pending>,
     /// Device address of the last non-logged I/O.
     pub(crate) head_at: u64,
@@ -299,6 +302,7 @@ impl Logs {
             open,
             dirty: BTreeSet::new(),
             crowded: BTreeSet::new(),
+            unreadable: BTreeMap::new(),
             ops: Slab::new(),
             head_at: layout.base,
             next_sequence: 1,
@@ -846,7 +850,11 @@ impl Layer for Logs {
     fn told(&mut self, now: Time, message: &[u8], out: &mut Actions) -> bool {
         let Some(control) = LogsControl::decode(message) else { return false };
         match control {
-            LogsControl::Checkpoint => self.clean_asked = true,
+            LogsControl::Checkpoint => {
+                self.clean_asked = true;
+                // Perhaps they can be read by now.
+                self.unreadable.clear();
+            }
             LogsControl::LoggedWriteBytes(bytes) => {
                 self.config.logged_write_bytes = bytes;
                 self.adapt.configure(bytes);

@@ -212,7 +212,14 @@ impl Logs {
             format!("{lost} bytes of logged data are lost: reads of them fail until they are written again or restored")
         });
         let trouble = self.trouble.map(|t| t.why.to_string());
-        let all: Vec<String> = [self.lost.clone(), lost, self.corrupt.clone(), trouble].into_iter().flatten().collect();
+        let logs = self.unreadable_logs();
+        let unreadable = (logs > 0).then(|| {
+            format!(
+                "logged data of {logs} logs can't be read, so these logs stay as they are: reads of such data fail; write them again or restore them, or order a checkpoint to try again, and replace the device"
+            )
+        });
+        let all = [self.lost.clone(), lost, unreadable, self.corrupt.clone(), trouble];
+        let all: Vec<String> = all.into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 

@@ -551,3 +551,126 @@ fn a_durable_copy_outlives_the_kill_of_a_failed_one() {
     assert_ne!(beside_a_failed_record(None), 0);
     assert_eq!(beside_a_failed_record(Some(Planted::OF_ERRORS)), 0, "the test can fail");
 }
+
+/// Runs until the logs have nothing to do any more, or for a minute.
+fn settle(p: &mut SimPool) {
+    let until = p.now() + Span::from_secs(60);
+    p.run_until(until);
+}
+
+/// A pool that empties no log by itself, with a durable write near each end of the device, and the first sector of data that each log in use has.
+fn in_two_logs() -> (SimPool, Vec<u64>) {
+    let clean = CleanConfig { idle_after: None, ..config().clean };
+    let mut p = over(0, 0, LogsConfig { clean, ..config() });
+    let far = layout().home_bytes - 8192;
+    for (arm, offset, byte) in [(0, 4096, 9), (far, 20480, 7)] {
+        ask(&mut p, Op::Read, arm, 512, 0);
+        assert!(ask(&mut p, Op::Write, offset, 1024, byte).outcome.is_done());
+    }
+    assert!(ask(&mut p, Op::Flush, 0, 0, 0).outcome.is_done());
+    let l = layout();
+    let used = logs(&mut p)
+        .occupancy
+        .iter()
+        .enumerate()
+        .filter(|(_, o)| **o > 0)
+        .map(|(log, _)| log as u32)
+        .collect::<Vec<_>>();
+    assert_eq!(used.len(), 2, "each arm has its log");
+    (p, used.iter().map(|log| l.log_start(*log) / SECTOR + 1).collect())
+}
+
+/// The logged data that can't be read stay where they are, and everything else goes home.
+#[test]
+fn a_log_that_cannot_be_read_does_not_keep_the_others_from_being_emptied() {
+    let (mut p, data) = in_two_logs();
+    p.disk(0).lose_sector(data[0]);
+    checkpoint(&mut p);
+    settle(&mut p);
+    let s = logs(&mut p);
+    assert_eq!((s.counters.checkpoints, s.valid_bytes), (1, 1024), "the other log is empty: {:?}", s.counters);
+    assert!(s.problem.expect("it says so").contains("logged data of 1 logs can't be read"));
+    assert_eq!(ask(&mut p, Op::Read, 4096, 1024, 0).outcome, Outcome::Failed(IoError::Device));
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 20480, 1024, 0)), [7; 1024]);
+    // It isn't read over and over: the next ones leave it out.
+    assert!(ask(&mut p, Op::Write, 32768, 1024, 5).outcome.is_done());
+    let errors = logs(&mut p).counters.clean_errors;
+    fill(&mut p);
+    settle(&mut p);
+    let s = logs(&mut p);
+    assert_eq!((s.valid_bytes, s.counters.clean_errors), (1024, errors), "{:?}", s.counters);
+    // Nothing of it is given up: where it can be read again, a power loss later, it's there.
+    let mut disk = p.lose_power().remove(0);
+    disk.heal_sectors();
+    let mut p = again(disk);
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 4096, 1024, 0)), [9; 1024]);
+    checkpoint(&mut p);
+    settle(&mut p);
+    assert_eq!((logs(&mut p).valid_bytes, problem(&mut p)), (0, None));
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 4096, 1024, 0)), [9; 1024]);
+}
+
+/// Small writes until no log has room, so that all are emptied.
+fn fill(p: &mut SimPool) {
+    let spilled = logs(p).counters.spilled;
+    for n in 0..400 {
+        assert!(ask(p, Op::Write, 40960 + n % 100 * 512, 512, 3).outcome.is_done());
+        if logs(p).counters.spilled > spilled {
+            return;
+        }
+    }
+    panic!("the logs never fill");
+}
+
+/// The same pool over this disk.
+fn again(disk: SimDisk) -> SimPool {
+    let mut front = Front::new();
+    let mut map = Map::new();
+    front.set_volume(key(0), FrontVolume { size_bytes: layout().home_bytes, read_only: false });
+    map.set_volume(key(0), &[Extent { device_offset: 0, len: layout().home_bytes }]);
+    let clean = CleanConfig { idle_after: None, ..config().clean };
+    let logs = Logs::new(layout(), LogsConfig { clean, ..config() });
+    let layers: Vec<Box<dyn Layer>> = vec![Box::new(front), Box::new(map), Box::new(logs)];
+    let mut p = SimPool::chain(StackConfig::default(), layers, vec![disk]);
+    assert_eq!(p.start(), LayerState::Ready);
+    p
+}
+
+/// An order tries it again, as a device may have read the sector at last.
+#[test]
+fn a_log_that_can_be_read_again_is_emptied_when_somebody_asks() {
+    let (mut p, data) = in_two_logs();
+    p.disk(0).lose_sector(data[0]);
+    for left in [1024, 1024] {
+        checkpoint(&mut p);
+        settle(&mut p);
+        assert_eq!(logs(&mut p).valid_bytes, left);
+    }
+    assert_eq!(logs(&mut p).counters.checkpoints, 1, "the second order found nothing else to do");
+    assert_eq!(logs(&mut p).counters.cleans_failed, 2, "each tried it once");
+    p.disk(0).heal_sectors();
+    checkpoint(&mut p);
+    settle(&mut p);
+    assert_eq!((logs(&mut p).valid_bytes, problem(&mut p)), (0, None));
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 4096, 1024, 0)), [9; 1024]);
+}
+
+/// Somebody writes the range again: what else the log has goes home with the next checkpoint.
+#[test]
+fn a_log_whose_unreadable_data_are_superseded_is_emptied_of_the_rest() {
+    let (mut p, data) = in_two_logs();
+    // Another record of the first log, in one read with what can't be read.
+    ask(&mut p, Op::Read, 0, 512, 0);
+    assert!(ask(&mut p, Op::Write, 12288, 1024, 4).outcome.is_done());
+    p.disk(0).lose_sector(data[0]);
+    checkpoint(&mut p);
+    settle(&mut p);
+    assert_eq!(logs(&mut p).valid_bytes, 2048);
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 12288, 1024, 0)), [4; 1024]);
+    assert!(ask(&mut p, Op::WriteZeroes, 4096, 1024, 0).outcome.is_done());
+    fill(&mut p);
+    settle(&mut p);
+    assert_eq!((logs(&mut p).valid_bytes, problem(&mut p)), (0, None));
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 4096, 1024, 0)), [0; 1024]);
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 12288, 1024, 0)), [4; 1024]);
+}
