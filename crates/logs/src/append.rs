@@ -101,7 +101,10 @@ impl Logs {
         }
         let waiting = self.queue.len() + (self.queue_bytes / UNIT_BYTES) as usize;
         let full = self.mtl.len() + waiting >= self.extents_high();
-        self.counters.spilled += u64::from(full || self.open.len() == 0);
+        if full || self.open.len() == 0 {
+            self.counters.spilled += 1;
+            self.need_clean();
+        }
         !full && self.open.len() > 0 && !self.notes.is_stalled()
     }
 

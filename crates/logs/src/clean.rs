@@ -120,6 +120,8 @@ pub(crate) struct Clean {
     writes: Vec<Option<(u64, u64)>>,
     moved: Vec<Moved>,
     failed: bool,
+    /// Somebody waits for what it does, so it doesn't wait for idle time.
+    is_needed: bool,
     /// Some of its reads failed, and others brought what they should.
     unreadable: bool,
     has_read: bool,
@@ -133,8 +135,13 @@ impl Clean {
         self.target.is_none() && self.writes.iter().flatten().any(|&(a, b)| a < to && from < b)
     }
 
-    fn gentle(&self) -> bool {
+    /// It leaves the device to clients, and is over a part of the logs only.
+    fn is_of_idle_time(&self) -> bool {
         matches!(self.why, Why::Idle | Why::Swap)
+    }
+
+    fn gentle(&self) -> bool {
+        self.is_of_idle_time() && !self.is_needed
     }
 
     fn io_bytes(&self) -> u64 {
@@ -155,9 +162,22 @@ impl Clean {
 impl Logs {
     /// Empties logs soon: what `why` says.
     pub(crate) fn ask_to_clean(&mut self, now: Time, why: Why, out: &mut Actions) {
-        if self.clean.is_none() && self.life == Life::Ready && !self.stopping {
-            let logs = self.logs_in_use();
-            self.begin_clean(now, why, logs, None, out);
+        if self.life != Life::Ready || self.stopping {
+            return;
+        }
+        if self.clean.is_some() {
+            // Its end makes room, or lets the job that is asked for begin.
+            self.need_clean();
+            return self.step_clean(now, out);
+        }
+        let logs = self.logs_in_use();
+        self.begin_clean(now, why, logs, None, out);
+    }
+
+    /// The job under way, if there is one, no longer waits for idle time.
+    pub(crate) fn need_clean(&mut self) {
+        if let Some(c) = &mut self.clean {
+            c.is_needed = true;
         }
     }
 
@@ -217,6 +237,7 @@ impl Logs {
             writes: Vec::new(),
             moved: Vec::new(),
             failed: false,
+            is_needed: false,
             unreadable: false,
             has_read: false,
             report: CleanReport { why, logs: logs.len() as u32, begun_at: now, ..CleanReport::default() },
@@ -233,30 +254,47 @@ impl Logs {
         Some((c.why, c.report.write_bytes, all.saturating_sub(c.report.write_bytes), c.report.begun_at))
     }
 
-    /// Begins to empty the logs whose turn it is, if there are any.
+    /// Begins to empty the logs whose turn it is, if there are any. A job that waits for idle time doesn't keep the others from their turn.
     fn choose_clean(&mut self, now: Time, out: &mut Actions) {
-        if self.clean.is_some() || self.life != Life::Ready || self.stopping || now < self.clean_retry_at {
+        if self.life != Life::Ready || self.stopping {
             return;
         }
-        if std::mem::take(&mut self.clean_asked) {
-            return self.ask_to_clean(now, Why::Asked, out);
-        }
-        if self.mtl.len() >= self.extents_high() || self.open.len() == 0 {
-            return self.ask_to_clean(now, Why::Full, out);
-        }
-        if self.mtl.is_empty() && self.crowded.is_empty() {
+        let due = self.due(now);
+        if let Some(c) = &self.clean {
+            // A write that finds no log with room says so itself: the job's logs are closed.
+            if c.gentle() && due.is_some() {
+                self.need_clean();
+                self.step_clean(now, out);
+            }
             return;
         }
-        let c = self.config.clean;
-        if c.off_hours.is_some_and(|o| o.contains(now) && self.window_done != o.begun(now)) {
-            return self.ask_to_clean(now, Why::OffHours, out);
+        if now < self.clean_retry_at {
+            return;
         }
-        if c.every.is_some_and(|every| now >= self.cleaned_at + every) {
-            return self.ask_to_clean(now, Why::Periodic, out);
+        let is_full = self.mtl.len() >= self.extents_high() || self.open.len() == 0;
+        let why = if is_full && !self.clean_asked { Some(Why::Full) } else { due };
+        if let Some(why) = why {
+            self.clean_asked &= why != Why::Asked;
+            return self.ask_to_clean(now, why, out);
         }
         if (!self.crowded.is_empty() || self.is_table_used()) && self.is_idle_time(now) {
             self.use_idle_time(now, out);
         }
+    }
+
+    /// The job over all logs that is due by an order or by the time.
+    fn due(&self, now: Time) -> Option<Why> {
+        if self.clean_asked {
+            return Some(Why::Asked);
+        }
+        if self.mtl.is_empty() && self.crowded.is_empty() {
+            return None;
+        }
+        let c = self.config.clean;
+        if c.off_hours.is_some_and(|o| o.contains(now) && self.window_done != o.begun(now)) {
+            return Some(Why::OffHours);
+        }
+        c.every.is_some_and(|every| now >= self.cleaned_at + every).then_some(Why::Periodic)
     }
 
     /// True if the table is so full that idle time empties logs over bands, however little is in each log: the writes of a shingled drive are
@@ -378,6 +416,8 @@ impl Logs {
             match &self.clean {
                 Some(c) if c.gentle() && c.inflight == 0 && c.phase != Phase::Committing => {
                     add(idle.map_or(Time::NEVER, |after| self.client_at + after));
+                    // Others that come due meanwhile need it.
+                    self.next_clean(now, None).into_iter().for_each(add);
                 }
                 Some(_) => {}
                 None => self.next_clean(now, idle).into_iter().for_each(add),
@@ -772,7 +812,7 @@ impl Logs {
             Why::Swap => self.counters.swaps += 1,
             _ => self.counters.checkpoints += 1,
         }
-        if !c.gentle() {
+        if !c.is_of_idle_time() {
             self.cleaned_at = now;
             let begun_at = c.report.begun_at;
             let window = self.config.clean.off_hours.filter(|o| o.contains(begun_at));

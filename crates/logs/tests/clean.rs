@@ -228,3 +228,65 @@ fn over_bands_idle_time_empties_the_log_that_costs_the_fewest_of_them() {
     while p.step().is_some() {}
     assert_eq!(logs(&mut p).valid_bytes, 0, "then the other one");
 }
+
+/// Reads without a rest until `until`.
+fn load(p: &mut SimPool, until: Time) {
+    while p.now() < until {
+        ask(p, Op::Read, 100 * SECTOR, 512, 0);
+        p.run_until(p.now() + us(1000));
+    }
+}
+
+/// A pool with a job that was begun in idle time and waits for the next, as clients have come back.
+fn paused(clean: CleanConfig) -> SimPool {
+    let clean = CleanConfig { idle_after: Some(Span::from_millis(50)), when_used_percent: 0, when_idle: true, ..clean };
+    let image_every = LogsConfig::default().image_every;
+    let mut p = started(LogsConfig { clean, swap_reach_groups: 100, image_every, ..config() });
+    for i in 0..6 {
+        write_now(&mut p, i * 8);
+    }
+    while logs(&mut p).cleaning.is_none() {
+        p.step().expect("idle time comes");
+    }
+    let until = p.now() + Span::from_millis(500);
+    load(&mut p, until);
+    let s = logs(&mut p);
+    assert_eq!((s.counters.checkpoints, s.cleaning.map(|(why, _)| why)), (0, Some(Why::Idle)), "it waits");
+    p
+}
+
+/// A load that never rests keeps a job of idle time waiting. It goes on when somebody needs the logs, or it would be in the way of each
+/// other kind of job.
+#[test]
+fn a_job_of_idle_time_does_not_wait_when_somebody_needs_it() {
+    let second = Span::from_secs(1);
+    let mut p = paused(never());
+    let now = p.now();
+    p.with_layer(|l: &mut Logs, out| Layer::told(l, now, &Message::encode(&LogsControl::Checkpoint), out));
+    load(&mut p, now + second);
+    assert_eq!(state(&mut p).2, 0, "everything went home: {:?}", state(&mut p));
+
+    let off_hours = OffHours { first: Time::ZERO + second, lasts: HOUR };
+    let mut p = paused(CleanConfig { off_hours: Some(off_hours), ..never() });
+    write_now(&mut p, 80);
+    load(&mut p, Time::ZERO + second * 2);
+    assert_eq!((state(&mut p).0, state(&mut p).2), (Some(Why::OffHours), 0));
+
+    let mut p = paused(CleanConfig { every: Some(second), ..never() });
+    write_now(&mut p, 80);
+    load(&mut p, Time::ZERO + second * 2);
+    assert_eq!((state(&mut p).0, state(&mut p).2), (Some(Why::Periodic), 0));
+
+    let mut p = paused(never());
+    for n in 0.. {
+        assert!(n < 400, "the logs never fill");
+        write_now(&mut p, 80 + n % 20 * 4);
+        if logs(&mut p).counters.spilled > 0 {
+            break;
+        }
+    }
+    let until = p.now() + second;
+    load(&mut p, until);
+    assert!(state(&mut p).1 >= 1, "the log that it holds is empty: {:?}", state(&mut p));
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 8 * SECTOR, 1024, 0)), [7; 1024]);
+}

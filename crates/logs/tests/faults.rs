@@ -674,3 +674,118 @@ fn a_log_whose_unreadable_data_are_superseded_is_emptied_of_the_rest() {
     assert_eq!(bytes(&ask(&mut p, Op::Read, 4096, 1024, 0)), [0; 1024]);
     assert_eq!(bytes(&ask(&mut p, Op::Read, 12288, 1024, 0)), [4; 1024]);
 }
+
+/// The layout of a device with one log: when it is closed, there is no other.
+fn one_log() -> Layout {
+    let shape = Shape { group_bytes: 512 << 10, log_bytes: 128 << 10, extents_max: 64 };
+    let layout = Layout::new(640 << 10, 512, shape, 0x5eed).expect("it fits");
+    assert_eq!(layout.logs, 1);
+    layout
+}
+
+/// Keeps writes to some ranges from the device until it is told what becomes of them.
+#[derive(Default)]
+struct Gate {
+    closed: Vec<(u64, u64)>,
+    held: Vec<Io>,
+}
+
+impl Gate {
+    /// Lets what waits pass, and all that comes; or fails what waits.
+    fn open(&mut self, range: (u64, u64), passes: bool, out: &mut Actions) {
+        self.closed.retain(|r| *r != range);
+        let (mine, others) = self.held.drain(..).partition(|io| is_in(io, range));
+        self.held = others;
+        let mine: Vec<Io> = mine;
+        for io in mine {
+            if passes {
+                out.submit(0, io);
+            } else {
+                out.end(io, Outcome::Failed(IoError::NoSpace));
+            }
+        }
+    }
+}
+
+fn is_in(io: &Io, range: (u64, u64)) -> bool {
+    io.op == Op::Write && io.offset < range.1 && range.0 < io.end()
+}
+
+impl Layer for Gate {
+    fn name(&self) -> &'static str {
+        "gate"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn submit(&mut self, _now: Time, io: Io, out: &mut Actions) {
+        if self.closed.iter().any(|range| is_in(&io, *range)) {
+            return self.held.push(io);
+        }
+        out.submit(0, io);
+    }
+    fn is_idle(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+/// A pool with one log, over a gate.
+fn with_one_log(config: LogsConfig) -> SimPool {
+    let l = one_log();
+    let (mut front, mut map) = (Front::new(), Map::new());
+    front.set_volume(key(0), FrontVolume { size_bytes: l.home_bytes, read_only: false });
+    map.set_volume(key(0), &[Extent { device_offset: 0, len: l.home_bytes }]);
+    let hour = Span::from_secs(3600);
+    let config = LogsConfig { image_every: hour, witness_after: hour * 2, ..config };
+    let layers: Vec<Box<dyn Layer>> =
+        vec![Box::new(front), Box::new(map), Box::new(Logs::new(l, config)), Box::new(Gate::default())];
+    let mut disk = SimDisk::new(l.device_bytes, (us(1), us(200)), 3, DiskFaults::default());
+    format_device(&l).into_iter().for_each(|(at, bytes)| disk.write_durably(at, &bytes));
+    let mut p = SimPool::chain(StackConfig::default(), layers, vec![disk]);
+    assert_eq!(p.start(), LayerState::Ready);
+    p
+}
+
+/// Offers a request and doesn't wait for it.
+fn begin(p: &mut SimPool, op: Op, offset: u64, len: u64) {
+    let now = p.now();
+    p.offer(now, Io::new(IoHead::new(op, key(0), TenantId(1), offset, len, now), Data::Absent));
+}
+
+/// Lets things happen until `n` requests have ended; panics if they don't within ten seconds.
+fn ended(p: &mut SimPool, n: usize) {
+    let until = p.now() + Span::from_secs(10);
+    let mut left = n;
+    while left > 0 {
+        match p.next_done() {
+            Some(c) => {
+                assert!(c.outcome.is_done(), "{c:?}");
+                left -= 1;
+            }
+            None => assert!(p.step().is_some() && p.now() < until, "{left} of {n} requests don't end"),
+        }
+    }
+}
+
+/// Trims cut the table's extents in two, so that it doesn't fit into an image before some are checkpointed. The job that could do so was
+/// begun in idle time and waits for the next; and a flush waits for the image.
+#[test]
+fn a_flush_that_needs_an_image_does_not_wait_for_idle_time() {
+    let idle = Span::from_millis(50);
+    let mut p =
+        with_one_log(LogsConfig { clean: CleanConfig { idle_after: Some(idle), ..config().clean }, ..config() });
+    let writes = 47;
+    for n in 0..writes {
+        assert!(ask(&mut p, Op::Write, n * 4096, 2048, 7).outcome.is_done());
+    }
+    while logs(&mut p).cleaning.is_none() {
+        p.step().expect("idle time comes");
+    }
+    (0..writes).for_each(|n| begin(&mut p, Op::Trim, n * 4096 + 512, 512));
+    ended(&mut p, writes as usize);
+    let s = logs(&mut p);
+    assert!(s.extents > s.extents_max && s.cleaning.is_some_and(|(why, _)| why == Why::Idle), "{s:?}");
+    begin(&mut p, Op::Flush, 0, 0);
+    ended(&mut p, 1);
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 0, 2048, 0)), [[7; 512], [0; 512], [7; 512], [7; 512]].concat());
+}
