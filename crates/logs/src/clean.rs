@@ -456,7 +456,8 @@ impl Logs {
             self.clean_failed(now);
             return false;
         }
-        let may_send = if c.gentle() { idle && c.inflight == 0 } else { c.inflight < INFLIGHT_MAX };
+        let has_turn = if c.gentle() { idle && c.inflight == 0 } else { c.inflight < INFLIGHT_MAX };
+        let may_send = has_turn && !c.failed;
         match c.phase {
             Phase::Settle => {
                 let busy = c.logs.iter().chain(&c.target).any(|l| !self.logs[*l as usize].order.is_empty());
@@ -537,7 +538,8 @@ impl Logs {
                 break;
             }
             looked += 1;
-            c.cursor = home + 1;
+            // Not where the next one may begin: what is left of this one when it is cut is in the batch.
+            c.cursor = home + u64::from(m.len);
             if !m.is_lost() && c.member[m.log as usize] {
                 bytes += take(home, &m, &mut c.batch);
             }
@@ -724,8 +726,15 @@ impl Logs {
         let target = c.target.expect("a swap");
         let log = &mut self.logs[target as usize];
         let at = self.layout.log_start(target) + u64::from(log.tail);
+        let room = self.layout.shape.log_bytes - u64::from(log.tail);
         let (mut parts, mut len) = (Vec::new(), 0);
         while let Some(p) = c.todo.pop_front() {
+            if len + p.len > room {
+                // It was chosen because all fits: a mistake, which costs this swap and not the process.
+                c.failed = true;
+                self.counters.clean_errors += 1;
+                return true;
+            }
             if len + p.len > c.io_bytes() && len > 0 {
                 c.todo.push_front(p);
                 break;
@@ -740,7 +749,6 @@ impl Logs {
             len += p.len;
         }
         log.tail += len as u32;
-        assert!(u64::from(log.tail) <= self.layout.shape.log_bytes, "a swap outgrows its log");
         self.send_clean_write(now, at, (at, at + len), parts, out);
         true
     }

@@ -290,3 +290,38 @@ fn a_job_of_idle_time_does_not_wait_when_somebody_needs_it() {
     assert!(state(&mut p).1 >= 1, "the log that it holds is empty: {:?}", state(&mut p));
     assert_eq!(bytes(&ask(&mut p, Op::Read, 8 * SECTOR, 1024, 0)), [7; 1024]);
 }
+
+/// A swap of several batches, between which a client writes over what is being moved, sector by sector: what is left of an extent isn't moved
+/// once more. The log that it goes to has no room for that.
+#[test]
+fn a_swap_moves_nothing_twice() {
+    let clean = CleanConfig { idle_after: Some(us(500)), when_idle: false, batch_bytes: 1, ..config().clean };
+    let image_every = LogsConfig::default().image_every;
+    let mut p = started(LogsConfig { clean, swap_above_percent: 60, image_every, ..config() });
+    // Six records fill a log.
+    for n in 0..6 {
+        assert!(ask(&mut p, Op::Write, n * 8 * SECTOR, 2048, 7).outcome.is_done());
+    }
+    let left = |p: &mut SimPool| logs(p).cleaning.map(|(_, left)| left);
+    while left(&mut p).is_none() {
+        p.step().expect("idle time comes");
+    }
+    // The one after the first is already read when the first has been moved.
+    let sector = |n: u64| (n / 4 + 1) * 8 + n % 4;
+    let mut over = 0;
+    while let Some(before) = left(&mut p) {
+        p.step().expect("it goes on");
+        if over < 20 && left(&mut p).is_some_and(|now| now < before) {
+            assert!(ask(&mut p, Op::Write, sector(over) * SECTOR, SECTOR, 5).outcome.is_done());
+            over += 1;
+        }
+    }
+    let s = logs(&mut p);
+    let moved = s.counters.last_clean.expect("it ended").write_bytes;
+    assert_eq!((s.counters.swaps, s.counters.cleans_failed, moved), (1, 0, 6 * 2048), "{:?}", s.counters);
+    assert!(over >= 4, "{over} sectors were written meanwhile");
+    for n in 0..20 {
+        let expected = if n < over { 5 } else { 7 };
+        assert_eq!(bytes(&ask(&mut p, Op::Read, sector(n) * SECTOR, SECTOR, 0)), [expected; 512], "{n} of {over}");
+    }
+}
