@@ -392,7 +392,10 @@ impl Logs {
                     self.ask_to_clean(now, Why::Full, out);
                 }
             }
-            Life::Degraded(_) => self.no_image_comes(now, out),
+            Life::Degraded(_) => {
+                self.give_up_image(now, out);
+                self.no_image_comes(now, out);
+            }
             Life::Recovering if !self.is_image_busy() => self.image_at_start(now, out),
             _ => {}
         }

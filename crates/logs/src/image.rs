@@ -481,6 +481,13 @@ impl Logs {
         self.no_image_comes(now, out);
     }
 
+    /// No note is tried again after durability was lost: an image that waits for one is given up. Whether it is in force the next start sees.
+    pub(crate) fn give_up_image(&mut self, now: Time, out: &mut Actions) {
+        if self.notes.is_stalled() && self.image.as_ref().is_some_and(ImageJob::is_noted) {
+            self.abandon_image(now, "a note can't be written", out);
+        }
+    }
+
     fn commit_image(&mut self, now: Time, out: &mut Actions) {
         if !self.has(Planted::ResetTooEarly) && !self.has(Planted::ReusedBeforeNote) {
             self.empty_logs();

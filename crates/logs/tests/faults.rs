@@ -789,3 +789,33 @@ fn a_flush_that_needs_an_image_does_not_wait_for_idle_time() {
     ended(&mut p, 1);
     assert_eq!(bytes(&ask(&mut p, Op::Read, 0, 2048, 0)), [[7; 512], [0; 512], [7; 512], [7; 512]].concat());
 }
+
+/// The note of an image finds no space, and waits to be tried again. Then a flush fails: nothing is tried any more, and the pool can end.
+#[test]
+fn a_note_that_waits_when_the_device_fails_does_not_keep_the_pool_from_ending() {
+    let quiet = CleanConfig { idle_after: None, ..config().clean };
+    let mut p = with_one_log(LogsConfig { clean: quiet, ..config() });
+    assert!(ask(&mut p, Op::Write, 4096, 1024, 9).outcome.is_done());
+    assert!(ask(&mut p, Op::Flush, 0, 0, 0).outcome.is_done());
+    // The notes of the start have ended.
+    let until = p.now() + Span::from_secs(1);
+    p.run_until(until);
+    let second = plimsoll_logs::layout::NOTES_AT[1];
+    let second = (second, second + 512);
+    p.with_layer(|g: &mut Gate, _| g.closed = vec![second]);
+    checkpoint(&mut p);
+    while p.stack().layer::<Gate>().expect("it is there").held.is_empty() {
+        p.step().expect("the note is written");
+    }
+    p.with_layer(|g: &mut Gate, out| g.open(second, false, out));
+    assert!(problem(&mut p).expect("it failed").contains("a note can't be written"));
+    let flushes = p.disk(0).counts().0;
+    p.disk(0).set_faults(DiskFaults { flush_fails_at: Some(flushes + 1), ..DiskFaults::default() });
+    assert_eq!(ask(&mut p, Op::Flush, 0, 0, 0).outcome, Outcome::Failed(IoError::FlushFailed));
+    let now = p.now();
+    p.with_layer(|l: &mut Logs, out| Layer::stop(l, now, out));
+    p.with_layer(|l: &mut Logs, out| Layer::drain(l, now, out));
+    p.run();
+    assert!(p.stack().is_idle(), "{:?}", problem(&mut p));
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 4096, 1024, 0)), [9; 1024]);
+}
