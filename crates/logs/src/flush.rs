@@ -245,6 +245,14 @@ impl Logs {
         self.kills_recorded(now, out);
     }
 
+    /// No image is under way any more: the next one knows of all that waits for one.
+    pub(crate) fn image_abandoned(&mut self) {
+        let next = self.image_number + 1;
+        if let Some(number) = self.flush_job.as_mut().and_then(|j| j.image.as_mut()) {
+            *number = next;
+        }
+    }
+
     /// No image will come: who waits for one hears so.
     pub(crate) fn no_image_comes(&mut self, now: Time, out: &mut Actions) {
         if self.flush_job.as_ref().is_some_and(|j| j.image.is_some() && j.recording == 0) {

@@ -479,6 +479,7 @@ impl Logs {
         }
         self.clean_failed(now);
         self.no_image_comes(now, out);
+        self.image_abandoned();
     }
 
     /// No note is tried again after durability was lost: an image that waits for one is given up. Whether it is in force the next start sees.

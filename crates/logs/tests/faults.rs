@@ -790,6 +790,40 @@ fn a_flush_that_needs_an_image_does_not_wait_for_idle_time() {
     assert_eq!(bytes(&ask(&mut p, Op::Read, 0, 2048, 0)), [[7; 512], [0; 512], [7; 512], [7; 512]].concat());
 }
 
+/// Of many kills a log takes some in a record, and the others wait for an image after the one under way, which may not know of them. That one
+/// fails: the next one has its number.
+#[test]
+fn a_flush_does_not_wait_for_an_image_after_the_one_that_has_its_kills() {
+    let quiet = CleanConfig { idle_after: None, ..config().clean };
+    let mut p = with_one_log(LogsConfig { clean: quiet, ..config() });
+    let l = one_log();
+    // All but the last sector of the log, in records of five.
+    for n in 0..51 {
+        assert!(ask(&mut p, Op::Write, n % 12 * 4096, 2048, 7).outcome.is_done());
+    }
+    assert!(ask(&mut p, Op::Flush, 0, 0, 0).outcome.is_done());
+    let (images, log) = ((l.image_at(0), l.base), (l.log_start(0), l.log_start(0) + l.shape.log_bytes));
+    p.with_layer(|g: &mut Gate, _| g.closed = vec![images, log]);
+    let held = |p: &mut SimPool, range| {
+        let gate = p.stack().layer::<Gate>().expect("it is there");
+        gate.held.iter().filter(|io| is_in(io, range)).count()
+    };
+    while held(&mut p, images) == 0 {
+        p.step().expect("an image comes every hour");
+    }
+    (0..12).for_each(|n| begin(&mut p, Op::Trim, n * 4096, 2048));
+    ended(&mut p, 12);
+    begin(&mut p, Op::Flush, 0, 0);
+    while held(&mut p, log) == 0 {
+        p.step().expect("some kills are recorded");
+    }
+    assert_eq!(logs(&mut p).counters.images, 0);
+    p.with_layer(|g: &mut Gate, out| g.open(images, false, out));
+    p.with_layer(|g: &mut Gate, out| g.open(log, true, out));
+    ended(&mut p, 1);
+    assert_eq!(logs(&mut p).counters.images, 1);
+}
+
 /// The note of an image finds no space, and waits to be tried again. Then a flush fails: nothing is tried any more, and the pool can end.
 #[test]
 fn a_note_that_waits_when_the_device_fails_does_not_keep_the_pool_from_ending() {
