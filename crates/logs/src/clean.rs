@@ -162,7 +162,7 @@ impl Clean {
 impl Logs {
     /// Empties logs soon: what `why` says.
     pub(crate) fn ask_to_clean(&mut self, now: Time, why: Why, out: &mut Actions) {
-        if self.life != Life::Ready || self.stopping {
+        if self.life != Life::Ready || (self.stopping && !self.is_room_awaited()) {
             return;
         }
         if self.clean.is_some() {
@@ -179,6 +179,11 @@ impl Logs {
         if let Some(c) = &mut self.clean {
             c.is_needed = true;
         }
+    }
+
+    /// True if a flush waits for an image that the table is too large for.
+    fn is_room_awaited(&self) -> bool {
+        self.flush_waits_for_image() && self.mtl.len() > self.layout.shape.extents_max as usize
     }
 
     /// The pool ends: a job that hasn't come to its image is given up, nothing of it is lost.

@@ -245,6 +245,11 @@ impl Logs {
         self.kills_recorded(now, out);
     }
 
+    /// True if a flush can't end before an image has its kills.
+    pub(crate) fn flush_waits_for_image(&self) -> bool {
+        self.flush_job.as_ref().is_some_and(|j| j.image.is_some())
+    }
+
     /// No image is under way any more: the next one knows of all that waits for one.
     pub(crate) fn image_abandoned(&mut self) {
         let next = self.image_number + 1;

@@ -769,14 +769,14 @@ fn ended(p: &mut SimPool, n: usize) {
 
 /// Trims cut the table's extents in two, so that it doesn't fit into an image before some are checkpointed. The job that could do so was
 /// begun in idle time and waits for the next; and a flush waits for the image.
-#[test]
-fn a_flush_that_needs_an_image_does_not_wait_for_idle_time() {
+fn flushed_with_a_full_table(stops: bool) -> SimPool {
     let idle = Span::from_millis(50);
     let mut p =
         with_one_log(LogsConfig { clean: CleanConfig { idle_after: Some(idle), ..config().clean }, ..config() });
     let writes = 47;
-    for n in 0..writes {
-        assert!(ask(&mut p, Op::Write, n * 4096, 2048, 7).outcome.is_done());
+    // All but the last sector of the log, in records of five.
+    for n in 0..51 {
+        assert!(ask(&mut p, Op::Write, n % writes * 4096, 2048, 7).outcome.is_done());
     }
     while logs(&mut p).cleaning.is_none() {
         p.step().expect("idle time comes");
@@ -786,7 +786,27 @@ fn a_flush_that_needs_an_image_does_not_wait_for_idle_time() {
     let s = logs(&mut p);
     assert!(s.extents > s.extents_max && s.cleaning.is_some_and(|(why, _)| why == Why::Idle), "{s:?}");
     begin(&mut p, Op::Flush, 0, 0);
+    if stops {
+        let now = p.now();
+        p.with_layer(|l: &mut Logs, out| Layer::stop(l, now, out));
+        p.with_layer(|l: &mut Logs, out| Layer::drain(l, now, out));
+    }
     ended(&mut p, 1);
+    p
+}
+
+#[test]
+fn a_flush_that_needs_an_image_does_not_wait_for_idle_time() {
+    let mut p = flushed_with_a_full_table(false);
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 0, 2048, 0)), [[7; 512], [0; 512], [7; 512], [7; 512]].concat());
+}
+
+/// The end of the pool begins no work that can wait for the next start, but a client waits for this.
+#[test]
+fn a_flush_that_needs_an_image_ends_when_the_pool_does() {
+    let mut p = flushed_with_a_full_table(true);
+    p.run();
+    assert!(p.stack().is_idle());
     assert_eq!(bytes(&ask(&mut p, Op::Read, 0, 2048, 0)), [[7; 512], [0; 512], [7; 512], [7; 512]].concat());
 }
 
