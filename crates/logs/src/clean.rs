@@ -98,6 +98,25 @@ enum Phase {
     Committing,
 }
 
+/// How a job's requests of one kind ended.
+#[derive(Clone, Copy, Default)]
+struct Ended {
+    some_done: bool,
+    some_failed: bool,
+}
+
+impl Ended {
+    fn add(&mut self, is_done: bool) {
+        self.some_done |= is_done;
+        self.some_failed |= !is_done;
+    }
+
+    /// The device works, but not everywhere.
+    fn is_mixed(self) -> bool {
+        self.some_done && self.some_failed
+    }
+}
+
 /// A job that empties logs.
 pub(crate) struct Clean {
     pub why: Why,
@@ -122,9 +141,8 @@ pub(crate) struct Clean {
     failed: bool,
     /// Somebody waits for what it does, so it doesn't wait for idle time.
     is_needed: bool,
-    /// Some of its reads failed, and others brought what they should.
-    unreadable: bool,
-    has_read: bool,
+    reads_ended: Ended,
+    writes_ended: Ended,
     report: CleanReport,
     since: Time,
 }
@@ -194,13 +212,16 @@ impl Logs {
         }
     }
 
+    /// The logs that a job over all of them empties: without those at which the last one failed, if there are others.
     pub(crate) fn logs_in_use(&self) -> Vec<u32> {
         let used = |&log: &u32| match self.logs[log as usize].state {
             State::Open => self.logs[log as usize].tail > 0,
             State::Bad => (self.mtl.valid_in(log) > 0 || self.logs[log as usize].no_space) && !self.is_unreadable(log),
             State::Closed | State::Draining => false,
         };
-        (0..self.layout.logs).filter(used).collect()
+        let all = (0..self.layout.logs).filter(used);
+        let (failed, others): (Vec<u32>, Vec<u32>) = all.partition(|log| self.unwritten.contains(log));
+        if others.is_empty() { failed } else { others }
     }
 
     /// True if a checkpoint would fail at this log again: what it couldn't read of it is still wanted.
@@ -243,8 +264,8 @@ impl Logs {
             moved: Vec::new(),
             failed: false,
             is_needed: false,
-            unreadable: false,
-            has_read: false,
+            reads_ended: Ended::default(),
+            writes_ended: Ended::default(),
             report: CleanReport { why, logs: logs.len() as u32, begun_at: now, ..CleanReport::default() },
             since: now,
             logs,
@@ -324,8 +345,8 @@ impl Logs {
             let logs = self.convenient(self.logs_in_use());
             self.begin_clean(now, Why::Idle, logs, None, out);
         } else if self.config.clean.when_idle && used {
-            let mut fullest: Vec<u32> =
-                self.crowded.iter().copied().filter(|l| self.logs[*l as usize].state == State::Open).collect();
+            let is_open = |l: &u32| self.logs[*l as usize].state == State::Open && !self.unwritten.contains(l);
+            let mut fullest: Vec<u32> = self.crowded.iter().copied().filter(is_open).collect();
             fullest.sort_by_key(|l| (std::cmp::Reverse(self.logs[*l as usize].tail), *l));
             if self.band_bytes > 0 {
                 fullest = self.convenient(fullest);
@@ -617,10 +638,11 @@ impl Logs {
     pub(crate) fn clean_read(&mut self, i: usize, c: Completion) {
         let job = self.clean.as_mut().expect("a job runs");
         job.inflight -= 1;
+        job.reads_ended.add(c.outcome.is_done());
         let (at, len, pieces) = &job.reads[i];
         if !c.outcome.is_done() {
             // Its valid bytes can't be had: the log isn't emptied, and whoever reads them hears of it. The next job leaves it out.
-            (job.failed, job.unreadable) = (true, true);
+            job.failed = true;
             let log = self.layout.group_of(*at);
             let pieces = pieces.iter().map(|p| &job.batch[*p]).map(|p| (p.home, (p.at, p.len)));
             let unreadable = self.unreadable.entry(log).or_default();
@@ -629,7 +651,6 @@ impl Logs {
             self.counters.clean_errors += 1;
             return self.retire(log);
         }
-        job.has_read = true;
         let unchecked = self.config.planted == Some(crate::config::Planted::CleanUnchecked);
         let mut corrupt = Vec::new();
         for &p in pieces {
@@ -764,12 +785,16 @@ impl Logs {
     pub(crate) fn clean_written(&mut self, i: usize, c: &Completion, out: &mut Actions) {
         let job = self.clean.as_mut().expect("a job runs");
         job.inflight -= 1;
-        job.writes[i] = None;
+        job.writes_ended.add(c.outcome.is_done());
+        let (from, to) = job.writes[i].take().expect("it was under way");
         if !c.outcome.is_done() {
             job.failed = true;
             self.counters.clean_errors += 1;
             if let Some(target) = job.target {
                 self.retire(target);
+            } else {
+                let logs = self.mtl.lookup(from, to).map(|(_, m)| m.log);
+                self.unwritten.extend(logs.filter(|log| job.member.get(*log as usize) == Some(&true)));
             }
         }
         self.release_held(out);
@@ -826,7 +851,10 @@ impl Logs {
         c.report.took = now.since(c.report.begun_at);
         match c.why {
             Why::Swap => self.counters.swaps += 1,
-            _ => self.counters.checkpoints += 1,
+            _ => {
+                self.counters.checkpoints += 1;
+                self.unwritten.clear();
+            }
         }
         if !c.is_of_idle_time() {
             self.cleaned_at = now;
@@ -855,10 +883,7 @@ impl Logs {
         }
         let c = self.clean.take().expect("just seen");
         self.counters.cleans_failed += 1;
-        // An order goes on without the logs that can't be read, unless nothing can be.
-        let without_them = c.why == Why::Asked && c.unreadable && c.has_read;
-        self.clean_asked |= without_them;
-        self.clean_retry_at = if without_them { now } else { now + RETRY_AFTER };
+        self.clean_retry_at = now + RETRY_AFTER;
         if let Some(target) = c.target {
             // A record behind what was moved in vain would not be found.
             let l = &mut self.logs[target as usize];
@@ -872,6 +897,11 @@ impl Logs {
             }
         }
         self.reopen(&c);
+        // An order goes on at once without the logs at which it failed. Where nothing succeeds the device is away.
+        let is_partial = c.reads_ended.is_mixed() || c.writes_ended.is_mixed();
+        if c.why == Why::Asked && is_partial && self.logs_in_use().iter().any(|log| !self.unwritten.contains(log)) {
+            (self.clean_asked, self.clean_retry_at) = (true, now);
+        }
     }
 
     fn reopen(&mut self, c: &Clean) {

@@ -74,6 +74,8 @@ pub struct Logs {
     /// Retired logs with data that a checkpoint couldn't read: those data by home, with their place and length. While all of them are valid, the
     /// next checkpoints leave the log out.
     pub(crate) unreadable: BTreeMap<u32, BTreeMap<u64, (u64, u64)>>,
+    /// Logs with data whose places could not be written: the next checkpoint leaves them out, if there are others.
+    pub(crate) unwritten: BTreeSet<u32>,
     pub(crate) ops: Slab<Pending>,
     /// Device address of the last non-logged I/O.
     pub(crate) head_at: u64,
@@ -303,6 +305,7 @@ impl Logs {
             dirty: BTreeSet::new(),
             crowded: BTreeSet::new(),
             unreadable: BTreeMap::new(),
+            unwritten: BTreeSet::new(),
             ops: Slab::new(),
             head_at: layout.base,
             next_sequence: 1,
@@ -852,8 +855,9 @@ impl Layer for Logs {
         match control {
             LogsControl::Checkpoint => {
                 self.clean_asked = true;
-                // Perhaps they can be read by now.
+                // Perhaps it succeeds everywhere by now.
                 self.unreadable.clear();
+                self.unwritten.clear();
             }
             LogsControl::LoggedWriteBytes(bytes) => {
                 self.config.logged_write_bytes = bytes;

@@ -873,3 +873,39 @@ fn a_note_that_waits_when_the_device_fails_does_not_keep_the_pool_from_ending() 
     assert!(p.stack().is_idle(), "{:?}", problem(&mut p));
     assert_eq!(bytes(&ask(&mut p, Op::Read, 4096, 1024, 0)), [9; 1024]);
 }
+
+/// Logged data whose place can't be written stay logged, and everything else goes home.
+#[test]
+fn a_place_that_cannot_be_written_does_not_keep_other_logs_from_being_emptied() {
+    let clean = CleanConfig { idle_after: None, ..config().clean };
+    let l = layout();
+    let place = l.to_device(4096).0;
+    let mut p = over(place, place + 512, LogsConfig { clean, ..config() });
+    for (arm, offset, byte) in [(0, 4096, 9), (l.home_bytes - 8192, 20480, 7)] {
+        ask(&mut p, Op::Read, arm, 512, 0);
+        assert!(ask(&mut p, Op::Write, offset, 1024, byte).outcome.is_done());
+    }
+    assert_eq!(logs(&mut p).occupancy.iter().filter(|o| **o > 0).count(), 2, "each arm has its log");
+    // Of two orders each is carried out as far as it can be.
+    for n in 1..=2 {
+        checkpoint(&mut p);
+        settle(&mut p);
+        let s = logs(&mut p);
+        assert_eq!((s.counters.checkpoints, s.valid_bytes), (n, 1024), "{:?}", s.counters);
+        ask(&mut p, Op::Read, l.home_bytes - 8192, 512, 0);
+        assert!(ask(&mut p, Op::Write, 20480, 1024, 7).outcome.is_done());
+    }
+    // Full logs, too: the first job fails, and the next leaves out that log.
+    for _ in 0..2 {
+        fill(&mut p);
+        settle(&mut p);
+    }
+    assert!(logs(&mut p).counters.checkpoints > 2, "{:?}", logs(&mut p).counters);
+    // Nothing is left out for good.
+    p.with_layer(|b: &mut BadSpot, _| b.to = b.from);
+    checkpoint(&mut p);
+    settle(&mut p);
+    assert_eq!(logs(&mut p).valid_bytes, 0);
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 4096, 1024, 0)), [9; 1024]);
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 20480, 1024, 0)), [7; 1024]);
+}
