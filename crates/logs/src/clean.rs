@@ -98,7 +98,7 @@ enum Phase {
     Committing,
 }
 
-/// How a job's requests of one kind ended.
+/// Outcomes of a job's requests of one kind.
 #[derive(Clone, Copy, Default)]
 struct Ended {
     some_done: bool,
