@@ -3,7 +3,7 @@
 use crate::engine::{Takes, around_tls_read, around_write};
 use crate::hooks::bytes;
 use crate::sys::Size;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 static READ: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -13,13 +13,48 @@ static FD: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 type Io = unsafe extern "C" fn(*mut c_void, *mut c_void, c_int) -> c_int;
 type Fd = unsafe extern "C" fn(*const c_void) -> c_int;
 
-/// Finds the library's own functions, if the server has any.
+/// Bytes of a library's path, with the NUL.
+const PATH_BYTES: usize = 4096;
+
+/// Finds the library's own functions, if the server has any: those that it linked, or else those that one of its plug-ins brought for
+/// itself alone (`dlopen` with RTLD_LOCAL), whose calls come here, too.
 pub fn resolve() {
+    let mut from = libc::RTLD_NEXT;
+    // SAFETY: looks a name up.
+    if unsafe { libc::dlsym(from, c"SSL_read".as_ptr()) }.is_null() {
+        from = of_plug_in();
+        if from.is_null() {
+            return;
+        }
+    }
     for (name, to) in [(c"SSL_read", &READ), (c"SSL_write", &WRITE), (c"SSL_get_fd", &FD)] {
         // SAFETY: looks a name up; the result is only called as what that name is.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) };
+        let found = unsafe { libc::dlsym(from, name.as_ptr()) };
         to.store(found, Ordering::Relaxed);
     }
+}
+
+/// The first library that is loaded under the name of OpenSSL's. It stays loaded from then on. Null without any.
+fn of_plug_in() -> *mut c_void {
+    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, to: *mut c_void) -> c_int {
+        // SAFETY: the loader's own struct, whose name ends with a NUL.
+        let name = unsafe { CStr::from_ptr((*info).dlpi_name) }.to_bytes_with_nul();
+        let file = name.rsplit(|b| *b == b'/').next().unwrap_or_default();
+        if !file.starts_with(b"libssl.so") || name.len() > PATH_BYTES {
+            return 0;
+        }
+        // SAFETY: `to` is the array below, and the name fits in.
+        unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), to.cast(), name.len()) };
+        1
+    }
+    let mut path = [0u8; PATH_BYTES];
+    // The loader's lock is held only while it visits: `dlopen` takes another first.
+    // SAFETY: `visit` writes at most the length of `path`.
+    if unsafe { libc::dl_iterate_phdr(Some(visit), path.as_mut_ptr().cast()) } == 0 {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: a path with its NUL. Nothing is loaded that isn't already.
+    unsafe { libc::dlopen(path.as_ptr().cast(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
 }
 
 /// A function of the library by its address; `None` if there is none. The library may have come after us.
