@@ -77,10 +77,20 @@ fn gives(flags: c_int) -> Takes {
     if flags & libc::MSG_OOB != 0 { Takes::Unseen } else { Takes::Bytes }
 }
 
+/// Ends the program before it reads more than its buffer takes, as the C library does. Compilers call these forms where they know the size.
+fn must_fit(n: size_t, size: size_t) {
+    if n > size {
+        const WORDS: &[u8] = b"plimsoll: a program reads more than its buffer takes\n";
+        call!(SYS_write, 2, WORDS.as_ptr(), WORDS.len());
+        std::process::abort();
+    }
+}
+
 hook! { fn read(fd: c_int, buf: *mut c_void, n: size_t) -> Size {
     around_read(fd, Takes::Bytes, &mut |most| call!(SYS_read, fd, buf, n.min(most)), &mut |w, n| w.input(bytes(buf, n)))
 }}
-hook! { fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, _size: size_t) -> Size {
+hook! { fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, size: size_t) -> Size {
+    must_fit(n, size);
     around_read(fd, Takes::Bytes, &mut |most| call!(SYS_read, fd, buf, n.min(most)), &mut |w, n| w.input(bytes(buf, n)))
 }}
 hook! { fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Size {
@@ -90,11 +100,17 @@ hook! { fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> Size {
     let mut call = |most| call!(SYS_recvfrom, fd, buf, n.min(most), flags, 0usize, 0usize);
     around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
 }}
-hook! { fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, _size: size_t, flags: c_int) -> Size {
+hook! { fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, size: size_t, flags: c_int) -> Size {
+    must_fit(n, size);
     let mut call = |most| call!(SYS_recvfrom, fd, buf, n.min(most), flags, 0usize, 0usize);
     around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
 }}
 hook! { fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, len: *mut socklen_t) -> Size {
+    let mut call = |most| call!(SYS_recvfrom, fd, buf, n.min(most), flags, from, len);
+    around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
+}}
+hook! { fn __recvfrom_chk(fd: c_int, buf: *mut c_void, n: size_t, size: size_t, flags: c_int, from: *mut sockaddr, len: *mut socklen_t) -> Size {
+    must_fit(n, size);
     let mut call = |most| call!(SYS_recvfrom, fd, buf, n.min(most), flags, from, len);
     around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
 }}
