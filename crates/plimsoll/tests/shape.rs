@@ -64,6 +64,27 @@ fn a_server_is_shaped_watched_steered_and_ended() {
     assert!(ping(port, 1).is_err(), "the server ended too");
 }
 
+/// A server's allocator is often preloaded by its unit. What the server starts has neither the shim nor its settings, and keeps the rest.
+#[test]
+fn the_operators_own_preload_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("libown.so");
+    let compiled = run("cc", &["-shared", "-fPIC", "-xc", "/dev/null", "-o", own.to_str().unwrap()]);
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let (control, shim) = (dir.path().join("segment"), shim());
+    let out = Command::new(PLIMSOLL)
+        .args(["shape", "--profile", "generic", "--p", "4", "--control", control.to_str().unwrap()])
+        .args(["--shim", shim.to_str().unwrap(), "--", "sh", "-c", "grep -c libown.so /proc/self/maps; env"])
+        .env("LD_PRELOAD", &own)
+        .output()
+        .unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    let mapped: u32 = said.lines().next().and_then(|line| line.parse().ok()).unwrap_or(0);
+    assert!(mapped > 0, "it isn't loaded: {said}{errors}");
+    assert!(said.lines().any(|line| line == format!("LD_PRELOAD={}", own.display())), "{said}");
+    assert!(!said.contains("PLIMSOLL_SHAPE_"), "{said}");
+}
+
 #[test]
 fn what_is_wrong_is_said() {
     let dir = tempfile::tempdir().unwrap();

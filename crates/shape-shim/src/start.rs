@@ -3,10 +3,14 @@
 use crate::sys::{self, call};
 use plimsoll_shape::profile::Profile;
 use plimsoll_shape::segment::{FAILED_SHIM, Segment, monotonic};
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+/// Libraries that the loader brings into a program.
+const ENV_PRELOAD: &str = "LD_PRELOAD";
 /// Names the segment's file; without it nothing is done.
 const ENV_SEGMENT: &str = "PLIMSOLL_SHAPE_SEGMENT";
 /// Names the profile.
@@ -84,13 +88,35 @@ extern "C" fn init() {
         }
         // What the server starts is not the server.
         // SAFETY: no other thread exists yet.
-        unsafe { ["LD_PRELOAD", ENV_SEGMENT, ENV_PROFILE, ENV_PROGRAM].iter().for_each(|k| std::env::remove_var(k)) };
+        unsafe { [ENV_SEGMENT, ENV_PROFILE, ENV_PROGRAM].iter().for_each(|k| std::env::remove_var(k)) };
+        leave_preload();
         match (Segment::open(Path::new(&path)), profile.parse::<Profile>()) {
             (Ok(segment), Ok(profile)) => begin(Shim { segment, profile }),
             (Err(e), _) => complain(&format!("{}: {e}", Path::new(&path).display())),
             (_, Err(e)) => complain(&e.to_string()),
         }
     });
+}
+
+/// Takes this library out of `LD_PRELOAD`. Others there are the operator's, and stay.
+fn leave_preload() {
+    let Some(all) = std::env::var_os(ENV_PRELOAD) else { return };
+    let mut own = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: an address in this library; the struct is filled if the result isn't 0.
+    if unsafe { libc::dladdr(INIT as *const libc::c_void, own.as_mut_ptr()) } == 0 {
+        return;
+    }
+    // SAFETY: it was filled, and the loader keeps the name while the library is loaded.
+    let own = unsafe { CStr::from_ptr(own.assume_init().dli_fname) }.to_bytes();
+    let others = all.as_bytes().split(|b| matches!(b, b':' | b' ')).filter(|name| !name.is_empty() && *name != own);
+    let others = others.collect::<Vec<_>>().join(&b':');
+    // SAFETY: no other thread exists yet.
+    unsafe {
+        match others.is_empty() {
+            true => std::env::remove_var(ENV_PRELOAD),
+            false => std::env::set_var(ENV_PRELOAD, OsStr::from_bytes(&others)),
+        }
+    }
 }
 
 fn begin(shim: Shim) {

@@ -9,8 +9,9 @@ use plimsoll_shape::segment::{Segment, monotonic};
 use plimsoll_shape::tend::{LOOK, Tender};
 use plimsoll_shape::users::GroupBy;
 use rustix::process::Signal;
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -65,7 +66,7 @@ impl Run {
             command.uid(uid).gid(gid);
         }
         let control = std::fs::canonicalize(&self.which.control)?;
-        command.env("LD_PRELOAD", &shim).env("PLIMSOLL_SHAPE_SEGMENT", control);
+        command.env("LD_PRELOAD", preload(&shim)).env("PLIMSOLL_SHAPE_SEGMENT", control);
         command.env("PLIMSOLL_SHAPE_PROFILE", profile.to_string()).env("PLIMSOLL_SHAPE_PROGRAM", &program);
         // Its own group: what ends this program from the keyboard is passed on once, below.
         command.process_group(0);
@@ -84,6 +85,16 @@ impl Run {
         let hint = "build it with `cargo build --release -p plimsoll-shape-shim`, or name it with --shim";
         std::fs::canonicalize(&path).with_context(|| format!("{}: {hint}", path.display()))
     }
+}
+
+/// The shim before the libraries that the operator preloads, such as an allocator.
+fn preload(shim: &Path) -> OsString {
+    let mut all = shim.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        all.push(":");
+        all.push(others);
+    }
+    all
 }
 
 /// The program's file, as the shim will see it.
