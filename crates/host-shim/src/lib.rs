@@ -20,7 +20,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, fence};
 use std::time::Duration;
 
 /// Files whose rule is remembered, by descriptor; of others it's looked up at each read.
@@ -116,31 +116,49 @@ extern "C" fn begin_anew() {
     TITLED.store(UNKNOWN, Relaxed);
 }
 
+/// True if the file can be known by [`key`]: it was always here under this name only, and the file system tells when it was made.
+fn is_of_one_name(stat: &libc::statx) -> bool {
+    stat.stx_nlink == 1 && stat.stx_mask & libc::STATX_BTIME != 0
+}
+
+/// A file. The next file at its inode was made at another time. Never the 0 of what isn't known.
+fn key(stat: &libc::statx) -> u64 {
+    let dev = u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor);
+    let made =
+        (stat.stx_btime.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_btime.tv_nsec));
+    let mixed = [stat.stx_ino, made]
+        .into_iter()
+        .fold(dev, |hash, part| (hash ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
+    mixed | 1 << 63
+}
+
 impl Shim {
     /// The deadline of a file's reads, if it has one.
     fn deadline(&self, rules: &Rules, fd: c_int) -> Option<Duration> {
-        let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the kernel fills `stat`, or says that it didn't.
-        if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
+        let mut stat = std::mem::MaybeUninit::<libc::statx>::uninit();
+        let wanted = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_NLINK | libc::STATX_BTIME;
+        // SAFETY: an empty path with its NUL; the kernel fills `stat`, or says that it didn't.
+        if unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, wanted, stat.as_mut_ptr()) } != 0 {
             return None;
         }
         // SAFETY: it was filled.
         let stat = unsafe { stat.assume_init() };
-        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+        if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFREG {
             return None;
         }
-        // Never the 0 of what isn't known.
-        let file = (stat.st_dev.rotate_left(32) ^ stat.st_ino) | 1 << 63;
-        let known = usize::try_from(fd).ok().and_then(|i| self.known.get(i));
+        let known = usize::try_from(fd).ok().and_then(|i| self.known.get(i)).filter(|_| is_of_one_name(&stat));
+        let file = key(&stat);
         let us = match known {
-            Some((of, us)) if of.load(Relaxed) == file => us.load(Relaxed),
+            Some((of, us)) if of.load(Acquire) == file => us.load(Relaxed),
             _ => {
                 let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
                 let us = rules.deadline(&path).map_or(NONE, |d| d.as_micros() as u64);
                 if let Some((of, to)) = known {
+                    // Whoever finds the file, before and after, finds its deadline.
                     of.store(0, Relaxed);
+                    fence(Release);
                     to.store(us, Relaxed);
-                    of.store(file, Relaxed);
+                    of.store(file, Release);
                 }
                 us
             }
@@ -292,4 +310,28 @@ pub unsafe extern "C" fn __pread64_chk(
 ) -> isize {
     checked(n, size);
     pread_here(fd, buf, n, offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(ino: u64, made_s: i64, links: u32) -> libc::statx {
+        // SAFETY: integers only.
+        let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+        (stat.stx_ino, stat.stx_nlink, stat.stx_mask) = (ino, links, libc::STATX_BTIME);
+        stat.stx_btime.tv_sec = made_s;
+        stat
+    }
+
+    /// A file that is made when another is gone often has its inode, and its descriptor.
+    #[test]
+    fn the_next_file_of_an_inode_is_another() {
+        assert_eq!(key(&file(7, 100, 1)), key(&file(7, 100, 1)));
+        assert_ne!(key(&file(7, 100, 1)), key(&file(7, 101, 1)));
+        assert_ne!(key(&file(7, 100, 1)), key(&file(8, 100, 1)));
+        let of_two_names = file(7, 100, 2);
+        let untold = libc::statx { stx_mask: 0, ..file(7, 100, 1) };
+        assert!(is_of_one_name(&file(7, 100, 1)) && !is_of_one_name(&of_two_names) && !is_of_one_name(&untold));
+    }
 }
