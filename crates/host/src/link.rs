@@ -19,6 +19,8 @@ use std::time::Duration;
 pub const SOCKET: &str = "/run/plimsoll-host/host.sock";
 /// An agent whose heartbeat is older than this is dead or stopped.
 pub const STALE_NS: u64 = 100_000_000;
+/// A heartbeat that is further ahead is by another clock.
+const AHEAD_NS: u64 = 1_000_000_000;
 /// An agent answers a connection within this time.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -111,9 +113,11 @@ impl Link {
         Ok(link)
     }
 
-    /// True if the agent's last heartbeat is recent at `now_ns`.
+    /// True if the agent's last heartbeat is recent at `now_ns`. One in the future is by another clock, as in another time
+    /// namespace, and so are the times of the disks.
     pub fn is_fresh(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.notice.heartbeat_ns.load(Relaxed)) < STALE_NS
+        let heartbeat_ns = self.notice.heartbeat_ns.load(Relaxed);
+        now_ns.saturating_sub(heartbeat_ns) < STALE_NS && heartbeat_ns.saturating_sub(now_ns) < AHEAD_NS
     }
 
     /// Time of the agent's last heartbeat, by CLOCK_MONOTONIC.

@@ -16,7 +16,7 @@ use crate::layout::{SLOTS, number};
 use crate::link::{self, DiskView, Link, Search};
 use crate::mapped::{Mapping, Mappings};
 use crate::ordered::Ordered;
-use crate::resident::{PAGE, cachestat, is_mapped_resident, read_resident};
+use crate::resident::{PAGE, cachestat, is_mapped_resident, page_bytes, read_resident};
 use crate::seen::{Of, Seen};
 use crate::shared::now_ns;
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
@@ -89,6 +89,7 @@ enum Plain {
     Learning,
     Residency,
     NoWait,
+    PageSize,
 }
 
 impl Plain {
@@ -103,6 +104,7 @@ impl Plain {
             Plain::Residency => {
                 "the kernel doesn't tell which pages of a file are in memory (neither ours nor writable, or a kernel before 6.5): its reads go on without deadlines"
             }
+            Plain::PageSize => "the kernel's pages aren't of 4096 bytes: reads go on without deadlines",
             Plain::NoWait => "a file's file system can't read without waiting: its reads go on without deadlines",
         })
     }
@@ -304,6 +306,9 @@ impl Reader {
     /// The forecast of the disk that would take longest.
     fn with_forecast<T>(&self, dev: u64, len: u64, then: impl FnOnce(Forecast, DiskView) -> T) -> Result<T, Plain> {
         let now = now_ns();
+        if page_bytes() as u64 != PAGE {
+            return Err(Plain::PageSize);
+        }
         // It's just being replaced.
         let Ok(link) = self.link.try_read().map(|l| l.clone()) else { return Err(Plain::Learning) };
         let Some(link) = link else { return Err(self.look(now, Plain::NoAgent)) };

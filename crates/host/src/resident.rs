@@ -3,10 +3,16 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The page size that the page cache counts in.
+/// The page size that the page cache must count in for forecasts to be of use: that of most kernels.
 pub const PAGE: u64 = 4096;
 /// The same number on all architectures.
 const SYS_CACHESTAT: libc::c_long = 451;
+
+/// The page size of this kernel.
+pub fn page_bytes() -> usize {
+    // SAFETY: it only returns a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE as usize)
+}
 
 #[repr(C)]
 struct CachestatRange {
@@ -52,7 +58,7 @@ pub fn to_offset(offset: u64) -> io::Result<libc::off_t> {
 /// where nothing is mapped.
 pub fn is_mapped_resident(addr: usize, len: usize) -> io::Result<bool> {
     const MOST: usize = 512;
-    let page = PAGE as usize;
+    let page = page_bytes();
     let (mut at, end) = (addr & !(page - 1), addr.saturating_add(len));
     while at < end {
         let pages = (end - at).div_ceil(page).min(MOST);

@@ -151,8 +151,11 @@ fn each_reason_for_a_plain_read_is_reported_once() {
 
     // An agent whose heartbeat is too old, until it beats again.
     let link = Link::connect(&socket).unwrap();
-    let last = link.heartbeat_ns();
+    let last = now_ns();
+    agent.heartbeat(Some(last));
     assert!(link.is_fresh(last + 99_999_999) && !link.is_fresh(last + 100_000_000));
+    // It's ahead in a time namespace with an older clock, and would be so for ever.
+    assert!(link.is_fresh(last - 999_999_999) && !link.is_fresh(last - 1_000_000_000));
     agent.heartbeat(Some(now_ns() - 100_000_000));
     assert!(plain(&reader_of_all, &file).contains("has stopped"));
     agent.heartbeat(None);

@@ -8,12 +8,18 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
-/// Says that each disk under a folder takes long for a read, until the process ends.
+/// As far ahead as a reader believes, nearly: the thread that beats may be late by that.
+const AHEAD_NS: u64 = 900_000_000;
+
+/// Says that each disk under a folder takes long for a read, until it's dropped.
 pub struct Posed {
-    notice: Mapped<Notice>,
-    later: u64,
+    notice: Arc<Mapped<Notice>>,
+    /// Fixed heartbeat; 0: it's alive.
+    fixed_ns: Arc<AtomicU64>,
     _files: [File; 2],
     _handout: Handout,
 }
@@ -27,7 +33,6 @@ impl Posed {
         let notice: Mapped<Notice> = Mapped::writable(notice_file.as_fd()).unwrap();
         seal(&states_file).unwrap();
         seal(&notice_file).unwrap();
-        // Fixed, as a thread that keeps them up may be late: an hour from now.
         let later = now_ns() + 3_600_000_000_000;
         let disks = disk::under(disk::from_libc(folder.metadata().unwrap().dev()));
         assert!(!disks.is_empty(), "{}: the test needs a file system on a disk", folder.display());
@@ -47,16 +52,38 @@ impl Posed {
                 states.of[slot].next_free_ns.store(later, Relaxed);
             }
         }
-        notice.heartbeat_ns.store(later, Relaxed);
         notice.version.store(VERSION, Relaxed);
         notice.magic.store(MAGIC, Relaxed);
         let handout = Handout::listen(socket, Access::Owner, states_file.as_fd(), notice_file.as_fd()).unwrap();
-        Posed { notice, later, _files: [states_file, notice_file], _handout: handout }
+        let (notice, fixed_ns) = (Arc::new(notice), Arc::new(AtomicU64::new(0)));
+        let posed = Posed {
+            notice: notice.clone(),
+            fixed_ns: fixed_ns.clone(),
+            _files: [states_file, notice_file],
+            _handout: handout,
+        };
+        posed.heartbeat(None);
+        std::thread::spawn(move || {
+            // The last one to have it is this thread.
+            while Arc::strong_count(&notice) > 1 {
+                beat(&notice, &fixed_ns);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        posed
     }
 
-    /// Says that its last heartbeat was at a time; `None`: it's alive until the end.
-    #[allow(dead_code)] // each test file uses its own part
+    /// Says that its last heartbeat was at a time; `None`: it's alive.
     pub fn heartbeat(&self, at_ns: Option<u64>) {
-        self.notice.heartbeat_ns.store(at_ns.unwrap_or(self.later), Relaxed);
+        self.fixed_ns.store(at_ns.unwrap_or(0), Relaxed);
+        beat(&self.notice, &self.fixed_ns);
     }
+}
+
+fn beat(notice: &Mapped<Notice>, fixed_ns: &AtomicU64) {
+    let at_ns = match fixed_ns.load(Relaxed) {
+        0 => now_ns() + AHEAD_NS,
+        fixed => fixed,
+    };
+    notice.heartbeat_ns.store(at_ns, Relaxed);
 }
