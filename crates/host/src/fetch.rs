@@ -96,6 +96,16 @@ impl Fetcher {
     }
 }
 
+impl Drop for Fetcher {
+    fn drop(&mut self) {
+        let inherited = |of: &mut (u32, SyncSender<Order>)| of.0 != std::process::id();
+        if let Ok(to) = self.to.get_mut() {
+            // As above: to drop a parent's sender would wait for the channel's lock.
+            std::mem::forget(to.take_if(inherited));
+        }
+    }
+}
+
 /// Runs `f` with all signals blocked. A thread that it starts has them blocked for its life.
 fn without_signals<T>(f: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (std::mem::MaybeUninit::uninit(), std::mem::MaybeUninit::uninit());

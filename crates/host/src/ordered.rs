@@ -2,7 +2,7 @@
 //!
 //! A fixed number of entries. One that is overwritten, as too many pages are ordered at once, begins its time anew.
 
-use crate::seen::Of;
+use crate::seen::{Of, table};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Entries.
@@ -22,7 +22,7 @@ pub struct Ordered(Box<[AtomicU64]>);
 
 impl Default for Ordered {
     fn default() -> Ordered {
-        Ordered((0..ENTRIES).map(|_| AtomicU64::new(0)).collect())
+        Ordered(table(ENTRIES))
     }
 }
 
@@ -36,7 +36,7 @@ fn age_ns(word: u64, now_ns: u64) -> u64 {
 
 impl Ordered {
     fn entries(&self, hash: u64) -> impl Iterator<Item = &AtomicU64> {
-        (0..CHAIN).map(move |i| &self.0[(hash as usize + i) % ENTRIES])
+        (0..CHAIN).filter_map(move |i| self.0.get((hash as usize + i) % ENTRIES))
     }
 
     /// The entry of pages, and its word.
@@ -58,9 +58,10 @@ impl Ordered {
         let new = hash & TAG | ms(now_ns).max(1);
         let Some((entry, word)) = self.find(hash) else {
             // Free, or the oldest.
-            if let Some(entry) = self.entries(hash).min_by_key(|e| e.load(Relaxed) & (AGAIN - 1)) {
-                entry.store(new, Relaxed);
-            }
+            let Some(entry) = self.entries(hash).min_by_key(|e| e.load(Relaxed) & (AGAIN - 1)) else {
+                return true; // there was no memory for entries: nothing is refused that would never be known as late
+            };
+            entry.store(new, Relaxed);
             return false;
         };
         let age = age_ns(word, now_ns);
@@ -113,5 +114,12 @@ mod tests {
         let (ordered, of) = (Ordered::default(), Of::file(1, 2));
         let outcomes = [1, 21, 41].map(|at| ordered.is_overdue(of, 7, at * S, 2 * S));
         assert_eq!(outcomes, [false, false, true]);
+    }
+
+    #[test]
+    fn without_memory_no_read_waits_for_an_order() {
+        let ordered = Ordered(Box::default());
+        assert!(ordered.is_overdue(Of::file(1, 2), 7, S, 2 * S));
+        assert_eq!(ordered.age_ns(Of::file(1, 2), 7, S), None);
     }
 }

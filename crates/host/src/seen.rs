@@ -1,7 +1,8 @@
 //! Pages that this process has read: only these can have been evicted (MittOS §4.4: no Busy at a first access).
 //!
 //! Two sets of hashed bits, of which the older is emptied when the newer is half full. A page that was never read is taken for one that was
-//! with a probability of a few percent at most; one that was read is remembered for at least 400,000 others.
+//! with a probability of a few percent at most; one that was read is remembered for at least 400,000 others. Without memory for the sets no
+//! page was ever read.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -10,6 +11,15 @@ const BITS: usize = 1 << 22;
 /// Two bits a page: a set is full when this number of pages is in it.
 const PAGES: u32 = 400_000;
 
+/// Words of zero; none if there is no memory for them: a program that preloads the library must not end by that.
+pub(crate) fn table(words: usize) -> Box<[AtomicU64]> {
+    let mut table = Vec::new();
+    if table.try_reserve_exact(words).is_ok() {
+        table.resize_with(words, || AtomicU64::new(0));
+    }
+    table.into_boxed_slice()
+}
+
 struct Set {
     words: Box<[AtomicU64]>,
     pages: AtomicU32,
@@ -17,7 +27,7 @@ struct Set {
 
 impl Set {
     fn new() -> Set {
-        Set { words: (0..BITS / 64).map(|_| AtomicU64::new(0)).collect(), pages: AtomicU32::new(0) }
+        Set { words: table(BITS / 64), pages: AtomicU32::new(0) }
     }
 
     fn bits(key: u64) -> [(usize, u64); 2] {
@@ -29,12 +39,15 @@ impl Set {
     }
 
     fn has(&self, key: u64) -> bool {
-        Set::bits(key).iter().all(|(word, bit)| self.words[*word].load(Relaxed) & bit != 0)
+        let is_set = |word: usize, bit| self.words.get(word).is_some_and(|w| w.load(Relaxed) & bit != 0);
+        Set::bits(key).into_iter().all(|(word, bit)| is_set(word, bit))
     }
 
     fn put(&self, key: u64) {
         for (word, bit) in Set::bits(key) {
-            self.words[word].fetch_or(bit, Relaxed);
+            if let Some(w) = self.words.get(word) {
+                w.fetch_or(bit, Relaxed);
+            }
         }
         self.pages.fetch_add(1, Relaxed);
     }
@@ -121,5 +134,14 @@ mod tests {
         assert!(seen.has(a, 0..100_000), "the older set is kept");
         seen.mark(b, 500_000..1_300_000);
         assert!(!seen.has(a, 0..100), "it has been emptied");
+    }
+
+    #[test]
+    fn without_memory_nothing_was_read() {
+        assert!(table(usize::MAX / 16).is_empty(), "more than there is");
+        let none = || Set { words: Box::default(), pages: AtomicU32::new(0) };
+        let seen = Seen { sets: [none(), none()], newer: AtomicUsize::new(0) };
+        seen.mark(Of::file(1, 2), 0..1_000_000);
+        assert!(!seen.has(Of::file(1, 2), 0..1));
     }
 }
