@@ -8,6 +8,7 @@
 //  * without the lock there is no database but a repair, which would take a refused table for a corrupt one.
 //
 // Logs and manifests are read as SequentialFile, and aren't concerned.
+#include "plimsoll_descriptors.h"
 #include "plimsoll_env.h"
 
 #include <plimsoll-host.h>
@@ -106,30 +107,6 @@ class Folders {
   std::mutex mutex_;
   std::map<std::string, State> at_;
   std::map<const leveldb::FileLock*, std::string> locks_;
-};
-
-// Descriptors that tables may keep: a fifth of the process's, as in LevelDB's own Env. Further tables are opened for each read.
-class Descriptors {
- public:
-  Descriptors() : left_(most()) {}
-  bool take() {
-    if (left_.fetch_sub(1, std::memory_order_relaxed) > 0) {
-      return true;
-    }
-    give();
-    return false;
-  }
-  void give() { left_.fetch_add(1, std::memory_order_relaxed); }
-
- private:
-  static int64_t most() {
-    rlimit limit{};
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
-      return 50;
-    }
-    return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur / 5, std::numeric_limits<int32_t>::max()));
-  }
-  std::atomic<int64_t> left_;
 };
 
 // Descriptors of tables that were closed after a refusal. The library brings the refused pages in by the descriptor, a moment later, and

@@ -11,6 +11,7 @@
 //
 // A plug-in: preload it, or link it, and name the file system `plimsoll://` (db_bench --fs_uri=plimsoll://).
 #include "plimsoll_deadline_us.h"
+#include "plimsoll_descriptors.h"
 
 #include <plimsoll-host.h>
 #include <rocksdb/file_system.h>
@@ -38,6 +39,12 @@ const plimsoll_host* host() {
   return made;
 }
 
+// One a process, for ever.
+plimsoll::Descriptors& descriptors() {
+  static plimsoll::Descriptors* const made = new plimsoll::Descriptors();
+  return *made;
+}
+
 // True while a database in a folder is open. Shared by its files.
 using IsOpen = std::shared_ptr<std::atomic<bool>>;
 
@@ -52,9 +59,27 @@ class Folders {
     return found;
   }
 
+  // The folder of a lock that was taken.
+  IsOpen locked(const FileLock* lock, const std::string& file) {
+    IsOpen found = of(file);
+    const std::lock_guard<std::mutex> guard(mutex_);
+    by_lock_[lock] = found;
+    return found;
+  }
+
+  void unlocked(const FileLock* lock) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const auto found = by_lock_.find(lock);
+    if (found != by_lock_.end()) {
+      found->second->store(false, std::memory_order_relaxed);
+      by_lock_.erase(found);
+    }
+  }
+
  private:
   std::mutex mutex_;
   std::map<std::string, IsOpen> of_;
+  std::map<const FileLock*, IsOpen> by_lock_;
 };
 
 bool begins(const std::string& file, const char* name) {
@@ -70,7 +95,10 @@ class File : public FSRandomAccessFileOwnerWrapper {
  public:
   File(std::unique_ptr<FSRandomAccessFile>&& file, int fd, uint64_t default_us, IsOpen is_open)
       : FSRandomAccessFileOwnerWrapper(std::move(file)), fd_(fd), default_us_(default_us), is_open_(std::move(is_open)) {}
-  ~File() override { close(fd_); }
+  ~File() override {
+    close(fd_);
+    descriptors().give();
+  }
 
   IOStatus Read(uint64_t offset, size_t n, const IOOptions& options, Slice* result, char* scratch,
                 IODebugContext* debug) const override {
@@ -146,9 +174,13 @@ class PlimsollFileSystem : public FileSystemWrapper {
     if (!status.ok()) {
       return status;
     }
-    // Mapped files and other alignments than ours are left alone.
-    const int fd = options.use_mmap_reads ? -1 : open(name.c_str(), O_RDONLY | O_CLOEXEC | (options.use_direct_reads ? O_DIRECT : 0));
+    // Mapped files and other alignments than ours are left alone, and so are tables when the second descriptors would be too many.
+    const bool is_taken = !options.use_mmap_reads && descriptors().take();
+    const int fd = is_taken ? open(name.c_str(), O_RDONLY | O_CLOEXEC | (options.use_direct_reads ? O_DIRECT : 0)) : -1;
     if (fd < 0) {
+      if (is_taken) {
+        descriptors().give();
+      }
       *result = std::move(file);
     } else {
       result->reset(new File(std::move(file), fd, default_us_, folders_.of(name)));
@@ -159,9 +191,15 @@ class PlimsollFileSystem : public FileSystemWrapper {
   IOStatus LockFile(const std::string& name, const IOOptions& options, FileLock** lock, IODebugContext* debug) override {
     IOStatus status = FileSystemWrapper::LockFile(name, options, lock, debug);
     if (status.ok() && begins(name, "LOCK")) {
-      folders_.of(name)->store(false, std::memory_order_relaxed);
+      folders_.locked(*lock, name)->store(false, std::memory_order_relaxed);
     }
     return status;
+  }
+
+  // A database is closed: whoever opens it next, for reading only too, has no default deadline meanwhile.
+  IOStatus UnlockFile(FileLock* lock, const IOOptions& options, IODebugContext* debug) override {
+    folders_.unlocked(lock);
+    return FileSystemWrapper::UnlockFile(lock, options, debug);
   }
 
   IOStatus RenameFile(const std::string& from, const std::string& to, const IOOptions& options,

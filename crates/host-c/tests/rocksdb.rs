@@ -55,6 +55,31 @@ fn a_deadline_and_an_io_timeout_are_kept() {
     assert!(done && said.contains("ok"), "{said}");
 }
 
+/// RocksDB keeps all tables open (`max_open_files` of -1): with a second descriptor for each these would be too many.
+#[test]
+fn many_tables_open_within_the_limit_of_descriptors() {
+    let dir = tempfile::tempdir().unwrap();
+    let plugin = dir.path().join("libplimsoll_rocksdb.so");
+    let libraries = compile(&plugin, &["-fPIC", "-shared"], &[]);
+    let db = dir.path().join("db");
+    let db_bench = |arguments: &[&str]| {
+        let mut program = Command::new("prlimit");
+        program.args(["--nofile=160", "db_bench", "--fs_uri=plimsoll://", "--open_files=-1", "--num=10000"]);
+        program.args(["--value_size=1000", "--compression_type=none", "--disable_auto_compactions=1", "--threads=1"]);
+        program.args(["--write_buffer_size=102400", "--level0_slowdown_writes_trigger=1000"]);
+        program.args(["--level0_stop_writes_trigger=1000", "--max_background_flushes=1"]).args(arguments);
+        program.arg(format!("--db={}", db.display())).env("LD_PRELOAD", &plugin).env("LD_LIBRARY_PATH", &libraries);
+        both(program.env("PLIMSOLL_HOST_SOCKET", dir.path().join("none")).env("PLIMSOLL_DEADLINE_US", "1000"))
+    };
+    let (done, said) = db_bench(&["--benchmarks=fillrandom,flush,readrandom", "--reads=100"]);
+    assert!(done, "{said}");
+    let is_table = |e: &std::fs::DirEntry| e.path().extension().is_some_and(|x| x == "sst");
+    let tables = std::fs::read_dir(&db).unwrap().flatten().filter(is_table).count();
+    assert!((80..150).contains(&tables), "{tables} tables don't show it");
+    let (done, said) = db_bench(&["--benchmarks=readrandom", "--use_existing_db=1", "--reads=100"]);
+    assert!(done && said.contains("readrandom"), "{said}");
+}
+
 #[test]
 fn db_bench_is_refused_with_rocksdbs_own_busy() {
     let dir = tempfile::tempdir().unwrap();
