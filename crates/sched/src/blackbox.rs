@@ -21,6 +21,7 @@ use crate::fifo::Fifo;
 use levels::Levels;
 use log::log_of;
 use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
+use plimsoll_stack::layer::CHECKED_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 use score::{Rows, Scene, Score};
 use std::collections::BTreeMap;
@@ -264,6 +265,19 @@ impl BlackBoxPredictor {
         Some(taken)
     }
 
+    /// Asserts that the sums are those of what is in flight.
+    pub(crate) fn check(&self) {
+        if self.in_flight.len() > CHECKED_MAX {
+            return;
+        }
+        let all = || self.in_flight.values();
+        let written = |f: &InFlight| if f.head.op.is_change() { f.head.len } else { 0 };
+        assert_eq!(self.pieces, all().map(|f| f.pieces).sum::<u64>(), "the pieces in flight are counted wrongly");
+        assert_eq!(self.write_bytes, all().map(written).sum::<u64>(), "the bytes in flight are counted wrongly");
+        let reads = all().filter(|f| f.looked.is_some()).count();
+        assert_eq!(self.reads_in_flight.len(), reads, "the reads in flight are counted wrongly");
+    }
+
     /// A request was withdrawn before it came to the device: it teaches nothing.
     pub fn withdrawn(&mut self, id: IoId) {
         if let Some(f) = self.take(id) {
@@ -389,6 +403,17 @@ impl Layer for BlackBox {
 
     fn is_idle(&self) -> bool {
         self.fifo.is_idle()
+    }
+
+    fn check(&self) {
+        self.fifo.check();
+        self.predictor.check();
+        let (waiting, at_device) = self.fifo.depths();
+        assert_eq!(
+            self.predictor.in_flight.len(),
+            waiting + at_device,
+            "the predictor and the queue know other requests"
+        );
     }
 }
 

@@ -28,6 +28,7 @@ use crate::disk::DiskModel;
 use crate::tree::Key;
 use node::{Group, Node, NodeKey, tree_of};
 use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
+use plimsoll_stack::layer::CHECKED_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Ports, Terms};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -726,6 +727,32 @@ impl Layer for Cfq {
 
     fn is_idle(&self) -> bool {
         self.pending == 0 && self.dispatch.is_empty() && self.device.is_empty()
+    }
+
+    fn check(&self) {
+        self.device.check();
+        assert_eq!(self.outside.len(), self.device.len(), "a request at the device has no node");
+        assert!(self.due.len() <= self.pending, "a promise waits without its request");
+        if self.nodes.len() > CHECKED_MAX || self.dispatch.len() > CHECKED_MAX {
+            return;
+        }
+        let (mut pending, mut outside) = (0, 0);
+        for (at, node) in &self.nodes {
+            pending += node.pending.len();
+            outside += node.outside as usize;
+            let round = &self.groups[node.group].round[tree_of(node.key.class)];
+            assert_eq!(round.contains(&at), node.in_round, "node {at} and its round don't agree");
+            let has_turn = self.turn.as_ref().is_some_and(|t| t.node == at);
+            assert!(
+                node.pending.is_empty() || node.in_round || has_turn,
+                "node {at} waits for a turn that never comes"
+            );
+            assert!(!node.pending.is_empty() || !node.in_round, "node {at} is in the round with nothing to send");
+        }
+        assert_eq!(self.pending, pending, "waiting requests are counted wrongly");
+        assert_eq!(self.dispatch.len() + self.outside.len(), outside, "dispatched requests are counted wrongly");
+        let cost = self.dispatch.iter().fold(Span::ZERO, |sum, d| sum + d.cost);
+        assert_eq!(self.dispatch_cost, cost, "the cost of dispatched requests is wrong");
     }
 }
 

@@ -80,6 +80,11 @@ impl Fifo {
         self.queue.remove(at)
     }
 
+    /// Asserts what holds between two calls of the layer, which fills the device at the end of each.
+    pub(crate) fn check(&self) {
+        assert!(self.queue.is_empty() || self.at_device >= self.depth, "a request waits while the device has room");
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.at_device == 0
     }

@@ -25,6 +25,7 @@ pub use map::{OsdMap, OsdPlace, OsdView, OsdsControl};
 use plimsoll_base::{
     Completion, Confidence, Data, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time, VolumeKey,
 };
+use plimsoll_stack::layer::CHECKED_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Port, Ports};
 use slab::Slab;
 use standing::{Standing, stall_limit};
@@ -458,6 +459,18 @@ impl Layer for Osds {
 
     fn is_idle(&self) -> bool {
         self.reads.is_empty() && self.changes.is_empty()
+    }
+
+    fn check(&self) {
+        assert_eq!(self.standings.len(), self.map.osds.len(), "an OSD without a standing, or the other way round");
+        assert_eq!(self.unstable.len(), self.map.acting.len(), "a group without its writes, or the other way round");
+        if self.reads.len() > CHECKED_MAX || self.standings.len() > CHECKED_MAX {
+            return;
+        }
+        self.standings.iter().for_each(Standing::check);
+        for (_, read) in &self.reads {
+            assert!((1..=2).contains(&read.tries), "a read has {} tries under way", read.tries);
+        }
     }
 }
 

@@ -356,6 +356,10 @@ impl Layer for SsdQueue {
     fn is_idle(&self) -> bool {
         self.fifo.is_idle()
     }
+
+    fn check(&self) {
+        self.fifo.check();
+    }
 }
 
 #[cfg(test)]

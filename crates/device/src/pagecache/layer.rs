@@ -22,6 +22,7 @@ use std::hash::BuildHasherDefault;
 use plimsoll_base::{
     Buf, BufMut, Completion, Confidence, Data, Io, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time,
 };
+use plimsoll_stack::layer::CHECKED_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Port, Ports};
 
 use super::{EvictionOrder, Lru, PageCache, PageHasher, Residency};
@@ -426,6 +427,26 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
 
     fn is_idle(&self) -> bool {
         self.hits.is_empty() && self.fills.is_empty() && self.to_fill.is_empty() && self.in_flight == 0
+    }
+
+    fn check(&self) {
+        assert_eq!(
+            self.to_fill.len(),
+            self.waiting_to_fill.len(),
+            "a range waits twice to be brought in, or is forgotten"
+        );
+        assert!(self.fills.len() <= FILLS_MAX && self.to_fill.len() <= FILLS_WAITING_MAX, "too many background reads");
+        assert!(
+            self.to_fill.is_empty() || self.fills.len() == FILLS_MAX,
+            "a background read waits though there is room"
+        );
+        assert!(self.changes.len() + self.first_reads.len() <= self.in_flight, "what has ended is still kept");
+        if self.changes.len() > CHECKED_MAX || self.reading.len() > CHECKED_MAX {
+            return;
+        }
+        let overlaps = self.changes.values().zip(self.changes.keys().skip(1)).find(|(a, next)| a.end > **next);
+        assert!(overlaps.is_none(), "two changes of the same bytes are in flight");
+        assert!(self.reading.values().all(|r| r.reads > 0), "a page is kept for reads that have ended");
     }
 }
 

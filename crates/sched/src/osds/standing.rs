@@ -106,6 +106,11 @@ impl Standing {
         }
     }
 
+    /// Asserts that every read that it waits for is in the predictor's forecasts, too.
+    pub fn check(&self) {
+        self.predictor.check();
+    }
+
     /// Returns whether it is to be avoided at `now`.
     pub fn is_avoided(&self, now: Time, limit: Span) -> bool {
         now < self.avoided_until || self.waited(now) >= limit
