@@ -36,6 +36,60 @@ const OWN_LEAST: u64 = 64;
 /// Requests beyond a percentile from which on the tail there isn't chance.
 const BEYOND_LEAST: u64 = 10;
 
+/// A tenant's terms that are to be set together with those that are judged.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// The tenant whose terms these replace; none if it is a new one.
+    pub tenant: Option<TenantId>,
+    /// Terms.
+    pub terms: Terms,
+}
+
+/// The tenants as they will be when all that is planned has been set.
+#[derive(Clone, Copy)]
+struct Tenants<'a> {
+    /// The tenant that is judged.
+    except: Option<TenantId>,
+    planned: &'a [Planned],
+}
+
+impl Tenants<'_> {
+    /// Those of today, without the tenant that is judged.
+    fn without(except: Option<TenantId>) -> Tenants<'static> {
+        Tenants { except, planned: &[] }
+    }
+
+    /// Requests in flight that the tenants of these objectives may have; `q` is the queue that they share, if there is one.
+    fn in_flight(&self, q: Option<&Queue>, objectives: &[Objective]) -> u64 {
+        let stays = |id: TenantId| Some(id) != self.except && self.planned.iter().all(|p| p.tenant != Some(id));
+        let now = q.into_iter().flat_map(|q| &q.tenants).filter(|(id, _)| stays(*id)).map(|(_, t)| t);
+        let planned = self.planned.iter().map(|p| &p.terms).filter(|t| objectives_of(t) == objectives);
+        now.chain(planned).map(|t| u64::from(t.in_flight_max)).sum()
+    }
+
+    /// The planned objectives that no queue has, each once, with a tenant that is to have them.
+    fn new_objectives<'a>(&'a self, queues: &Queues) -> Vec<(&'a [Objective], Option<TenantId>)> {
+        let mut all: Vec<(&[Objective], Option<TenantId>)> = Vec::new();
+        for p in self.planned {
+            let objectives = objectives_of(&p.terms);
+            let is_known = all.iter().any(|(o, _)| *o == objectives)
+                || queues.all().iter().any(|q| q.is_critical() && q.objectives() == objectives);
+            if !objectives.is_empty() && !is_known {
+                all.push((objectives, p.tenant));
+            }
+        }
+        all
+    }
+}
+
+/// Its objectives; none of a tenant without.
+fn objectives_of(terms: &Terms) -> &[Objective] {
+    match &terms.class {
+        Class::LatencyCritical { objectives, .. } => objectives,
+        Class::BestEffort { .. } | Class::Fenced { .. } => &[],
+    }
+}
+
 /// The answer, with what it rests on.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Fit {
@@ -159,11 +213,6 @@ fn most_in_flight(slots: u64, mean: Span, wait: Span) -> u64 {
     u64::try_from(most).unwrap_or(u64::MAX)
 }
 
-fn in_flight(q: &Queue, except: Option<TenantId>) -> u64 {
-    let others = q.tenants.iter().filter(|(id, _)| Some(*id) != except);
-    others.map(|(_, t)| u64::from(t.in_flight_max)).sum()
-}
-
 /// Number of tenants with these objectives.
 fn tenants(queues: &Queues, objectives: &[Objective]) -> usize {
     queues.all().iter().filter(|q| q.objectives() == objectives).map(|q| q.tenants.len()).sum()
@@ -224,30 +273,34 @@ impl<'a> Times<'a> {
     }
 }
 
-/// Computes whether a tenant with these terms would fit. `except` is a tenant whose terms these would replace.
-pub fn fit(queues: &Queues, terms: &Terms, except: Option<TenantId>) -> Fit {
-    let objectives: &[Objective] = match &terms.class {
-        Class::LatencyCritical { objectives, .. } => objectives,
-        Class::BestEffort { .. } | Class::Fenced { .. } => &[],
-    };
-    fit_of(queues, objectives, Some(u64::from(terms.in_flight_max)), except)
+/// Computes whether a tenant with these terms would fit. `except` is a tenant whose terms these would replace, `planned` what is to be set
+/// with them.
+pub fn fit(queues: &Queues, terms: &Terms, except: Option<TenantId>, planned: &[Planned]) -> Fit {
+    fit_of(queues, objectives_of(terms), Some(u64::from(terms.in_flight_max)), Tenants { except, planned })
 }
 
 /// The fit of a queue's objectives as they stand, by what was measured since they were accepted.
 pub fn standing(queues: &Queues, q: &Queue) -> Fit {
-    fit_of(queues, q.objectives(), None, None)
+    fit_of(queues, q.objectives(), None, Tenants::without(None))
 }
 
 /// The fit of objectives, with `more` requests in flight beside those of the queue that has the same objectives; of objectives that stand, if
 /// there are none.
-fn fit_of(queues: &Queues, objectives: &[Objective], more: Option<u64>, except: Option<TenantId>) -> Fit {
+fn fit_of(queues: &Queues, objectives: &[Objective], more: Option<u64>, beside: Tenants<'_>) -> Fit {
     let cores = u64::from(queues.cores);
+    let needed = |in_flight: u64, by: Times<'_>, objectives: &[Objective]| {
+        let wait = objectives.iter().map(|o| by.bound(o).wait()).min().unwrap_or(Span::MAX);
+        if in_flight == 0 { 0 } else { needs(in_flight, by.service.mean(), wait, queues.depth) }
+    };
     let mut promised = 0;
     for q in queues.all().iter().filter(|q| q.is_critical() && q.objectives() != objectives) {
-        let in_flight = in_flight(q, except);
-        let own = Times::of(queues, q, Basis::Own);
-        let wait = q.objectives().iter().map(|o| own.bound(o).wait()).min().unwrap_or(Span::MAX);
-        promised += if in_flight == 0 { 0 } else { needs(in_flight, own.service.mean(), wait, queues.depth) };
+        let in_flight = beside.in_flight(Some(q), q.objectives());
+        promised += needed(in_flight, Times::of(queues, q, Basis::Own), q.objectives());
+    }
+    for (new, tenant) in beside.new_objectives(queues).into_iter().filter(|(new, _)| *new != objectives) {
+        // Without a measured time nothing is known of them, as of the one that is judged.
+        let Some(by) = times(queues, new, tenant, false) else { continue };
+        promised += needed(beside.in_flight(None, new), by, new);
     }
     let nothing = Fit {
         objective: None,
@@ -261,10 +314,10 @@ fn fit_of(queues: &Queues, objectives: &[Objective], more: Option<u64>, except: 
         verdict: Verdict::Fits,
     };
     let Some(first) = objectives.first() else { return nothing };
-    let Some(by) = times(queues, objectives, except, more.is_none()) else {
+    let Some(by) = times(queues, objectives, beside.except, more.is_none()) else {
         return Fit { objective: Some(*first), verdict: Verdict::Unmeasured, ..nothing };
     };
-    let mates: u64 = queues.all().iter().filter(|q| q.objectives() == objectives).map(|q| in_flight(q, except)).sum();
+    let mates = beside.in_flight(queues.all().iter().find(|q| q.objectives() == objectives), objectives);
     let together = mates + more.unwrap_or(0);
     let hopeless = objectives.iter().find(|o| by.bound(o).is_hopeless());
     let hardest = hopeless.or(objectives.iter().min_by_key(|o| by.bound(o).wait())).unwrap_or(first);
@@ -309,28 +362,49 @@ mod tests {
     #[test]
     fn what_fits_fits_and_what_doesnt_is_told_by_how_much() {
         let q = queues();
-        let ok = fit(&q, &terms(9990, 20, 10), None);
+        let ok = fit(&q, &terms(9990, 20, 10), None, &[]);
         assert_eq!((ok.verdict, ok.needs, ok.promised), (Verdict::Fits, 1, 1), "10 ms of 19, beside 8 of 9");
-        let short = fit(&q, &terms(9990, 5, 10), None);
+        let short = fit(&q, &terms(9990, 5, 10), None, &[]);
         let Verdict::Short { cores, fits_within: Some(within), fits_in_flight: Some(jobs) } = short.verdict else {
             panic!("{short}")
         };
         assert_eq!((short.needs, cores), (3, 2), "{short}");
         // The bound that it names does fit, and is no further off than it must be.
         let ms = within.as_nanos().div_ceil(1_000_000);
-        assert!(fit(&q, &terms(9990, ms, 10), None).is_accepted() && ms == 11, "{short}");
+        assert!(fit(&q, &terms(9990, ms, 10), None, &[]).is_accepted() && ms == 11, "{short}");
         assert!(short.to_string().contains("2 missing; --jobs-max 4 would fit, or within 10"), "{short}");
-        let fits = |jobs| fit(&q, &terms(9990, 5, jobs), None).is_accepted();
+        let fits = |jobs| fit(&q, &terms(9990, 5, jobs), None, &[]).is_accepted();
         assert!(jobs == 4 && fits(4) && !fits(5), "{short}");
     }
 
     #[test]
     fn a_type_shares_its_queue() {
         let q = queues();
-        let same = fit(&q, &terms(9990, 10, 8), None);
+        let same = fit(&q, &terms(9990, 10, 8), None, &[]);
         assert_eq!((same.needs, same.promised), (2, 0), "16 requests in 9 ms");
-        let replaced = fit(&q, &terms(9990, 10, 8), Some(TenantId(1)));
+        let replaced = fit(&q, &terms(9990, 10, 8), Some(TenantId(1)), &[]);
         assert_eq!((replaced.needs, replaced.promised), (1, 0));
+    }
+
+    /// Two tenants that fit one at a time, and not together: with the same objectives, with others, and with those of a queue that is there.
+    #[test]
+    fn what_is_planned_together_is_judged_together() {
+        let q = queues();
+        let planned = |tenant, terms| [Planned { tenant, terms }];
+        for (first, second) in [(11, 11), (11, 12), (10, 11)] {
+            let (first, second) = (terms(9990, first, 8), terms(9990, second, 8));
+            let are_accepted = [&first, &second].map(|t| fit(&q, t, None, &[]).is_accepted());
+            assert_eq!(are_accepted, [true, true], "each alone");
+            let beside = fit(&q, &second, None, &planned(None, first.clone()));
+            assert!(!beside.is_accepted() && beside.needs + beside.promised == 3, "{beside}");
+        }
+        // What a planned change gives back is there for the other.
+        let large = terms(9990, 11, 16);
+        let smaller = |jobs| planned(Some(TenantId(1)), terms(9990, 10, jobs));
+        assert!(!fit(&q, &large, None, &[]).is_accepted());
+        assert!(!fit(&q, &large, None, &smaller(8)).is_accepted());
+        let best_effort = Terms::of(Class::BestEffort { weight: 1 }, 1000);
+        assert!(fit(&q, &large, None, &planned(Some(TenantId(1)), best_effort)).is_accepted());
     }
 
     /// Requests turn out to take four times as long: the objective that stands lacks cores from then on.
@@ -341,18 +415,18 @@ mod tests {
         assert_eq!((ok.verdict, ok.needs, ok.promised), (Verdict::Fits, 1, 0), "{ok}");
         (0..10_000).for_each(|_| q.get_mut(0).service.record(Span::from_micros(4000)));
         let short = standing(&q, q.get(0));
-        assert_eq!((short.verdict, short.needs), (fit(&q, &terms(9990, 10, 8), Some(TenantId(1))).verdict, 4));
+        assert_eq!((short.verdict, short.needs), (fit(&q, &terms(9990, 10, 8), Some(TenantId(1)), &[]).verdict, 4));
         assert!(!short.is_accepted() && short.to_string().contains("2 missing; --jobs-max 4 would fit"), "{short}");
     }
 
     #[test]
     fn no_cores_help_a_device_that_is_too_slow() {
         let q = queues();
-        assert_eq!(fit(&q, &terms(9990, 1, 1), None).verdict, Verdict::DeviceTooSlow);
+        assert_eq!(fit(&q, &terms(9990, 1, 1), None, &[]).verdict, Verdict::DeviceTooSlow);
         let unmeasured = Queues::new(2, 1, 0);
-        assert_eq!(fit(&unmeasured, &terms(9990, 1, 1), None).verdict, Verdict::Unmeasured);
+        assert_eq!(fit(&unmeasured, &terms(9990, 1, 1), None, &[]).verdict, Verdict::Unmeasured);
         let best_effort = Terms::of(Class::BestEffort { weight: 1 }, 1000);
-        assert_eq!(fit(&q, &best_effort, None).verdict, Verdict::Fits);
+        assert_eq!(fit(&q, &best_effort, None, &[]).verdict, Verdict::Fits);
     }
 
     /// Two cores: a tenant without an objective had 2,000 requests of 12 ms, one in sixty of 20 ms and a few of 105 ms. Another one's took
@@ -380,23 +454,23 @@ mod tests {
     #[test]
     fn a_first_objective_is_judged_by_its_own_percentile_and_requests() {
         let q = before_an_objective();
-        let ok = fit(&q, &terms(9900, 30, 2), Some(TenantId(1)));
+        let ok = fit(&q, &terms(9900, 30, 2), Some(TenantId(1)), &[]);
         assert!(
             ok.is_accepted() && (20_000..22_000).contains(&ok.tail.as_micros()) && ok.samples == 2000,
             "{ok} {ok:?}"
         );
-        let slow = fit(&q, &terms(9990, 30, 2), Some(TenantId(1)));
+        let slow = fit(&q, &terms(9990, 30, 2), Some(TenantId(1)), &[]);
         assert_eq!(slow.verdict, Verdict::DeviceTooSlow, "{slow}");
         let said = slow.to_string();
         assert!(said.contains("at p99.9, of 2000 requests, few for that percentile: 10000 are enough"), "{said}");
-        let said = fit(&q, &terms(9900, 15, 2), Some(TenantId(1))).to_string();
+        let said = fit(&q, &terms(9900, 15, 2), Some(TenantId(1)), &[]).to_string();
         assert!(said.contains("at p99, of 2000 requests, whatever"), "{said}");
         // With the default permits it doesn't fit, and the permits that do are named.
-        let short = fit(&q, &terms(9900, 30, 1024), Some(TenantId(1)));
+        let short = fit(&q, &terms(9900, 30, 1024), Some(TenantId(1)), &[]);
         assert!(short.to_string().contains("; --jobs-max 3 would fit, or within "), "{short}");
-        assert!(fit(&q, &terms(9900, 30, 3), Some(TenantId(1))).is_accepted());
+        assert!(fit(&q, &terms(9900, 30, 3), Some(TenantId(1)), &[]).is_accepted());
         // Somebody else is judged by the slowest.
-        assert_eq!(fit(&q, &terms(9900, 30, 2), Some(TenantId(3))).verdict, Verdict::DeviceTooSlow);
+        assert_eq!(fit(&q, &terms(9900, 30, 2), Some(TenantId(3)), &[]).verdict, Verdict::DeviceTooSlow);
     }
 
     /// The profile's times are judged by until requests were measured: they refuse nothing, but say what can't be kept.
@@ -415,7 +489,7 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("2 missing; --jobs-max ") && !said.contains("requests few"), "{said}");
-        assert!(fit(&q, &terms(9900, 1, 1), Some(TenantId(2))).is_accepted(), "nothing is refused by it");
+        assert!(fit(&q, &terms(9900, 1, 1), Some(TenantId(2)), &[]).is_accepted(), "nothing is refused by it");
         // Another tenant's requests are no reason to think otherwise of it.
         q.set_tenant(TenantId(2), Some(&Terms::of(Class::BestEffort { weight: 1 }, 8)));
         (0..1000).for_each(|_| q.get_mut(1).service.record(Span::from_micros(10)));
@@ -432,8 +506,8 @@ mod tests {
         let mut q = Queues::new(2, 1, 0);
         q.set_tenant(TenantId(1), Some(&terms(9900, 30, 1)));
         (0..64).for_each(|_| q.get_mut(0).service.record(Span::from_millis(24)));
-        assert!(fit(&q, &terms(9900, 30, 2), Some(TenantId(1))).is_accepted());
-        let short = fit(&q, &terms(9900, 30, 3), Some(TenantId(1)));
+        assert!(fit(&q, &terms(9900, 30, 2), Some(TenantId(1)), &[]).is_accepted());
+        let short = fit(&q, &terms(9900, 30, 3), Some(TenantId(1)), &[]);
         assert!(short.needs == 3 && short.to_string().contains("--jobs-max 2 would fit"), "{short}");
     }
 }

@@ -1,6 +1,6 @@
 //! The layer: requests wait in their tenants' queues until a core is theirs.
 
-use crate::admission::{self, Fit};
+use crate::admission::{self, Fit, Planned};
 use crate::bound::is_bounded;
 use crate::config::CoresConfig;
 use crate::control::{CoresControl, CoresReport};
@@ -84,9 +84,9 @@ impl Cores {
     }
 
     /// Returns whether these objectives would fit beside those already promised, for a tenant with a given number of requests
-    /// in flight. `except` is a tenant whose terms these would replace.
-    pub fn fit(&self, terms: &Terms, except: Option<TenantId>) -> Fit {
-        admission::fit(&self.queues, terms, except)
+    /// in flight. `except` is a tenant whose terms these would replace, `planned` what is to be set together with them.
+    pub fn fit(&self, terms: &Terms, except: Option<TenantId>, planned: &[Planned]) -> Fit {
+        admission::fit(&self.queues, terms, except, planned)
     }
 
     /// Takes the times that a device's profile lets expect of requests: objectives are judged by them until requests were measured. Cores are

@@ -492,7 +492,7 @@ impl Node {
     async fn put_tenant(&self, mut record: TenantRecord) -> Result<()> {
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
         self.must_fit(&record.name, &record.class, permits_of_record(&record.limits)).await?;
-        self.check_class(&record.name, &record.class)?;
+        self.check_class(&record.name, &record.class, &fit::Promised::new())?;
         record.change = 1 + self.stored_tenants().iter().map(|t| t.change).max().unwrap_or(0);
         for store in self.stores() {
             let kept = record.clone();

@@ -6,7 +6,12 @@ use crate::engine::PermitLimits;
 use crate::predict::Particulars;
 use plimsoll_base::Class;
 use plimsoll_cores::Cores;
-use plimsoll_cores::admission::Fit;
+use plimsoll_cores::admission::{Fit, Planned};
+use plimsoll_stack::Stack;
+use std::collections::BTreeMap;
+
+/// Promises of tenants that are to be given together, by the tenants' names. Each is judged beside those before it.
+pub(super) type Promised = BTreeMap<String, (Class, PermitLimits)>;
 
 /// A pool whose cores can't keep a promise.
 pub(super) struct Unfit {
@@ -20,20 +25,30 @@ impl Node {
     /// Refuses a promise that cores couldn't keep beside those given already.
     pub(super) async fn must_fit(&self, name: &str, class: &Class, permits: PermitLimits) -> Result<()> {
         let particulars = &self.configured().particulars;
-        self.unfit(particulars, name, class, permits).await.map_or(Ok(()), |unfit| Err(unfit.error))
+        let none = Promised::new();
+        let unfit = self.unfit(particulars, name, class, permits, &none);
+        unfit.await.map_or(Ok(()), |unfit| Err(unfit.error))
     }
 
-    /// The first pool whose cores couldn't keep a promise beside those given already.
+    /// The first pool whose cores couldn't keep a promise beside those given already, and those that are to be given with it.
     pub(super) async fn unfit(
         &self,
         particulars: &Particulars,
         name: &str,
         class: &Class,
         permits: PermitLimits,
+        planned: &Promised,
     ) -> Option<Unfit> {
+        let planned = self.directory_ref(|d| {
+            let of = |(name, (class, permits)): (&String, &(Class, PermitLimits))| Planned {
+                tenant: d.tenants.get(name).map(|t| t.id),
+                terms: particulars.terms(name, class, permits.jobs_max),
+            };
+            planned.iter().map(of).collect::<Vec<_>>()
+        });
         let used = self.directory_ref(|d| d.pools_of(name));
         for (pool, _) in self.pools.all().into_iter().filter(|(pool, _)| used.is_empty() || used.contains(pool)) {
-            let unfit = self.ask_fit(particulars, pool, name, class, permits).await;
+            let unfit = self.ask_fit(particulars, pool, name, class, permits, planned.clone()).await;
             if unfit.is_some() {
                 return unfit;
             }
@@ -47,7 +62,7 @@ impl Node {
         match tenant {
             Some(t) => {
                 let particulars = &self.configured().particulars;
-                let unfit = self.ask_fit(particulars, pool, name, &t.class, t.permits).await;
+                let unfit = self.ask_fit(particulars, pool, name, &t.class, t.permits, Vec::new()).await;
                 unfit.map_or(Ok(()), |unfit| Err(unfit.error))
             }
             None => Ok(()),
@@ -61,13 +76,14 @@ impl Node {
         name: &str,
         class: &Class,
         permits: PermitLimits,
+        planned: Vec<Planned>,
     ) -> Option<Unfit> {
         let terms = particulars.terms(name, class, permits.jobs_max);
         let except = self.directory_ref(|d| d.tenants.get(name).map(|t| t.id));
         let p = self.pools.get(pool);
         // A pool that has ended keeps no promise anyway.
-        let fit =
-            p.handle.look(move |stack, _| Some(stack.layer::<Cores>()?.fit(&terms, except))).await.unwrap_or(None);
+        let look = move |stack: &Stack, _| Some(stack.layer::<Cores>()?.fit(&terms, except, &planned));
+        let fit = p.handle.look(look).await.unwrap_or(None);
         let fit = fit.filter(|fit| !fit.is_accepted())?;
         let error = NodeError::Conflict(format!("the objective of tenant `{name}` in pool `{}` {fit}", p.name));
         Some(Unfit { fit, error })

@@ -1,12 +1,13 @@
 //! A changed configuration, applied while the node serves.
 
-use super::fit::Unfit;
+use super::fit::{Promised, Unfit};
 use super::{Configured, Node, NodeError, Result, newest_tenants, permits_of, permits_of_record};
 use crate::config::{Config, ObjectiveConfig, TenantConfig, VolumeConfig};
 use crate::directory::Directory;
+use crate::engine::PermitLimits;
 use crate::reload::{pool_section, tenant_section, volume_section};
 use crate::secrets::AllSecrets;
-use plimsoll_base::Objective;
+use plimsoll_base::{Class, Objective};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -184,26 +185,45 @@ impl Node {
         self.serves_pool(v.pool.get_ref())
     }
 
-    /// Judges tenants' sections: notes those that can't be applied, and returns the tenants' names.
+    /// Judges tenants' sections together, before any is applied: notes those that can't be applied beside the others, and returns the
+    /// tenants' names. Those that come first in the file go first. One that doesn't fit is judged again after the others, as one of them may
+    /// give back what it lacks.
     async fn refused_tenants<'a>(
         &self,
         tenants: impl Iterator<Item = &'a TenantConfig>,
         new: &Configured,
         unmade: &mut Unmade,
     ) -> BTreeSet<String> {
-        let mut refused = BTreeSet::new();
-        for t in tenants {
-            let name = t.name.get_ref();
-            if let Err(e) = self.check_tenant(t, new).await {
-                unmade.note(tenant_section(name), Err(e));
-                refused.insert(name.clone());
+        let mut planned = Promised::new();
+        let mut left: Vec<&TenantConfig> = tenants.collect();
+        loop {
+            let (before, mut refused) = (planned.len(), Vec::new());
+            for t in left {
+                match self.check_tenant(t, new, &planned).await {
+                    Ok(Some(promise)) => _ = planned.insert(t.name.get_ref().clone(), promise),
+                    Ok(None) => {}
+                    Err(e) => refused.push((t, e)),
+                }
             }
+            if planned.len() == before {
+                let names = refused.iter().map(|(t, _)| t.name.get_ref().clone()).collect();
+                refused.into_iter().for_each(|(t, e)| unmade.note(tenant_section(t.name.get_ref()), Err(e)));
+                return names;
+            }
+            left = refused.into_iter().map(|(t, _)| t).collect();
         }
-        refused
     }
 
+    /// Judges a tenant's section beside those that were judged before it. Returns what it changes of the tenant's promise, if anything.
+    ///
+    /// # Errors
     /// The error has the file, the line, the key and its value.
-    async fn check_tenant(&self, t: &TenantConfig, new: &Configured) -> Result<()> {
+    async fn check_tenant(
+        &self,
+        t: &TenantConfig,
+        new: &Configured,
+        planned: &Promised,
+    ) -> Result<Option<(Class, PermitLimits)>> {
         let of_class = |e: NodeError| {
             let key = format!("class = \"{}\"", t.class.get_ref());
             e.at(&new.config.source.place(t.class.span().start), &key)
@@ -213,16 +233,17 @@ impl Node {
         // A promise that stands isn't in another change's way, though requests may have turned out to take longer than it has room for.
         let stands = |d: &Directory| d.tenants.get(name).is_some_and(|t| t.class == class && t.permits == permits);
         if self.directory_ref(stands) {
-            return Ok(());
+            return Ok(None);
         }
-        if let Some(Unfit { fit, error }) = self.unfit(&new.particulars, name, &class, permits).await {
+        if let Some(Unfit { fit, error }) = self.unfit(&new.particulars, name, &class, permits, planned).await {
             let hardest = fit.objective.and_then(|o| t.objectives.iter().find(|c| is_of(c.get_ref(), &o)));
             let (at, key) = hardest.map_or((t.name.span().start, "objectives".into()), |o| {
                 (o.span().start, format!("objectives: p{} within {}", o.get_ref().percentile, o.get_ref().within.0))
             });
             return Err(error.at(&new.config.source.place(at), &format!("{key}, jobs_max = {}", permits.jobs_max)));
         }
-        self.check_class(name, &class).map_err(of_class)
+        self.check_class(name, &class, planned).map_err(of_class)?;
+        Ok(Some((class, permits)))
     }
 }
 
@@ -264,6 +285,7 @@ impl Unmade {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_store::NewVolume;
     use std::time::Duration;
 
     const TEXT: &str = r#"
@@ -350,6 +372,46 @@ mod tests {
             node.pools.has_left("q");
             node.shut_down().unwrap();
         }
+    }
+
+    /// Two tenants that get more slots, of which there are enough for either: the first in the file gets them. A tenant that gives slots back
+    /// makes room for another, whichever is first.
+    #[tokio::test]
+    async fn a_reload_judges_the_tenants_that_it_changes_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let with = |a: u32, b: u32| {
+            let fence = "model = \"hdd-160g-7200\" }\n[pool.fence]\nslots = 4\nslot = \"20ms\"\n";
+            let text = TEXT.replace("size = \"64MiB\" }", &format!("size = \"64MiB\", {fence}"));
+            let class = |slots| format!("class = \"fenced\"\nslots = {slots}");
+            let text = text.replacen("class = \"best-effort\"", &class(a), 1);
+            let text = text.replacen("class = \"best-effort\"", &class(b), 1);
+            // The configuration's own volumes are judged when it is read.
+            let (text, _) = text.split_once("[[volume]]").unwrap();
+            Config::parse(text, &dir.path().join("node.toml")).unwrap()
+        };
+        let node = Arc::new(Node::start(&with(1, 1)).await.unwrap());
+        for (name, tenant) in [("v", "a"), ("w", "b")] {
+            let (name, tenant) = (name.to_string(), tenant.to_string());
+            let new = NewVolume { name, size_bytes: 1 << 20, tenant, read_only: false, description: None, cache: None };
+            node.create_volume("p", new).await.unwrap();
+        }
+        let slots = || {
+            let of = |t: &crate::directory::Tenant| match t.class {
+                Class::Fenced { slots } => slots,
+                _ => 0,
+            };
+            node.directory_ref(|d| (of(&d.tenants["a"]), of(&d.tenants["b"])))
+        };
+        let reload = async |config: Config| node.reconfigure(Prepared::of(&config).unwrap()).await;
+        assert_eq!(reload(with(3, 1)).await, [""; 0]);
+        assert_eq!(reload(with(1, 3)).await, [""; 0], "what is given back makes room");
+        assert_eq!(reload(with(3, 1)).await, [""; 0]);
+        assert_eq!(reload(with(1, 1)).await, [""; 0]);
+        let failed = reload(with(3, 3)).await;
+        assert!(failed.len() == 1 && failed[0].contains("6 slots are promised (v 3, w 3)"), "{failed:?}");
+        assert!(failed[0].contains("tenant `b`"), "{failed:?}");
+        assert_eq!((slots(), node.unmade()), ((3, 1), ["tenant `b`".to_string()].into()));
+        node.shut_down().unwrap();
     }
 
     /// A pool that ended can't take a change of its volume: the other changes are made, the result names this one, and the next reload of

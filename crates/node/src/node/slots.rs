@@ -1,5 +1,6 @@
 //! The volumes of a pool and their parts of its layers: time slots, shares of the cache.
 
+use super::fit::Promised;
 use super::{Node, NodeError, Result};
 use crate::directory::{Directory, Volume};
 use crate::parts::PARTS;
@@ -64,9 +65,13 @@ impl Node {
         self.check_volumes(pool, &volumes)
     }
 
-    /// Refuses a class of a tenant that the pools of its volumes have no room for.
-    pub(super) fn check_class(&self, tenant: &str, class: &Class) -> Result<()> {
-        let changed = |d: &Directory, name: &str| if name == tenant { Some(class.clone()) } else { class_of(d, name) };
+    /// Refuses a class of a tenant that the pools of its volumes have no room for, beside the classes that are to be given with it.
+    pub(super) fn check_class(&self, tenant: &str, class: &Class, planned: &Promised) -> Result<()> {
+        let changed = |d: &Directory, name: &str| match planned.get(name) {
+            _ if name == tenant => Some(class.clone()),
+            Some((class, _)) => Some(class.clone()),
+            None => class_of(d, name),
+        };
         let mine = |d: &Directory| {
             d.volumes.values().filter(|v| v.tenant == tenant).map(|v| v.pool).collect::<BTreeSet<usize>>()
         };
