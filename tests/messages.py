@@ -34,6 +34,7 @@ SOURCES = [
     "crates/node/src/open/own.rs",
     "crates/node/src/open/rehearsal.rs",
     "crates/node/src/parts/cache/device.rs",
+    "crates/node/src/node/changing.rs",
     "crates/node/src/node/ending.rs",
     "crates/node/src/node/error.rs",
     "crates/store/src/device.rs",

@@ -3,6 +3,7 @@
 mod backup;
 mod beneath;
 mod caching;
+mod changing;
 mod closing;
 mod effective;
 mod ending;
@@ -118,8 +119,10 @@ pub struct Node {
     pub watchdog: OnceLock<Watchdog>,
     /// One copy of all that is counted at a time.
     watching: tokio::sync::Mutex<()>,
-    /// One change of volumes or tenants at a time.
-    changing: tokio::sync::Mutex<()>,
+    /// One judgement at a time of what concerns several pools; see [`changing`].
+    deciding: tokio::sync::Mutex<()>,
+    /// Results of judgements that aren't in the directory yet.
+    underway: Arc<Mutex<changing::Underway>>,
     /// Sections of the configuration that the last reload couldn't carry out: the next one tries them again.
     unmade: Mutex<BTreeSet<String>>,
     /// Set once, when the node's end begins.
@@ -145,7 +148,8 @@ impl Node {
             events: Arc::default(),
             watchdog: OnceLock::new(),
             watching: tokio::sync::Mutex::new(()),
-            changing: tokio::sync::Mutex::new(()),
+            deciding: tokio::sync::Mutex::new(()),
+            underway: Arc::default(),
             unmade: Mutex::default(),
             ending: OnceLock::new(),
         };
@@ -369,8 +373,7 @@ impl Node {
     /// # Errors
     /// If the volume was deleted meanwhile, among others: what is deleted must not be published again, as its space is another's soon.
     async fn set_volume_owner(&self, name: &str, tenant: &str, read_only: bool) -> Result<()> {
-        let _one = self.changing.lock().await;
-        let volume = self.volume_named(name)?;
+        let (_turn, volume) = self.volume_turn(name).await?;
         let Some(store) = self.pools.get(volume.pool).store.clone() else { return Ok(()) };
         let (name, tenant) = (name.to_string(), tenant.to_string());
         let ruled = move || store.change().set_volume_owner(&name, tenant, read_only);
@@ -409,23 +412,9 @@ impl Node {
 
     /// Makes a volume of zeroes.
     pub async fn create_volume(&self, pool: &str, new: NewVolume) -> Result<()> {
-        let _one = self.changing.lock().await;
         let pool = self.pool_named(pool)?;
-        let (name, tenant) = (new.name.as_str(), new.tenant.as_str());
-        if new.cache.is_some_and(|m| m != CacheMode::Off) && self.pools.get(pool).cache_section().is_none() {
-            let what = format!("pool `{}` has no cache: configure [pool.cache]", self.pools.get(pool).name);
-            return Err(NodeError::Refused(what));
-        }
-        if self.directory_ref(|d| d.volumes.contains_key(name)) {
-            return Err(NodeError::Conflict(format!("volume `{name}` exists already")));
-        }
-        if !self.directory_ref(|d| d.tenants.contains_key(tenant)) {
-            let declare = format!("`plimsoll tenant set {tenant} --class …` declares one");
-            return Err(NodeError::NotFound(format!("{}; {declare}", self.no_tenant(tenant))));
-        }
-        self.check_parts(pool, name, tenant)?;
-        new.check().map_err(|e| NodeError::Refused(e.to_string()))?;
-        self.must_fit_in(pool, tenant).await?;
+        let _turn = self.turn_of(pool).await?;
+        let _noted = self.check_new(pool, &new).await?;
         let record = match self.pools.get(pool).store.clone() {
             Some(store) => {
                 let mode = self.pools.get(pool).cache_section().map(|c| new.cache.unwrap_or(c.mode));
@@ -442,6 +431,25 @@ impl Node {
             None => self.pools.get(pool).volatile_record(new)?,
         };
         self.publish(pool, &record).await
+    }
+
+    /// Checks whether a volume can be made, and notes it: it counts from then on.
+    async fn check_new(&self, pool: usize, new: &NewVolume) -> Result<changing::Noted> {
+        let _deciding = self.deciding.lock().await;
+        let (name, tenant) = (new.name.as_str(), new.tenant.as_str());
+        if new.cache.is_some_and(|m| m != CacheMode::Off) && self.pools.get(pool).cache_section().is_none() {
+            let what = format!("pool `{}` has no cache: configure [pool.cache]", self.pools.get(pool).name);
+            return Err(NodeError::Refused(what));
+        }
+        let noted = self.take_name(name, Some((pool, tenant)))?;
+        if !self.directory_ref(|d| d.tenants.contains_key(tenant)) {
+            let declare = format!("`plimsoll tenant set {tenant} --class …` declares one");
+            return Err(NodeError::NotFound(format!("{}; {declare}", self.no_tenant(tenant))));
+        }
+        self.check_parts(pool, name, tenant)?;
+        new.check().map_err(|e| NodeError::Refused(e.to_string()))?;
+        self.must_fit_in(pool, tenant).await?;
+        Ok(noted)
     }
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
@@ -463,71 +471,6 @@ impl Node {
     /// Tenants that were changed live are kept in every pool that has a store: pools come and go.
     fn stores(&self) -> impl Iterator<Item = Arc<PoolStore>> + '_ {
         self.pools.all().into_iter().filter_map(|(_, p)| p.store.clone())
-    }
-
-    /// Stores the newest record of each tenant in every pool that has a store, but `except`: pools that were elsewhere when one was changed
-    /// have older ones, or none.
-    async fn share_tenants(&self, except: Option<usize>) -> Result<()> {
-        let newest = self.stored_tenants();
-        for (_, pool) in self.pools.all().into_iter().filter(|(number, _)| Some(*number) != except) {
-            let Some(store) = pool.store.clone() else { continue };
-            let known: Vec<TenantRecord> = store.view().tenants().cloned().collect();
-            for record in newest.iter().filter(|t| !known.contains(t)) {
-                let (store, kept) = (store.clone(), record.clone());
-                let stored = blocking(move || store.change().set_tenant(kept)).await;
-                stored.map_err(|e| {
-                    e.about(&format!("pool `{}`: live settings of tenant `{}`", pool.name, record.name))
-                })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Declares a tenant or changes its promise, live; kept over a restart, where it goes before the configuration's.
-    pub async fn set_tenant(&self, record: TenantRecord) -> Result<()> {
-        let _one = self.changing.lock().await;
-        self.put_tenant(record).await
-    }
-
-    async fn put_tenant(&self, mut record: TenantRecord) -> Result<()> {
-        record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
-        self.must_fit(&record.name, &record.class, permits_of_record(&record.limits)).await?;
-        self.check_class(&record.name, &record.class, &fit::Promised::new())?;
-        record.change = 1 + self.stored_tenants().iter().map(|t| t.change).max().unwrap_or(0);
-        for store in self.stores() {
-            let kept = record.clone();
-            blocking(move || store.change().set_tenant(kept)).await?;
-        }
-        self.settle_tenant_deadline(&record);
-        self.apply_tenant(&record.name, record.class, permits_of_record(&record.limits))?;
-        self.tell_slots(&record.name).await
-    }
-
-    /// Takes a tenant away that owns no volume.
-    pub async fn remove_tenant(&self, name: &str) -> Result<()> {
-        let _one = self.changing.lock().await;
-        if let Some(v) = self.directory_ref(|d| d.volumes.values().find(|v| v.tenant == name).map(|v| v.name.clone())) {
-            return Err(NodeError::Conflict(format!("tenant `{name}` owns volume `{v}`")));
-        }
-        if !self.directory_ref(|d| d.tenants.contains_key(name)) {
-            return Err(self.no_tenant(name));
-        }
-        for store in self.stores() {
-            let owned = name.to_string();
-            blocking(move || {
-                let mut store = store.change();
-                // One that only the configuration declares was never stored.
-                if store.tenants().any(|t| t.name == owned) { store.remove_tenant(&owned) } else { Ok(()) }
-            })
-            .await?;
-        }
-        self.promise_tenant(name, self.configured().promised.tenant(name));
-        if let Some(tenant) = self.directory_mut(|d| d.tenants.remove(name)).map(|t| t.id) {
-            for (_, p) in self.pools.all() {
-                let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it
-            }
-        }
-        Ok(())
     }
 
     /// Serves flushes of the pool again: the operator has checked what a failed flush lost.

@@ -155,3 +155,67 @@ fn metadata_that_wait_for_their_device_hold_up_nobody_else() {
     assert!(server.control("GET", "/v1/volumes").expect(200).to_string().contains("\"new\""));
     assert!(server.stop());
 }
+
+/// A pool whose device hangs in the middle of a change: changes of the other pools and reloads go on. Those of the pool itself, and those of
+/// tenants, which every pool keeps, are refused with its name.
+#[test]
+fn a_pool_that_hangs_stops_changes_of_itself_only() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let failing = Failing::new(dir.path());
+    common::certify(dir.path());
+    let config = config(&failing);
+    let server = Server::start(dir.path(), &config);
+    failing.hold_flushes();
+    let create = ["volume", "create", "new", "--pool", "slow", "--size", "4MiB", "--tenant", "t"];
+    std::thread::scope(|scope| {
+        let created = scope.spawn(|| server.cli(&create));
+        until("the change doesn't reach the device", || failing.is_holding());
+        let went_on = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            server.cli(&["volume", "create", "other", "--pool", "good", "--size", "4MiB", "--tenant", "t"]);
+            server.cli(&["volume", "grow", "other", "--size", "8MiB"]);
+            server.cli(&["volume", "rename", "other", "renamed"]);
+            server.cli(&["volume", "deadline", "renamed", "20ms"]);
+            server.cli(&["volume", "delete", "renamed", "--yes"]);
+            // The names of volumes are the node's.
+            let taken = ["volume", "create", "new", "--pool", "good", "--size", "4MiB", "--tenant", "t"];
+            let said = server.cli_fails(&taken);
+            assert!(said.contains("volume `new`") && said.contains("just being made, changed or deleted"), "{said}");
+            // A reload does all but what concerns the volumes of that pool.
+            let wider = config.replace("volumes = [\"vol\"]", "volumes = [\"vol\", \"more\"]");
+            let more = "[[volume]]\nname = \"more\"\npool = \"good\"\nsize = \"4MiB\"\ntenant = \"u\"\n[[grant]]";
+            let tenant = "[[tenant]]\nname = \"u\"\nclass = \"best-effort\"\n[[tenant]]";
+            let wider = wider.replacen("[[tenant]]", tenant, 1).replacen("[[grant]]", more, 1);
+            std::fs::write(dir.path().join("node.toml"), &wider).unwrap();
+            let said = server.cli(&["reload"]);
+            assert!(
+                said.contains("tenant `u`") && said.contains("volume `more`") && !said.contains("failed"),
+                "{said}"
+            );
+            let grown = wider.replacen("size = \"8MiB\"", "size = \"12MiB\"", 1);
+            std::fs::write(dir.path().join("node.toml"), grown).unwrap();
+            let failed = server.control("POST", "/v1/reload").expect(200)["failed"].to_string();
+            assert!(failed.contains("volume `waits`") && failed.contains("of pool `slow` hasn't ended"), "{failed}");
+            for refused in
+                [&["volume", "grow", "waits", "--size", "16MiB"][..], &["tenant", "set", "t", "--deadline", "20ms"]]
+            {
+                let said = server.cli_fails(refused);
+                assert!(said.contains("an earlier change of pool `slow` hasn't ended for "), "{said}");
+            }
+            assert!(!created.is_finished(), "the change was acknowledged before it was durable");
+        }));
+        // Before anything else: threads wait for it.
+        failing.let_go();
+        if let Err(why) = went_on {
+            std::panic::resume_unwind(why);
+        }
+        created.join().unwrap();
+    });
+    server.cli(&["tenant", "set", "t", "--deadline", "20ms"]);
+    let said = server.cli(&["reload"]);
+    assert!(said.contains("volume `waits`") && !said.contains("failed"), "{said}");
+    server.cli(&["volume", "grow", "waits", "--size", "16MiB"]);
+    assert!(server.stop());
+}

@@ -11,6 +11,7 @@
 //! | a request is stuck | in flight for longer than [`STUCK`] | 200 |
 //! | requests fail | at the device or for lack of space, in the last [`FAILED_MINUTES`] | 200 |
 //! | write-back fails | as long as extents of a volume can't be written to the pool's device | 200 |
+//! | a change of a pool hangs | a change of its volumes, tenants or settings is under way for longer than [`STUCK`] | 200 |
 //! | a pool's removal hangs | removed more than [`LEAVING`] ago, and its device isn't closed | 200 |
 //! | faults are injected | as long as they are | 200 |
 //!
@@ -73,6 +74,9 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
         all.extend(text.map(|text| Problem { key, text, is_outage: true }));
     }
     let mut rest: Vec<(String, String)> = Vec::new();
+    for (_, p) in node.pools.all() {
+        rest.extend(stuck_change(&p.name, p.changes_for()));
+    }
     for (name, t) in &directory.tenants {
         let without = || pools_without::<Cores>(node, directory, name, views);
         rest.extend(broken_objectives(name, t, views, without));
@@ -330,9 +334,28 @@ fn stuck(
     })
 }
 
+/// A change of a pool that doesn't end. The pool may answer its clients all the same.
+fn stuck_change(pool: &str, lasts: Option<Duration>) -> Option<(String, String)> {
+    let lasts = lasts.filter(|lasts| lasts.as_micros() > u128::from(STUCK.as_micros()))?;
+    let text = format!(
+        "pool `{pool}`: a change of its volumes, tenants or settings has waited for its device for {} s: others are refused until it ends; \
+         check the device and the kernel's log",
+        lasts.as_secs()
+    );
+    Some((format!("pool `{pool}`: a stuck change"), text))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_that_does_not_end_is_named() {
+        let said = |s| stuck_change("p", s).map(|(_, text)| text);
+        assert_eq!((said(None), said(Some(Duration::from_secs(30)))), (None, None));
+        let text = said(Some(Duration::from_secs(31))).expect("stuck");
+        assert!(text.starts_with("pool `p`: a change of its volumes") && text.contains(" for 31 s: "), "{text}");
+    }
 
     /// A request is stuck after half a minute, and its place says what to do.
     #[test]

@@ -1,5 +1,6 @@
 //! The caches of a node's pools: modes of volumes, sizes, the record of which volumes are written back, and of failed devices.
 
+use super::pool::RunningPool;
 use super::{Node, NodeError, Result, blocking};
 use crate::directory::Volume;
 use crate::engine::{Command, PoolHandle, Report};
@@ -11,6 +12,7 @@ use plimsoll_stack::Addressed;
 use plimsoll_store::{MetaView, VolumeRecord};
 use std::io;
 use std::sync::{Weak, mpsc};
+use tokio::task::JoinSet;
 
 /// Interval of checks whether volumes that left write-back mode are written back.
 ///
@@ -39,46 +41,26 @@ impl Node {
     /// Records of each volume that left mode `back` that it is fully written back, as soon as it is: from then on the cache may be
     /// removed. The same of each volume that has nothing in a cache whose device failed. Runs as long as the node.
     pub async fn record_written_back_loop(&self) {
+        // Dropped with the loop.
+        let mut recording = JoinSet::new();
         loop {
             tokio::time::sleep(WRITTEN_BACK_INTERVAL).await;
-            for (pool, _) in self.pools.all() {
-                if let Err(error) = self.record_written_back(pool).await {
-                    tracing::warn!(%error, "could not record that volumes are fully written back; retrying every second");
-                }
+            while recording.try_join_next().is_some() {}
+            for (_, p) in self.pools.all() {
+                recording.spawn(async move {
+                    if let Err(error) = record_written_back(&p).await {
+                        tracing::warn!(%error, "could not record that volumes are fully written back; retrying every second");
+                    }
+                });
             }
         }
-    }
-
-    async fn record_written_back(&self, pool: usize) -> Result<()> {
-        let p = self.pools.get(pool);
-        let (Some(store), Some(section)) = (p.store.clone(), p.cache_section()) else { return Ok(()) };
-        let mode = section.mode;
-        let leaving = move |store: &MetaView| -> Vec<plimsoll_base::VolumeKey> {
-            // Without its cache a pool writes nothing back, whatever its volumes' modes are.
-            let leaves = |v: &&VolumeRecord| {
-                let is_back = v.cache.unwrap_or(mode) == CacheMode::Back && !store.cache().absent;
-                !is_back && store.may_be_behind(v)
-            };
-            store.volumes().filter(leaves).map(|v| v.key).collect()
-        };
-        if leaving(&store.view()).is_empty() {
-            return Ok(());
-        }
-        // As long as this is held no volume becomes write-back again.
-        let _one = self.changing.lock().await;
-        let keys = leaving(&store.view());
-        let volumes = p.look_soon(|stack, _| stack.layer::<Cache>().map_or(Vec::new(), |c| c.status().volumes)).await;
-        let Ok(status) = volumes else { return Ok(()) };
-        let is_home = |k: &&plimsoll_base::VolumeKey| status.iter().any(|v| v.key == **k && v.at_home);
-        let home: Vec<u32> = keys.iter().filter(is_home).map(|k| k.id).collect();
-        blocking(move || store.change().set_behind(&home, false)).await
     }
 
     /// Discards a volume's dirty cache data after the cache's device was lost (DATA LOSS). The volume continues with the older data
     /// of the pool's own device.
     pub async fn give_up(&self, pool: &str, name: &str) -> Result<()> {
-        let _one = self.changing.lock().await;
-        let (n, volume) = (self.pool_named(pool)?, self.volume_named(name)?);
+        let n = self.pool_named(pool)?;
+        let (_turn, volume) = self.volume_turn(name).await?;
         let p = self.pools.get(n);
         let (Some(store), true) = (p.store.clone(), p.cache_section().is_some() && volume.pool == n) else {
             let what = format!("pool `{pool}` has no cache, or volume `{name}` isn't in it");
@@ -107,6 +89,31 @@ impl Node {
         let store = store.view();
         store.volumes().filter(|v| store.may_be_behind(v)).map(|v| v.name.clone()).collect()
     }
+}
+
+/// Records that volumes of a pool are fully written back, if some are. Leaves it to the next time if the pool is being changed.
+async fn record_written_back(p: &RunningPool) -> Result<()> {
+    let (Some(store), Some(section)) = (p.store.clone(), p.cache_section()) else { return Ok(()) };
+    let mode = section.mode;
+    let leaving = move |store: &MetaView| -> Vec<plimsoll_base::VolumeKey> {
+        // Without its cache a pool writes nothing back, whatever its volumes' modes are.
+        let leaves = |v: &&VolumeRecord| {
+            let is_back = v.cache.unwrap_or(mode) == CacheMode::Back && !store.cache().absent;
+            !is_back && store.may_be_behind(v)
+        };
+        store.volumes().filter(leaves).map(|v| v.key).collect()
+    };
+    if leaving(&store.view()).is_empty() {
+        return Ok(());
+    }
+    // As long as this is held no volume becomes write-back again. A pool whose device hangs isn't asked twice.
+    let Some(_turn) = p.turns.now() else { return Ok(()) };
+    let keys = leaving(&store.view());
+    let volumes = p.look_soon(|stack, _| stack.layer::<Cache>().map_or(Vec::new(), |c| c.status().volumes)).await;
+    let Ok(status) = volumes else { return Ok(()) };
+    let is_home = |k: &&plimsoll_base::VolumeKey| status.iter().any(|v| v.key == **k && v.at_home);
+    let home: Vec<u32> = keys.iter().filter(is_home).map(|k| k.id).collect();
+    blocking(move || store.change().set_behind(&home, false)).await
 }
 
 /// Returns a recorder of the cache's reports. When the cache's device has failed, the pool's store records that the pool is served without

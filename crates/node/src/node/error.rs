@@ -67,6 +67,11 @@ impl NodeError {
         })
     }
 
+    /// The same, with what is to be known besides.
+    pub(super) fn with(self, more: &str) -> NodeError {
+        self.say(|what| format!("{what}; {more}"))
+    }
+
     fn say(self, say: impl FnOnce(String) -> String) -> NodeError {
         match self {
             NodeError::Refused(what) => NodeError::Refused(say(what)),

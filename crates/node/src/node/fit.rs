@@ -44,7 +44,10 @@ impl Node {
                 tenant: d.tenants.get(name).map(|t| t.id),
                 terms: particulars.terms(name, class, permits.jobs_max),
             };
-            planned.iter().map(of).collect::<Vec<_>>()
+            let recording = self.being_promised();
+            // The tenant's own is what is judged.
+            let others = recording.iter().filter(|(other, _)| !planned.contains_key(*other)).chain(planned);
+            others.filter(|(other, _)| *other != name).map(of).collect::<Vec<_>>()
         });
         let used = self.directory_ref(|d| d.pools_of(name));
         for (pool, _) in self.pools.all().into_iter().filter(|(pool, _)| used.is_empty() || used.contains(pool)) {
@@ -83,7 +86,8 @@ impl Node {
         let p = self.pools.get(pool);
         // A pool that has ended keeps no promise anyway.
         let look = move |stack: &Stack, _| Some(stack.layer::<Cores>()?.fit(&terms, except, &planned));
-        let fit = p.handle.look(look).await.unwrap_or(None);
+        // Others' changes wait for this: a pool that doesn't answer soon is as good as gone.
+        let fit = p.look_soon(look).await.unwrap_or(None);
         let fit = fit.filter(|fit| !fit.is_accepted())?;
         let error = NodeError::Conflict(format!("the objective of tenant `{name}` in pool `{}` {fit}", p.name));
         Some(Unfit { fit, error })

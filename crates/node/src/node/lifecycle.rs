@@ -1,5 +1,6 @@
 //! Pools that are added and removed while the node serves.
 
+use super::changing::Turn;
 use super::closing::{close, discard};
 use super::opening::{IMAGES_TIME, OpenedPool, Opening, open_on_thread, opened_until};
 use super::pool::RunningPool;
@@ -114,8 +115,9 @@ impl Node {
         open_on_thread(p, config, self.pools.clone(), self.directory.clone())
     }
 
-    /// Gives a pool that was opened its number. One that can't be served has a number, too, and answers nobody.
-    pub(super) async fn put_pool(&self, config: &PoolConfig, opened: Result<OpenedPool>) -> Result<usize> {
+    /// Gives a pool that was opened its number, and returns the turn to change it: nobody else has it before its volumes are served. One that
+    /// can't be served has a number, too, and answers nobody.
+    pub(super) async fn put_pool(&self, config: &PoolConfig, opened: Result<OpenedPool>) -> Result<(usize, Turn)> {
         let opened = opened.and_then(|opened| {
             self.watch_host(std::slice::from_ref(config))?;
             opened.take()
@@ -125,8 +127,9 @@ impl Node {
             Err(e) => return Err(self.put_failed(config, e)),
         };
         self.introduce_tenants(&pool);
+        let turn = pool.turns.now().expect("nobody knows the pool yet");
         let number = self.pools.put(pool);
-        let Err(e) = self.settle_settings(number).await else { return Ok(number) };
+        let Err(e) = self.settle_settings(number).await else { return Ok((number, turn)) };
         // In this order: its name is in one of the lists at any time.
         discard(self.pools.clone(), self.pools.get(number));
         Err(self.put_failed(config, e))
@@ -157,7 +160,7 @@ impl Node {
     }
 
     /// Makes the volumes of a pool that was added known. Returns the volumes that can't be served, with the reasons.
-    pub(super) async fn serve_added(self: &Arc<Self>, number: usize) -> Vec<(String, NodeError)> {
+    pub(super) async fn serve_added(self: &Arc<Self>, number: usize, _turn: Turn) -> Vec<(String, NodeError)> {
         let mut unserved = Vec::new();
         for record in self.records(number) {
             self.settle_deadline(&record);
@@ -239,7 +242,11 @@ impl Node {
     }
 
     async fn end_pool(self: &Arc<Self>, name: &str, disconnect: bool, leaves: Leaves) -> Result<RemovedPool> {
-        let one = self.changing.lock().await;
+        // Live settings of tenants outlive any one pool. From its turn on, each change of a tenant is in all pools.
+        let (number, _) = self.pools.named(name).ok_or_else(|| self.no_pool(name))?;
+        let isnt = |e: NodeError| e.about(&format!("pool `{name}` isn't {}", leaves.done()));
+        self.share_tenants(Some(number)).await.map_err(isnt)?;
+        let one = (self.turn_of(number).await?, self.deciding.lock().await);
         let (number, pool) = self.pools.named(name).ok_or_else(|| self.no_pool(name))?;
         if leaves == Leaves::Released {
             self.may_be_released(number, &pool)?;
@@ -292,11 +299,6 @@ impl Node {
                 return Err(NodeError::Conflict(what));
             }
         };
-        // Live settings of tenants outlive any one pool.
-        if let Err(e) = self.share_tenants(Some(number)).await {
-            self.offer_all_again(&volumes);
-            return Err(e.about(&format!("pool `{name}` isn't {}", leaves.done())));
-        }
         self.pools.take(number);
         match absent {
             None => self.forget_section(name),

@@ -67,11 +67,14 @@ impl Node {
     /// # Errors
     /// If a key can't be changed so: then none was. If the storage fails in the middle, the error names the keys that were changed.
     pub async fn change_volume(&self, name: &str, mut patch: VolumePatch) -> Result<()> {
-        // A resync's step alone waits for no other volume's change: that one's device may be slow.
-        let _one = if patch.is_of_the_replica_alone() { None } else { Some(self.changing.lock().await) };
-        let volume = self.volume_named(name)?;
+        // A resync's step alone waits for no other volume's change: the device may be slow.
+        let (_turn, volume) = match patch.is_of_the_replica_alone() {
+            true => (None, self.volume_named(name)?),
+            false => self.volume_turn(name).await.map(|(turn, volume)| (Some(turn), volume))?,
+        };
         patch.rename = patch.rename.filter(|new| *new != name);
         let promise = self.check_patch(&volume, &patch)?;
+        let _new_name = patch.rename.as_ref().map(|new| self.take_name(new, None)).transpose()?;
         let mut progress = Progress::default();
         let applied = self.apply_patch(volume, patch, promise, &mut progress).await;
         applied.map_err(|e| e.after(&progress.done, &progress.under_way))

@@ -1,6 +1,7 @@
 //! A running pool as the node has it: its thread, its metadata, and its settings as they are served.
 
 use super::caching;
+use super::changing::Turns;
 use super::error::{NodeError, Result, failed};
 use crate::config::{Limits, PoolConfig};
 use crate::directory::{Directory, Volume};
@@ -66,6 +67,8 @@ pub struct RunningPool {
     lock: Option<Held>,
     /// Its thread didn't answer a question, or not soon.
     was_silent: AtomicBool,
+    /// Its changes, one at a time.
+    pub(super) turns: Turns,
     /// Space below its file.
     pub(super) looks: Arc<super::beneath::Looks>,
 }
@@ -207,6 +210,7 @@ impl RunningPool {
             has_failed,
             lock: opened.lock,
             was_silent: AtomicBool::new(false),
+            turns: Turns::default(),
             looks: Arc::default(),
         };
         pool.has_begun()?;
@@ -254,8 +258,14 @@ impl RunningPool {
             has_failed: Arc::default(),
             lock: None,
             was_silent: AtomicBool::new(false),
+            turns: Turns::default(),
             looks: Arc::default(),
         })
+    }
+
+    /// Time for which a change of its volumes, tenants or settings has been under way.
+    pub fn changes_for(&self) -> Option<std::time::Duration> {
+        self.turns.busy_for()
     }
 
     /// True if it is on an RBD image whose lock another client has taken.
@@ -282,7 +292,10 @@ impl RunningPool {
     }
 
     pub(super) fn gone(&self) -> NodeError {
-        let ended = || format!("pool `{}` has ended; the log says why", self.name);
+        let ended = || match self.handle.health.has_changed() {
+            Ok(_) => format!("pool `{}` doesn't answer: check its device and the kernel's log", self.name),
+            Err(_) => format!("pool `{}` has ended; the log says why", self.name),
+        };
         NodeError::Failed(self.failed.clone().unwrap_or_else(ended))
     }
 
@@ -407,7 +420,7 @@ impl RunningPool {
     /// If there is no such layer, or it doesn't understand the message: then nothing has changed.
     pub(super) async fn tell(&self, to: Addressed) -> Result<()> {
         let layer = to.layer.clone();
-        match self.handle.ask(|reply| Command::Tell { to, reply }).await.map_err(|_| self.gone())? {
+        match self.ask_soon(|reply| Command::Tell { to, reply }).await.map_err(|_| self.gone())? {
             true => Ok(()),
             false => {
                 let name = &self.name;

@@ -1,6 +1,8 @@
 //! A changed configuration, applied while the node serves.
 
 use super::fit::{Promised, Unfit};
+use super::settings::volume_promise;
+use super::tenants::tenant_promise;
 use super::{Configured, Node, NodeError, Result, newest_tenants, permits_of, permits_of_record};
 use crate::config::{Config, ObjectiveConfig, TenantConfig, VolumeConfig};
 use crate::directory::Directory;
@@ -8,6 +10,7 @@ use crate::engine::PermitLimits;
 use crate::reload::{pool_section, tenant_section, volume_section};
 use crate::secrets::AllSecrets;
 use plimsoll_base::{Class, Objective};
+use plimsoll_store::VolumeRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -39,7 +42,7 @@ impl Node {
         });
         // Before others' changes have to wait: a device may be slow, or hang.
         let opened = self.open_new(&new.config).await;
-        let changing = self.changing.lock().await;
+        let deciding = self.deciding.lock().await;
         // Pools may have been removed meanwhile.
         let new = self.without_removed(new);
         let was = self.configured();
@@ -52,18 +55,7 @@ impl Node {
         let new = Arc::new(keeping(new, &was, &refused));
         *self.configured.write().expect("no panic while held") = new.clone();
         let config = &new.config;
-        self.directory_mut(|d| {
-            // Promises of volumes and tenants that the configuration doesn't name are live ones.
-            for (name, promise) in &new.promised.tenants {
-                d.promises.tenants.insert(name.clone(), *promise);
-            }
-            for name in was.promised.volumes.keys().chain(new.promised.volumes.keys()) {
-                match new.promised.volumes.get(name) {
-                    Some(promise) => drop(d.promises.volumes.insert(name.clone(), *promise)),
-                    None => drop(d.promises.volumes.remove(name)),
-                }
-            }
-        });
+        self.promise_anew(&was, &new);
         let again = self.unmade();
         self.pools.forget_failed(|name| config.pool.iter().any(|p| p.name.get_ref() == name));
         let mut added = BTreeMap::new();
@@ -77,17 +69,11 @@ impl Node {
         for (p, opened) in opened {
             let name = p.name.get_ref().clone();
             match self.put_pool(&p, opened).await {
-                Ok(number) => _ = added.insert(name, number),
+                Ok((number, turn)) => _ = added.insert(name, (number, turn)),
                 Err(e) => unmade.note(pool_section(&name), Err(e)),
             }
         }
         let stored = self.stored_tenants();
-        if !added.is_empty()
-            && let Err(e) = self.share_tenants(None).await
-        {
-            // The one that is kept goes on holding; the next reload that adds a pool tries it again.
-            unmade.why.push(e.to_string());
-        }
         // Those that a pool brings; and those of whom the file says something else of what can't be set live.
         for t in &stored {
             let permits = permits_of_record(&t.limits);
@@ -101,27 +87,38 @@ impl Node {
         let is_live = |name: &str| stored.iter().any(|s| s.name == name);
         let is_applied = |t: &&TenantConfig| !is_live(t.name.get_ref()) && !refused.contains(t.name.get_ref());
         for t in config.tenant.iter().filter(is_applied) {
-            unmade.note(tenant_section(t.name.get_ref()), self.apply_configured(t).await);
+            unmade.note(tenant_section(t.name.get_ref()), self.apply_configured(t));
         }
         for record in &stored {
             self.settle_tenant_deadline(record);
         }
-        for number in added.values() {
-            for (volume, e) in self.serve_added(*number).await {
-                unmade.note(volume_section(&volume), Err(e));
-            }
-        }
-        for (pool, _) in self.pools.all() {
-            for record in self.records(pool) {
-                self.settle_deadline(&record);
-                let section = volume_section(&record.name);
-                let differs = was.throttles.get(&record.name) != new.throttles.get(&record.name);
-                if differs || again.contains(&section) {
-                    unmade.note(section, self.publish(pool, &record).await);
+        // From here on each pool is changed in its own turn.
+        drop(deciding);
+        let added: BTreeMap<String, usize> = {
+            let mut numbers = BTreeMap::new();
+            for (name, (number, turn)) in added {
+                for (volume, e) in self.serve_added(number, turn).await {
+                    unmade.note(volume_section(&volume), Err(e));
                 }
+                numbers.insert(name, number);
             }
+            numbers
+        };
+        if !added.is_empty()
+            && let Err(e) = self.share_tenants(None).await
+        {
+            // The one that is kept goes on holding; the next reload that adds a pool tries it again.
+            unmade.why.push(e.to_string());
         }
-        drop(changing);
+        let applied: BTreeSet<&str> =
+            config.tenant.iter().filter(is_applied).map(|t| t.name.get_ref().as_str()).collect();
+        let has_changed = |name: &str| {
+            let differs = was.throttles.get(name) != new.throttles.get(name);
+            differs || again.contains(&volume_section(name))
+        };
+        for (pool, _) in self.pools.all() {
+            self.publish_changed(pool, has_changed, &applied, &mut unmade).await;
+        }
         for v in &config.volume {
             let section = volume_section(v.name.get_ref());
             let differs = was.config.volume.iter().find(|o| o.name == v.name) != Some(v);
@@ -159,11 +156,65 @@ impl Node {
         self.unmade.lock().expect("no panic while held").clone()
     }
 
-    /// Applies a tenant's section.
-    async fn apply_configured(&self, t: &TenantConfig) -> Result<()> {
-        let class = t.class()?;
-        self.apply_tenant(t.name.get_ref(), class, permits_of(t))?;
-        self.tell_slots(t.name.get_ref()).await
+    /// Applies a tenant's section, but for the slots of its volumes.
+    fn apply_configured(&self, t: &TenantConfig) -> Result<()> {
+        self.apply_tenant(t.name.get_ref(), t.class()?, permits_of(t)).map(drop)
+    }
+
+    /// Replaces the configured promises. In one step with the live ones that take precedence, so that no client gets a deadline that doesn't
+    /// hold. Promises of volumes and tenants that neither configuration names are live ones.
+    fn promise_anew(&self, was: &Configured, new: &Configured) {
+        let names = |c: &Configured| c.promised.volumes.keys().cloned().collect::<BTreeSet<String>>();
+        let (volumes, pools) = (&names(was) | &names(new), self.pools.all());
+        self.directory_mut(|d| {
+            // Read within: a live change is recorded before it gets into the directory.
+            let live = self.stored_tenants();
+            for (name, configured) in &new.promised.tenants {
+                let kept = live.iter().find(|t| t.name == *name);
+                d.promises.tenants.insert(name.clone(), kept.map_or(*configured, |t| tenant_promise(t, *configured)));
+            }
+            for name in volumes {
+                let configured = new.promised.volumes.get(&name).copied();
+                let store = d.volumes.get(&name).and_then(|v| pools.iter().find(|(number, _)| *number == v.pool));
+                let store = store.and_then(|(_, p)| p.store.as_ref());
+                let kept = store.and_then(|store| volume_promise(store.view().volume(&name)?, configured.as_ref()));
+                match kept.unwrap_or(configured) {
+                    Some(promise) => drop(d.promises.volumes.insert(name, promise)),
+                    None => drop(d.promises.volumes.remove(&name)),
+                }
+            }
+        });
+    }
+
+    /// Publishes the volumes of a pool that were changed, and in a fenced pool those of tenants whose slots may have been.
+    async fn publish_changed(
+        &self,
+        pool: usize,
+        has_changed: impl Fn(&str) -> bool,
+        tenants: &BTreeSet<&str>,
+        unmade: &mut Unmade,
+    ) {
+        let is_fenced = self.pools.get(pool).is_fenced();
+        let of_tenant = |r: &VolumeRecord| is_fenced && tenants.contains(r.tenant.as_str());
+        let changed = || -> Vec<VolumeRecord> {
+            self.records(pool).into_iter().filter(|r| has_changed(&r.name) || of_tenant(r)).collect()
+        };
+        if changed().is_empty() {
+            return;
+        }
+        let turn = self.turn_of(pool).await;
+        // Again: what was changed before this turn has another record.
+        for record in changed() {
+            let done = match &turn {
+                Ok(_) => self.publish(pool, &record).await,
+                Err(e) => Err(NodeError::Conflict(e.to_string())),
+            };
+            let section = match has_changed(&record.name) {
+                true => volume_section(&record.name),
+                false => tenant_section(&record.tenant),
+            };
+            unmade.note(section, done);
+        }
     }
 
     /// Refuses to give a volume to a tenant whose objective doesn't fit into its pool, as a volume that is created for it would be. A start
@@ -285,6 +336,9 @@ impl Unmade {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directory::VolumePromise;
+    use crate::node::{DeadlineChange, VolumePatch};
+    use plimsoll_base::{OnBusy, Span};
     use plimsoll_store::NewVolume;
     use std::time::Duration;
 
@@ -325,7 +379,7 @@ mod tests {
     async fn a_volume_that_is_deleted_meanwhile_is_not_published_again() {
         let dir = tempfile::tempdir().unwrap();
         let node = Node::start(&Config::parse(TEXT, &dir.path().join("node.toml")).unwrap()).await.unwrap();
-        let deletion = node.changing.lock().await;
+        let deletion = node.turn_of(0).await.unwrap();
         let mut owned = Box::pin(node.set_volume_owner("v", "b", false));
         let early = tokio::time::timeout(Duration::from_millis(200), &mut owned).await;
         assert!(early.is_err(), "it waits until the other change has ended");
@@ -349,7 +403,7 @@ mod tests {
             // What the reload goes by was looked up before the removal.
             let new = crate::reload::served(without, if is_wanted_again { both } else { parse(TEXT) });
             // It has looked which pools are to be opened, and waits for its turn.
-            let one = node.changing.lock().await;
+            let one = node.deciding.lock().await;
             let mut reload = Box::pin(node.reconfigure(Prepared::of(&new).unwrap()));
             let early = tokio::time::timeout(Duration::from_millis(50), &mut reload).await;
             assert!(early.is_err(), "it waits for others' changes");
@@ -372,6 +426,33 @@ mod tests {
             node.pools.has_left("q");
             node.shut_down().unwrap();
         }
+    }
+
+    /// The step that takes the new configuration's promises keeps those that were set live: no client gets another in between.
+    #[tokio::test]
+    async fn a_live_deadline_holds_all_through_a_reload() {
+        let dir = tempfile::tempdir().unwrap();
+        let parse = |text: &str| Config::parse(text, &dir.path().join("node.toml")).unwrap();
+        let with = TEXT.replace("name = \"v\"", "name = \"v\"\n        deadline = \"20ms\"");
+        let with = with.replacen("name = \"a\"", "name = \"a\"\n        deadline = \"20ms\"", 1);
+        let node = Arc::new(Node::start(&parse(&with)).await.unwrap());
+        let live = Span::from_millis(5);
+        node.change_volume("v", VolumePatch { deadline: Some(Some(live)), ..VolumePatch::default() }).await.unwrap();
+        let change = DeadlineChange { deadline: Some(Some(live)), busy: None };
+        let deadline = node.tenant_deadline("a", node.promise_configured("a"), change).unwrap();
+        node.change_tenant("a", |t| Ok(plimsoll_store::TenantRecord { deadline, ..t })).await.unwrap();
+        let promised = || node.directory_ref(|d| (d.promises.volumes["v"], d.promises.tenant("a").deadline));
+        let holds = (VolumePromise { deadline: live, busy: OnBusy::default() }, Some(live));
+        assert_eq!(promised(), holds);
+        let (was, same) = (node.configured(), Configured::of(&parse(&with)).unwrap());
+        node.promise_anew(&was, &same);
+        assert_eq!(promised(), holds);
+        // Another value in the file is newer.
+        let other = Configured::of(&parse(&with.replacen("20ms", "30ms", 2))).unwrap();
+        node.promise_anew(&was, &other);
+        let configured = Span::from_millis(30);
+        assert_eq!(promised(), (VolumePromise { deadline: configured, ..holds.0 }, Some(configured)));
+        node.shut_down().unwrap();
     }
 
     /// Two tenants that get more slots, of which there are enough for either: the first in the file gets them. A tenant that gives slots back

@@ -36,13 +36,16 @@ impl Node {
 
     /// Changes a pool's settings, also for later starts, each until something else is configured for it.
     pub async fn change_settings(&self, name: &str, wanted: BTreeMap<String, u64>) -> Result<()> {
-        let _one = self.changing.lock().await;
         let pool = self.pool_named(name)?;
+        let _turn = self.turn_of(pool).await?;
         let p = self.pools.get(pool);
+        // Slots are promised to tenants' volumes meanwhile, but not between the check and the change.
+        let deciding = self.deciding.lock().await;
         let live = p.live().ok_or_else(|| p.gone())?;
         let changed = settings::change(&live, &wanted, &self.served_parts(pool))?;
         let back = changed.back(&live);
         p.apply(changed).await?;
+        drop(deciding);
         let Some(store) = p.store.clone() else { return Ok(()) };
         let (now, configured) = (settings::values(&live.config), p.configured.clone());
         let recorded = super::blocking(move || {
@@ -86,10 +89,9 @@ impl Node {
 
     /// A volume's deadline that was set live in an earlier life of the node, where the same is configured as then.
     pub(super) fn settle_deadline(&self, record: &VolumeRecord) {
-        let configured = recorded(self.configured().promised.volumes.get(&record.name));
-        if let Some(kept) = record.deadline.filter(|k| (k.configured_ns, k.configured_busy) == configured) {
-            let promise = |ns| VolumePromise { deadline: Span::from_nanos(ns), busy: kept.busy };
-            self.promise(&record.name, kept.deadline_ns.map(promise));
+        let configured = self.configured().promised.volumes.get(&record.name).copied();
+        if let Some(kept) = volume_promise(record, configured.as_ref()) {
+            self.promise(&record.name, kept);
         }
     }
 
@@ -99,6 +101,15 @@ impl Node {
             None => drop(d.promises.volumes.remove(volume)),
         });
     }
+}
+
+/// A volume's promise that was set live, if it holds: if the same is configured as then.
+pub(super) fn volume_promise(
+    record: &VolumeRecord,
+    configured: Option<&VolumePromise>,
+) -> Option<Option<VolumePromise>> {
+    let kept = record.deadline.filter(|k| (k.configured_ns, k.configured_busy) == recorded(configured))?;
+    Some(kept.deadline_ns.map(|ns| VolumePromise { deadline: Span::from_nanos(ns), busy: kept.busy }))
 }
 
 /// A volume's promise as its record has it.

@@ -29,11 +29,14 @@ impl Node {
         }
     }
 
-    /// The volumes of a pool that are served, with their parts. `class_of` returns a tenant's class.
+    /// The volumes of a pool that are served or being made, with their parts. `class_of` returns a tenant's class.
     fn parts_by(&self, pool: usize, class_of: impl Fn(&Directory, &str) -> Option<Class>) -> Vec<VolumePart> {
+        // Before the directory is read: each is in one of the two.
+        let being_made = self.being_made(pool);
         self.directory_ref(|d| {
-            let mine = d.volumes.values().filter(|v| v.pool == pool);
-            mine.map(|v| self.part_of(&v.name, class_of(d, &v.tenant).as_ref())).collect()
+            let mine = d.volumes.values().filter(|v| v.pool == pool).map(|v| (&v.name, &v.tenant));
+            let new = being_made.iter().filter(|(name, _)| !d.volumes.contains_key(name)).map(|(name, t)| (name, t));
+            mine.chain(new).map(|(name, tenant)| self.part_of(name, class_of(d, tenant).as_ref())).collect()
         })
     }
 
@@ -67,7 +70,8 @@ impl Node {
 
     /// Refuses a class of a tenant that the pools of its volumes have no room for, beside the classes that are to be given with it.
     pub(super) fn check_class(&self, tenant: &str, class: &Class, planned: &Promised) -> Result<()> {
-        let changed = |d: &Directory, name: &str| match planned.get(name) {
+        let recording = self.being_promised();
+        let changed = |d: &Directory, name: &str| match planned.get(name).or_else(|| recording.get(name)) {
             _ if name == tenant => Some(class.clone()),
             Some((class, _)) => Some(class.clone()),
             None => class_of(d, name),
@@ -87,17 +91,16 @@ impl Node {
             .map_err(|e| NodeError::Conflict(e.to_string()))
     }
 
-    /// Tells the fenced pools of a tenant's volumes how many slots those have by now.
-    pub(super) async fn tell_slots(&self, tenant: &str) -> Result<()> {
-        for (pool, p) in self.pools.all().into_iter().filter(|p| p.1.is_fenced()) {
-            let Some(store) = &p.store else { continue };
-            let records: Vec<VolumeRecord> = {
-                let store = store.view();
-                store.volumes().filter(|v| v.tenant == tenant).cloned().collect()
-            };
-            for record in records {
-                self.publish(pool, &record).await?;
-            }
+    /// Tells a fenced pool, whose turn the caller has, how many slots a tenant's volumes have by now.
+    pub(super) async fn tell_slots_in(&self, pool: usize, tenant: &str) -> Result<()> {
+        let p = self.pools.get(pool);
+        let Some(store) = p.store.as_ref().filter(|_| p.is_fenced()) else { return Ok(()) };
+        let records: Vec<VolumeRecord> = {
+            let store = store.view();
+            store.volumes().filter(|v| v.tenant == tenant).cloned().collect()
+        };
+        for record in records {
+            self.publish(pool, &record).await?;
         }
         Ok(())
     }

@@ -31,8 +31,7 @@ impl Node {
     /// If the configuration declares it, a client uses it, or its time slot runs. If the storage fails, the deletion may be durable nevertheless:
     /// then the volume is offered to nobody until the next start.
     pub async fn delete_volume(&self, name: &str, deletion: Deletion) -> Result<()> {
-        let one = self.changing.lock().await;
-        let volume = self.volume_named(name)?;
+        let (one, volume) = self.volume_turn(name).await?;
         if !deletion.declared {
             self.must_not_be_declared(
                 name,
