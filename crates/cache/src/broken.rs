@@ -17,13 +17,22 @@ const LOST_MAX: usize = 1000;
 impl Cache {
     /// True if the fast device has failed and the answer to [`CacheReport::DeviceFailed`] is still to come. Changes wait meanwhile.
     pub fn wants_failure_record(&self) -> bool {
-        self.state.bypassed().is_some_and(|b| !b.is_recorded())
+        self.state.bypassed().is_some_and(|b| !b.is_recorded() && !b.refuses_changes())
     }
 
     /// The fast device's failure is durably recorded: changes that waited for it continue.
     pub fn failure_recorded(&mut self, now: Time, out: &mut Actions) {
         for io in self.state.bypassed_mut().map(Bypassed::set_recorded).unwrap_or_default() {
             self.route(now, io, out);
+        }
+    }
+
+    /// The fast device's failure can't be recorded before a restart: changes fail from now on, those that wait included. Without the record
+    /// the next start would take what the device holds for the newest.
+    pub(crate) fn failure_unrecordable(&mut self, out: &mut Actions) {
+        if let Some(bypassed) = self.state.bypassed_mut().filter(|b| !b.is_recorded()) {
+            bypassed.refuse_changes();
+            self.end_unrecorded(out);
         }
     }
 

@@ -25,6 +25,8 @@ pub enum CacheControl {
     },
     /// Keep fingerprints of this share of the extents (Nitro's fingerprint index ratio), 1 to 100 percent.
     FingerprintsPercent(u32),
+    /// The device's failure can't be recorded before a restart: changes fail instead of waiting for that.
+    FailureUnrecordable,
 }
 
 impl Message for CacheControl {
@@ -35,7 +37,7 @@ impl Message for CacheControl {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum CacheReport {
     /// The fast device failed. Changes wait until the owner has recorded that its content is out of date, and has answered with
-    /// [`CacheControl::FailureNoted`].
+    /// [`CacheControl::FailureNoted`]; or fail from its answer [`CacheControl::FailureUnrecordable`] on.
     DeviceFailed,
 }
 

@@ -243,7 +243,7 @@ impl Layer for Cache {
     fn state(&self) -> LayerState {
         match &self.state {
             State::Recovering(_) | State::Starting(_) => LayerState::Recovering,
-            State::Bypassed(_) if self.dirty.is_any_at_risk() => LayerState::Degraded,
+            State::Bypassed(b) if b.refuses_changes() || self.dirty.is_any_at_risk() => LayerState::Degraded,
             State::Serving | State::Bypassed(_) if self.lost.is_empty() && self.damage().is_none() => LayerState::Ready,
             State::Serving | State::Bypassed(_) => LayerState::Degraded,
             State::Failed(_) => LayerState::Failed,
@@ -416,6 +416,7 @@ impl Layer for Cache {
                 self.set_weus_max(now, weus.min(u64::from(self.layout.weus)) as u32, out);
             }
             CacheControl::FailureNoted => self.failure_recorded(now, out),
+            CacheControl::FailureUnrecordable => self.failure_unrecordable(out),
             CacheControl::GiveUp { id, generation } => self.give_up(VolumeKey { id, generation }),
             CacheControl::FingerprintsPercent(percent) => self.set_fingerprints(percent),
         }

@@ -32,13 +32,16 @@ pub(crate) struct Bypassed {
     why: String,
     since: Time,
     recorded: bool,
+    /// The failure can't be recorded: changes fail.
+    refuses: bool,
     waiting: VecDeque<Io>,
     behind_write_back: VecDeque<Io>,
 }
 
 impl Bypassed {
     pub(crate) fn new(why: String, since: Time) -> Bypassed {
-        Bypassed { why, since, recorded: false, waiting: VecDeque::new(), behind_write_back: VecDeque::new() }
+        let (waiting, behind_write_back) = (VecDeque::new(), VecDeque::new());
+        Bypassed { why, since, recorded: false, refuses: false, waiting, behind_write_back }
     }
 
     /// The time at which the device failed.
@@ -55,9 +58,19 @@ impl Bypassed {
         self.recorded
     }
 
+    /// True if the failure can't be recorded: changes fail.
+    pub(crate) fn refuses_changes(&self) -> bool {
+        self.refuses
+    }
+
+    /// The failure can't be recorded.
+    pub(crate) fn refuse_changes(&mut self) {
+        self.refuses = true;
+    }
+
     /// A change waits until the failure is recorded.
     pub(crate) fn wait(&mut self, io: Io) {
-        debug_assert!(!self.recorded, "nothing waits for what is recorded");
+        debug_assert!(!self.recorded && !self.refuses, "nothing waits for what is recorded, or never will be");
         self.waiting.push_back(io);
     }
 
@@ -73,7 +86,7 @@ impl Bypassed {
 
     /// The failure is recorded, durably: the changes that waited.
     pub(crate) fn set_recorded(&mut self) -> VecDeque<Io> {
-        self.recorded = true;
+        (self.recorded, self.refuses) = (true, false);
         self.end_waiting()
     }
 

@@ -26,7 +26,7 @@ impl Cache {
         let extents = || (head.offset / e..head.end().div_ceil(e)).map(|n| Key::new(slot, n));
         if let State::Bypassed(b) = &mut self.state {
             return match b.is_recorded() {
-                false if self.stopping => out.end(io, Outcome::Failed(IoError::Device)),
+                false if self.stopping || b.refuses_changes() => out.end(io, Outcome::Failed(IoError::Device)),
                 false => b.wait(io),
                 true if extents().any(|k| self.dirty.is_at_risk(&k)) => out.end(io, Outcome::Failed(IoError::Device)),
                 // It was given up: what write-back had sent of it before must not come after what is written now.

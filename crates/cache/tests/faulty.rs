@@ -7,7 +7,7 @@ use plimsoll_base::*;
 use plimsoll_cache::*;
 use plimsoll_stack::sim::oracle::Ask;
 use plimsoll_stack::sim::{DiskFaults, SimPool};
-use plimsoll_stack::{Front, LayerState, Stack, StackConfig, Target};
+use plimsoll_stack::{Front, Layer as _, LayerState, Stack, StackConfig, Target};
 
 const LIVES: usize = 3;
 const ACTS: usize = 110;
@@ -622,4 +622,36 @@ fn a_deletion_waits_for_the_note_of_the_failure() {
     assert!(life.note_failure());
     while life.step().unwrap() {}
     assert!(!life.pool.stack().is_using(key), "it ends now");
+}
+
+/// The owner can't record the failure: what waited for that fails, and so does each later change, also a deletion's wait ends. Reads of what
+/// the slow disk has go on.
+#[test]
+fn changes_fail_where_the_failure_cannot_be_recorded() {
+    let mut life = Life::begin(7, Setup { known: Some([true; 2]), ..Setup::of([Mode::Back; 2]) });
+    life.ask_extents(Op::Write, 1, 0..2).unwrap();
+    life.settle().unwrap();
+    life.may_fail = true;
+    let (flushes, _) = life.pool.disk(1).counts();
+    life.pool.disk(1).set_faults(DiskFaults { flush_fails_at: Some(flushes + 1), ..DiskFaults::default() });
+    life.ask_flush(1).unwrap();
+    while !life.cache().wants_failure_record() {
+        assert!(life.step().unwrap(), "the fast disk's flush didn't fail");
+    }
+    life.ask_extents(Op::Write, 0, 0..2).unwrap();
+    while life.step().unwrap() {}
+    assert!(life.pool.stack().is_using(life.oracle.key(0)), "a change waits for the record");
+    life.order(CacheControl::FailureUnrecordable);
+    life.all_end(20_000).unwrap();
+    assert!(!life.cache().wants_failure_record());
+    assert_eq!(life.cache().state(), LayerState::Degraded);
+    life.ask_extents(Op::Write, 0, 2..3).unwrap();
+    life.all_end(20_000).unwrap();
+    life.ask_extents(Op::Read, 0, 4..5).unwrap();
+    life.all_end(20_000).unwrap();
+    let (key, now) = (life.oracle.key(1), life.pool.now());
+    life.pool.with_layer(|f: &mut Front, _| f.remove_volume(key));
+    life.pool.with_layer(|c: &mut Cache, out| c.forget(now, key, out));
+    while life.step().unwrap() {}
+    assert!(!life.pool.stack().is_using(key), "a deletion doesn't wait for what never comes");
 }

@@ -22,6 +22,7 @@ mod volumes;
 mod watch;
 
 pub use beneath::Beneath;
+pub(crate) use changing::metadata_failed;
 pub use effective::{Drift, Effective};
 pub use ending::{Ending, unclean_note};
 pub use error::NodeError;
@@ -413,7 +414,7 @@ impl Node {
     /// Makes a volume of zeroes.
     pub async fn create_volume(&self, pool: &str, new: NewVolume) -> Result<()> {
         let pool = self.pool_named(pool)?;
-        let _turn = self.turn_of(pool).await?;
+        let _turn = self.turn_to_record(pool).await?;
         let _noted = self.check_new(pool, &new).await?;
         let record = match self.pools.get(pool).store.clone() {
             Some(store) => {

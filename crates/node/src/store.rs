@@ -29,6 +29,11 @@ impl PoolStore {
         self.turns.clone().lock_owned().await
     }
 
+    /// Returns why nothing can be changed until the pool is opened again, if that is so.
+    pub fn failed(&self) -> Option<&str> {
+        self.reader.failed()
+    }
+
     /// For reading, anywhere: never waits for the device.
     pub fn view(&self) -> RwLockReadGuard<'_, MetaView> {
         self.reader.view()

@@ -651,3 +651,44 @@ fn logs_whose_flush_failed_need_a_restart() {
     client(&server).flush().unwrap().unwrap();
     assert!(server.stop());
 }
+
+/// The device refuses a change of the metadata: that is a problem with what to do, later changes are refused with it, other pools' changes go
+/// on, and a restart ends it.
+#[test]
+fn metadata_that_failed_are_a_problem_until_a_restart() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let failing = Failing::new(dir.path());
+    let device = format!("{{ file = \"{}\", format = true }}", failing.device.path.display());
+    let config = with_other(config(&device, "16MiB"));
+    let server = Server::start(dir.path(), &config);
+    let create = |name, pool| ["volume", "create", name, "--pool", pool, "--size", "1MiB", "--tenant", "t"];
+    failing.fail("flush", true);
+    let said = server.cli_fails(&create("first", "p"));
+    assert!(said.contains("the metadata store's storage failed"), "{said}");
+    failing.fail("flush", false);
+    let named = "pool `p`: an earlier change of its metadata failed (the metadata store's storage failed: ";
+    let status = server.control("GET", "/v1/status").expect(200);
+    let problems = status["node"]["problems"].as_array().unwrap();
+    let is_named = |p: &serde_json::Value| p.as_str().unwrap().starts_with(named);
+    assert_eq!(problems.iter().filter(|p| is_named(p)).count(), 1, "{problems:?}");
+    for refused in [&create("second", "p")[..], &["volume", "grow", "vol", "--size", "32MiB"]] {
+        let said = server.cli_fails(refused);
+        assert!(
+            said.contains("an earlier change of its metadata failed (") && said.contains("restart the node"),
+            "{said}"
+        );
+    }
+    let said = server.cli_fails(&["tenant", "set", "t", "--weight", "200"]);
+    assert!(said.contains("tenants are kept in every pool: pool `p`: an earlier change"), "{said}");
+    server.cli(&create("second", "o"));
+    server.kill();
+    let server = Server::start(dir.path(), &config);
+    let status = server.control("GET", "/v1/status").expect(200);
+    assert!(!status["node"]["problems"].to_string().contains("metadata"), "{status}");
+    server.cli(&create("third", "p"));
+    server.cli(&["tenant", "set", "t", "--weight", "200"]);
+    assert!(server.stop());
+}

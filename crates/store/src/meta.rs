@@ -22,7 +22,7 @@ use plimsoll_base::VolumeKey;
 use redb::Database;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use uuid::Uuid;
 
 /// The most volumes of a pool, those being deleted included.
@@ -220,13 +220,18 @@ pub struct MetaView {
 
 /// Reads the store from other threads. A change that waits for its device doesn't hold a reader up.
 #[derive(Clone, Debug)]
-pub struct MetaReader(Arc<RwLock<MetaView>>);
+pub struct MetaReader(Arc<RwLock<MetaView>>, Arc<OnceLock<String>>);
 
 impl MetaReader {
     /// The contents; a change that has become durable waits until the guard is dropped.
     pub fn view(&self) -> RwLockReadGuard<'_, MetaView> {
         // Who writes panics only on our own mistakes, before it changes anything.
         self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns why nothing can be changed until the store is opened again, if that is so.
+    pub fn failed(&self) -> Option<&str> {
+        self.1.get().map(String::as_str)
     }
 }
 
@@ -398,7 +403,7 @@ impl MetaStore {
         storage.check_commit(state.commit)?;
         let space = state.check(home).map_err(|what| MetaError::Corrupt { what })?;
         let view = MetaView { state, space, home_bytes: home.len };
-        let shared = MetaReader(Arc::new(RwLock::new(view.clone())));
+        let shared = MetaReader(Arc::new(RwLock::new(view.clone())), Arc::default());
         Ok(MetaStore { storage, db: Some(db), home, view, shared, lowest_free_id: 1 })
     }
 
@@ -708,7 +713,20 @@ impl MetaStore {
     }
 
     /// Makes `edits` durable together with the next commit's number, then notes that number beside the database.
-    fn commit(&mut self, mut edits: Vec<Edit>, may_use_reserve: bool) -> Result<(), MetaError> {
+    ///
+    /// After an error of the storage the store isn't opened again here. Bytes that didn't reach the device may be in the kernel's memory as if
+    /// they had, so a store that is read then is no evidence.
+    fn commit(&mut self, edits: Vec<Edit>, may_use_reserve: bool) -> Result<(), MetaError> {
+        let done = self.try_commit(edits, may_use_reserve);
+        if let Err(e) = &done
+            && self.db.is_none()
+        {
+            let _ = self.shared.1.set(e.to_string()); // the first failure is the reason of the later ones
+        }
+        done
+    }
+
+    fn try_commit(&mut self, mut edits: Vec<Edit>, may_use_reserve: bool) -> Result<(), MetaError> {
         let db = self.db.as_ref().ok_or(MetaError::Failed)?;
         edits.push(Edit::PutCommit(self.view.state.commit + 1));
         self.storage.set_may_use_reserve(may_use_reserve);

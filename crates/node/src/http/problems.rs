@@ -11,6 +11,7 @@
 //! | a request is stuck | in flight for longer than [`STUCK`] | 200 |
 //! | requests fail | at the device or for lack of space, in the last [`FAILED_MINUTES`] | 200 |
 //! | write-back fails | as long as extents of a volume can't be written to the pool's device | 200 |
+//! | a pool's metadata can't be changed | from a failed change of them on, until they are opened anew | 200 |
 //! | a change of a pool hangs | a change of its volumes, tenants or settings is under way for longer than [`STUCK`] | 200 |
 //! | a pool's removal hangs | removed more than [`LEAVING`] ago, and its device isn't closed | 200 |
 //! | faults are injected | as long as they are | 200 |
@@ -24,7 +25,7 @@ use crate::directory::{Directory, Tenant};
 use crate::engine::PoolSnapshot;
 use crate::engine::recent::{Counts, Tally, Within};
 use crate::events::{unix_us, utc};
-use crate::node::{Ending, Node, RunningPool};
+use crate::node::{Ending, Node, RunningPool, metadata_failed};
 use crate::parts::PoolView;
 use crate::parts::cache::{self, FailingVolume};
 use crate::parts::cores::Cores;
@@ -76,6 +77,8 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
     let mut rest: Vec<(String, String)> = Vec::new();
     for (_, p) in node.pools.all() {
         rest.extend(stuck_change(&p.name, p.changes_for()));
+        let failed = p.metadata_failed().map(|why| metadata_failed(&p.name, why));
+        rest.extend(failed.map(|text| (format!("pool `{}`: its metadata", p.name), text)));
     }
     for (name, t) in &directory.tenants {
         let without = || pools_without::<Cores>(node, directory, name, views);

@@ -103,7 +103,7 @@ async fn record_written_back(p: &RunningPool) -> Result<()> {
         };
         store.volumes().filter(leaves).map(|v| v.key).collect()
     };
-    if leaving(&store.view()).is_empty() {
+    if store.failed().is_some() || leaving(&store.view()).is_empty() {
         return Ok(());
     }
     // As long as this is held no volume becomes write-back again. A pool whose device hangs isn't asked twice.
@@ -126,22 +126,9 @@ pub(super) fn recorder(pool: String, store: Weak<PoolStore>, handle: PoolHandle)
     let (report, reports) = mpsc::sync_channel(1);
     let recording = move || {
         while reports.recv().is_ok() {
-            let record = || Some(store.upgrade()?.change().miss_cache());
-            loop {
-                match record() {
-                    Some(Ok(_)) => break,
-                    Some(Err(error)) => {
-                        tracing::error!(pool, %error, "the cache device failed and the failure could not be recorded in the pool's metadata; writes wait, retrying every second");
-                        std::thread::sleep(NOTE_AGAIN);
-                    }
-                    None => return, // the node has ended
-                }
-                if handle.health.has_changed().is_err() {
-                    return; // the pool has ended
-                }
-            }
+            let Some(answer) = recorded(&pool, &store, &handle) else { return };
             let (reply, _) = tokio::sync::oneshot::channel();
-            let to = Addressed::new(&CacheControl::FailureNoted);
+            let to = Addressed::new(&answer);
             let _ = handle.send(Command::Tell { to, reply }); // a pool that ended needs none
             tracing::error!(pool, "the cache's device failed; `plimsoll cache status` says what that means");
         }
@@ -152,4 +139,22 @@ pub(super) fn recorder(pool: String, store: Weak<PoolStore>, handle: PoolHandle)
             let _ = report.try_send(()); // one that waits already is the same
         }
     }))
+}
+
+/// Records that the cache's device failed, and returns the answer to the cache; `None` if the pool has ended.
+fn recorded(pool: &str, store: &Weak<PoolStore>, handle: &PoolHandle) -> Option<CacheControl> {
+    loop {
+        let store = store.upgrade()?; // none if the node has ended
+        let Err(error) = store.change().miss_cache() else { return Some(CacheControl::FailureNoted) };
+        if store.failed().is_some() {
+            tracing::error!(pool, %error, "the cache device failed and the failure can't be recorded in the pool's metadata before a restart; writes fail until then");
+            return Some(CacheControl::FailureUnrecordable);
+        }
+        drop(store);
+        tracing::error!(pool, %error, "the cache device failed and the failure could not be recorded in the pool's metadata; writes wait, retrying every second");
+        std::thread::sleep(NOTE_AGAIN);
+        if handle.health.has_changed().is_err() {
+            return None; // the pool has ended
+        }
+    }
 }

@@ -116,6 +116,16 @@ impl Node {
         }
     }
 
+    /// The same for a change of the pool's metadata.
+    ///
+    /// # Errors
+    /// Also if an earlier change of those failed half-way.
+    pub(super) async fn turn_to_record(&self, number: usize) -> Result<Turn> {
+        let turn = self.turn_of(number).await?;
+        can_record(&self.pools.get(number))?;
+        Ok(turn)
+    }
+
     /// Waits for the turns of all pools, for a change that each of them keeps.
     ///
     /// # Errors
@@ -129,6 +139,7 @@ impl Node {
                     .soon()
                     .await
                     .ok_or_else(|| is_changing(&pool).about("tenants are kept in every pool"))?;
+                can_record(&pool).map_err(|e| e.about("tenants are kept in every pool"))?;
                 all.push((number, pool, turn));
             }
             // Pools come and go while this waits.
@@ -147,7 +158,7 @@ impl Node {
     pub(super) async fn volume_turn(&self, name: &str) -> Result<(VolumeTurn, Volume)> {
         loop {
             let pool = self.volume_named(name)?.pool;
-            let turn = self.turn_of(pool).await?;
+            let turn = self.turn_to_record(pool).await?;
             // It may have been deleted, and made anew elsewhere.
             let volume = self.volume_named(name)?;
             if volume.pool == pool {
@@ -198,6 +209,22 @@ impl Node {
     pub(super) fn being_promised(&self) -> Promised {
         self.underway.lock().expect("no panic while held").promises.clone()
     }
+}
+
+/// Refuses a change of a pool whose metadata can't be changed.
+fn can_record(pool: &RunningPool) -> Result<()> {
+    match pool.metadata_failed() {
+        None => Ok(()),
+        Some(why) => Err(NodeError::Failed(metadata_failed(&pool.name, why))),
+    }
+}
+
+/// The text for a pool whose metadata can't be changed until it is opened again.
+pub(crate) fn metadata_failed(pool: &str, why: &str) -> String {
+    format!(
+        "pool `{pool}`: an earlier change of its metadata failed ({why}): connected clients are served; new ones may be refused, and changes \
+         of its volumes, of its settings and of tenants are. Check the device and the kernel's log, then restart the node, which opens the metadata anew"
+    )
 }
 
 /// The refusal of a change whose pool has one that doesn't end.

@@ -263,6 +263,11 @@ impl RunningPool {
         })
     }
 
+    /// The reason for which its metadata can't be changed until it is opened again, if there is one.
+    pub fn metadata_failed(&self) -> Option<&str> {
+        self.store.as_ref()?.failed()
+    }
+
     /// Time for which a change of its volumes, tenants or settings has been under way.
     pub fn changes_for(&self) -> Option<std::time::Duration> {
         self.turns.busy_for()

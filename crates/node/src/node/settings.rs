@@ -37,7 +37,7 @@ impl Node {
     /// Changes a pool's settings, also for later starts, each until something else is configured for it.
     pub async fn change_settings(&self, name: &str, wanted: BTreeMap<String, u64>) -> Result<()> {
         let pool = self.pool_named(name)?;
-        let _turn = self.turn_of(pool).await?;
+        let _turn = self.turn_to_record(pool).await?;
         let p = self.pools.get(pool);
         // Slots are promised to tenants' volumes meanwhile, but not between the check and the change.
         let deciding = self.deciding.lock().await;

@@ -155,7 +155,7 @@ impl Node {
             if lacking().is_empty() {
                 continue;
             }
-            let _turn = self.turn_of(number).await?;
+            let _turn = self.turn_to_record(number).await?;
             // Nobody changes a tenant from here on.
             for record in lacking() {
                 let (store, kept) = (store.clone(), record.clone());
