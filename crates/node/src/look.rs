@@ -319,6 +319,9 @@ pub fn look(config: &PoolConfig) -> Seen {
             |what| format!("settings that were changed live don't fit any more: the configured ones hold: {what}");
         seen.warnings.extend(faults.into_iter().map(warning));
     }
+    if let (Some(view), Some((path, Ok(Some(Look { found: Ok(superblock), .. }))))) = (&seen.meta, &main) {
+        seen.errors.extend(crate::open::check_modelled(config, superblock, view, path).err());
+    }
     // Nothing is said of a cache whose pool's own device can't be looked at.
     if let (Some(c), Some((_, Ok(main)))) = (&config.cache, &main) {
         look_at_cache(config, c, main.as_ref(), &mut seen);

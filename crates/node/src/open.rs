@@ -12,7 +12,7 @@ pub(crate) use cache::CacheLocks;
 pub use cache::behind;
 pub use error::{OpenError, Unfit};
 pub use give_up::{GiveUpError, give_up};
-pub(crate) use own::Held;
+pub(crate) use own::{Held, check_modelled};
 pub use rehearsal::{rehearse, rehearse_layers};
 pub use stack::build_stack;
 

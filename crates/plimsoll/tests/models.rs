@@ -43,3 +43,22 @@ fn a_model_that_is_none_is_named() {
     let Err(error) = Server::try_start(dir.path(), &config(device, "64MiB")) else { panic!("it started") };
     assert!(error.contains("`floppy` is unknown; there are cheetah-15k5"), "{error}");
 }
+
+/// A pool whose volumes lie beyond the end of the modelled drive isn't corrupt: the key is named, by a start and by `check`.
+#[test]
+fn a_model_that_is_smaller_than_its_pool_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |model: &str| config(&format!(r#"{{ model = "{model}", file = "disk.img", size = "4GiB" }}"#), "2GiB");
+    assert!(Server::start(dir.path(), &of("sized:4G:nvme-modern")).stop());
+    let smaller = of("sized:256M:nvme-modern");
+    let Err(error) = Server::try_start(dir.path(), &smaller) else { panic!("it started") };
+    let named = "the modelled device `sized:256M:nvme-modern` (`device.model`) is smaller than its pool: it leaves ";
+    assert!(error.contains(named) && error.contains("lie in the first 2147483648"), "{error}");
+    assert!(!error.contains("corrupt"), "{error}");
+    std::fs::write(dir.path().join("node.toml"), &smaller).unwrap();
+    let checked =
+        common::run(env!("CARGO_BIN_EXE_plimsoll"), &["check", dir.path().join("node.toml").to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&checked.stdout) + String::from_utf8_lossy(&checked.stderr);
+    assert!(!checked.status.success() && said.contains(named), "{said}");
+    assert!(Server::start(dir.path(), &of("sized:4G:nvme-modern")).stop(), "nothing was changed");
+}

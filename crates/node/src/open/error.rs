@@ -112,6 +112,15 @@ pub enum Unfit {
     },
     /// The device that is asked for by its UUID isn't there.
     Missing(Uuid),
+    /// It is modelled, and the model is smaller than what its volumes have.
+    ModelTooSmall {
+        /// The model.
+        model: String,
+        /// Bytes that it leaves for volumes.
+        home_bytes: u64,
+        /// Bytes from the beginning of the volumes' space to the end of the last one.
+        used_bytes: u64,
+    },
     /// It holds nothing, and may not be formatted.
     Blank,
     /// It holds no pool.
@@ -149,6 +158,11 @@ impl fmt::Display for Unfit {
             Unfit::Missing(uuid) => write!(
                 f,
                 "the device {uuid} is missing: attach it, or remove `uuid` from the configuration to create a new one"
+            ),
+            Unfit::ModelTooSmall { model, home_bytes, used_bytes } => write!(
+                f,
+                "the modelled device `{model}` (`device.model`) is smaller than its pool: it leaves {home_bytes} bytes for volumes, which \
+                 lie in the first {used_bytes}: name the former model, or a larger one"
             ),
             Unfit::Blank => write!(
                 f,

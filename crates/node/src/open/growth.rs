@@ -158,7 +158,7 @@ fn grow(config: &PoolConfig, held: &mut Held, store: MetaStore, to: u64) -> Resu
         }
     }
     let store = match held {
-        Held::File(device) => device.open_meta(home_bytes(config, device)?),
+        Held::File(device) => device.open_meta(home_bytes(config, device.home())?),
         Held::Image(device, _) => device.open_meta(),
     };
     Ok((store.map_err(|error| OpenError::Meta { device: label, error })?, is_grown))

@@ -11,8 +11,8 @@ use plimsoll_rbd::{Cluster, Image};
 use plimsoll_sched::SchedulerKind;
 use plimsoll_stack::Layer;
 use plimsoll_store::{
-    CreateOptions, DeviceError, DeviceFile, Look, MetaStore, MetaView, ROLE_MAIN, RegionKind, RemoteDevice, Superblock,
-    Uuid,
+    CreateOptions, DeviceError, DeviceFile, Look, MetaStore, MetaView, ROLE_MAIN, Region, RegionKind, RemoteDevice,
+    Superblock, Uuid,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -200,7 +200,7 @@ pub(super) fn open_device(
     };
     // A device has logs if its pool has: that was checked, and a new one is made so.
     let home_bytes = match config.logs.as_ref().zip(device.logs()) {
-        None => home_bytes(config, &device)?,
+        None => home_bytes(config, device.home())?,
         Some((logs, tables)) => {
             let mut region = crate::parts::logs::device_of(tables, device.home());
             // A modelled disk may be smaller than the file behind it.
@@ -220,9 +220,41 @@ pub(super) fn open_device(
     if let Some(error) = device.unreserved() {
         tracing::warn!(path = %path.display(), %error, "cannot allocate the pool's own regions: changes of metadata and flushes fail when the file system is full");
     }
-    let unread = |error| OpenError::Meta { device: path.display().to_string(), error };
-    let store = device.open_meta(home_bytes).map_err(unread)?;
+    let store = device.open_meta(home_bytes).map_err(|error| {
+        let device_name = path.display().to_string();
+        let view = || DeviceFile::look_meta(path, &expect, u64::MAX).ok();
+        match config.device.model.as_deref().zip(view()) {
+            Some((model, view)) => check_model(model, &device_name, device.home(), home_bytes, &view).err(),
+            None => None,
+        }
+        .unwrap_or(OpenError::Meta { device: device_name, error })
+    })?;
     Ok((device, store))
+}
+
+/// The same as a start's look at a modelled device without logs, for a device that isn't opened.
+///
+/// # Errors
+/// If the model is none, or too small.
+pub(crate) fn check_modelled(
+    config: &PoolConfig,
+    superblock: &Superblock,
+    view: &MetaView,
+    device: &Path,
+) -> Result<(), OpenError> {
+    let regions = (superblock.region(RegionKind::Home), superblock.region(RegionKind::Logs));
+    let (Some(model), (Some(home), None)) = (config.device.model.as_deref(), regions) else { return Ok(()) };
+    check_model(model, &device.display().to_string(), home, home_bytes(config, home)?, view)
+}
+
+/// Checks that a modelled device has the space that its pool's volumes have. `home_bytes` is what it leaves of their region.
+fn check_model(model: &str, device: &str, home: Region, home_bytes: u64, view: &MetaView) -> Result<(), OpenError> {
+    let ends = view.volumes().chain(view.deleting()).flat_map(|v| &v.extents).map(|e| e.device_offset + e.len);
+    let used_bytes = ends.max().map_or(0, |end| end - home.offset);
+    match used_bytes > home_bytes {
+        true => Err(Unfit::ModelTooSmall { model: model.to_string(), home_bytes, used_bytes }.of(device)),
+        false => Ok(()),
+    }
 }
 
 /// Refuses a pool without a cache that volumes need, by its metadata, before its device is converted to a newer version.
@@ -245,8 +277,8 @@ fn check_converted(
 }
 
 /// Bytes of a device's home that volumes can have, without logs: a modelled disk may be smaller than the file behind it.
-pub(super) fn home_bytes(config: &PoolConfig, device: &DeviceFile) -> Result<u64, BadConfig> {
-    let model = model_of(config, device.home().len)?;
+pub(super) fn home_bytes(config: &PoolConfig, home: Region) -> Result<u64, BadConfig> {
+    let model = model_of(config, home.len)?;
     Ok(model.map_or(u64::MAX, |m| m.offer(&[]).size_bytes / MIB * MIB))
 }
 
