@@ -2,7 +2,7 @@
 
 use super::changing::Turn;
 use super::closing::{close, discard};
-use super::opening::{IMAGES_TIME, OpenedPool, Opening, open_on_thread, opened_until};
+use super::opening::{IMAGES_TIME, OpenedPool, Opening, OpeningTurn, open_on_thread, opened_until};
 use super::pool::RunningPool;
 use super::volumes::connected;
 use super::{Node, NodeError, Result, interrupted_deletions};
@@ -122,8 +122,8 @@ impl Node {
             self.watch_host(std::slice::from_ref(config))?;
             opened.take()
         });
-        let pool = match opened {
-            Ok(pool) => pool,
+        let (pool, _opening) = match opened {
+            Ok(taken) => taken,
             Err(e) => return Err(self.put_failed(config, e)),
         };
         self.introduce_tenants(&pool);
@@ -222,8 +222,18 @@ impl Node {
         if self.pools.named(name).is_some_and(|(_, p)| p.has_lost_lock()) {
             return Err(NodeError::Conflict(lost_here(name)));
         }
+        // No try of this node to open it is under way, and none begins: Ceph would block this node's own client.
+        let opening = OpeningTurn::of(name, &self.pools).ok_or_else(|| {
+            NodeError::Conflict(format!(
+                "pool `{name}` is just being opened here, which may take its lock: wait until that has ended, then see `plimsoll status`"
+            ))
+        })?;
         if self.serves_pool(name) {
             return Err(NodeError::Conflict(format!("pool `{name}` is served here already")));
+        }
+        if self.pools.leaving().iter().any(|(leaving, _)| leaving.name == name) {
+            let what = format!("pool `{name}` still has the lock here until its removal has ended: try again then");
+            return Err(NodeError::Conflict(what));
         }
         let declared = config.pool.iter().find(|p| p.name.get_ref() == name);
         let pool = declared.ok_or_else(|| self.no_pool(name))?.clone();
@@ -231,7 +241,10 @@ impl Node {
             return Err(not_on_an_image(name));
         }
         let owned = name.to_string();
-        let broken = tokio::task::spawn_blocking(move || crate::rbd::break_lock(&owned, &pool.device));
+        let broken = tokio::task::spawn_blocking(move || {
+            let _opening = opening;
+            crate::rbd::break_lock(&owned, &pool.device)
+        });
         let owner = broken.await.map_err(super::error::failed)?.map_err(super::error::failed)?;
         if let Some(owner) = owner {
             let what =
@@ -416,5 +429,33 @@ impl Node {
         };
         self.events.add(Kind::Node, Severity::Error, None, what.clone());
         Err(NodeError::Failed(what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// This node's own client may have the lock, or be about to take it: whoever breaks it then has Ceph block this node.
+    #[tokio::test]
+    async fn a_lock_is_not_taken_from_this_node_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let text =
+            "[listen]\nunix = \"nbd.sock\"\n[[pool]]\nname = \"p\"\ndevice = { null = true, size = \"64MiB\" }\n";
+        let with = text.to_string()
+            + "[[pool]]\nname = \"image\"\ndevice = { rbd = \"rbd/image\", libraries = \"/nonexistent\" }\n";
+        let parse = |text: &str| Config::parse(text, &dir.path().join("node.toml")).unwrap();
+        let (node, config) = (Node::start(&parse(text)).await.unwrap(), parse(&with));
+        let said = async || node.break_lock("image", &config).await.unwrap_err().to_string();
+        let opening = OpeningTurn::of("image", &node.pools).unwrap();
+        assert!(said().await.contains("pool `image` is just being opened here"), "{}", said().await);
+        drop(opening);
+        node.pools.leaves(Arc::new(RunningPool::absent("image", "-".into(), "removed".into()).unwrap()));
+        assert!(said().await.contains("until its removal has ended"), "{}", said().await);
+        node.pools.has_left("image");
+        let broken = said().await;
+        assert!(!broken.contains("being opened") && !broken.contains("removal"), "it is tried: {broken}");
+        assert!(node.pools.opening().is_empty(), "a reload may open it now");
+        node.shut_down().unwrap();
     }
 }

@@ -23,6 +23,8 @@ pub(super) type Opening = oneshot::Receiver<Result<OpenedPool>>;
 pub(super) struct OpenedPool {
     pool: Option<RunningPool>,
     pools: Arc<Pools>,
+    /// Until the pool is in a list of served or leaving ones, its name is in that of those that are being opened.
+    turn: Option<OpeningTurn>,
 }
 
 impl OpenedPool {
@@ -31,11 +33,11 @@ impl OpenedPool {
         self.pool.as_ref()?.store.clone()
     }
 
-    /// The pool, unless its thread has ended.
-    pub(super) fn take(mut self) -> Result<RunningPool> {
+    /// The pool, unless its thread has ended, with the turn, which is to be kept until the pool is in a list.
+    pub(super) fn take(mut self) -> Result<(RunningPool, Option<OpeningTurn>)> {
         let pool = self.pool.take().ok_or_else(|| NodeError::Failed("it is gone".into()))?;
         match pool.handle.health.has_changed() {
-            Ok(_) => Ok(pool),
+            Ok(_) => Ok((pool, self.turn.take())),
             Err(_) => Err(pool.join().err().unwrap_or_else(|| pool.gone())),
         }
     }
@@ -49,21 +51,21 @@ impl Drop for OpenedPool {
     }
 }
 
-/// The one try to open a pool that may be under way. Another may begin once this is dropped.
-struct Turn {
+/// The one try to open a pool, or to take its image's lock away, that may be under way. Another may begin once this is dropped.
+pub(super) struct OpeningTurn {
     name: String,
     pools: Arc<Pools>,
 }
 
-impl Turn {
+impl OpeningTurn {
     /// `None` while an earlier try is under way.
-    fn of(name: &str, pools: &Arc<Pools>) -> Option<Turn> {
+    pub(super) fn of(name: &str, pools: &Arc<Pools>) -> Option<OpeningTurn> {
         let is_first = pools.opening().insert(name.to_string());
-        is_first.then(|| Turn { name: name.to_string(), pools: pools.clone() })
+        is_first.then(|| OpeningTurn { name: name.to_string(), pools: pools.clone() })
     }
 }
 
-impl Drop for Turn {
+impl Drop for OpeningTurn {
     fn drop(&mut self) {
         self.pools.opening().remove(&self.name);
     }
@@ -77,7 +79,7 @@ pub(super) fn open_on_thread(
     directory: Arc<RwLock<Directory>>,
 ) -> Result<Opening> {
     let name = p.name.get_ref().clone();
-    let turn = Turn::of(&name, &pools).ok_or_else(|| {
+    let turn = OpeningTurn::of(&name, &pools).ok_or_else(|| {
         NodeError::Conflict("it is still being opened since an earlier try: try again when its device answers".into())
     })?;
     let (reply, opened) = oneshot::channel();
@@ -88,14 +90,8 @@ pub(super) fn open_on_thread(
             Some(what) => Err(NodeError::Conflict(what)),
             None => RunningPool::start(&p, trace_every, &limits, directory),
         };
-        let opened = opened.map(|pool| OpenedPool { pool: Some(pool), pools });
-        if reply.is_closed() {
-            // Nobody wants it any more. It is in the list of those that leave before another try may begin.
-            drop(opened);
-            return drop(turn);
-        }
-        // Whoever hears of a failure may try again at once.
-        drop(turn);
+        // Whoever hears of a failure may try again at once: then the turn is dropped here.
+        let opened = opened.map(|pool| OpenedPool { pool: Some(pool), pools, turn: Some(turn) });
         let _ = reply.send(opened); // whoever wanted it may have gone
     };
     thread.spawn(open).map_err(|e| NodeError::Failed(format!("no thread to open it: {e}")))?;
@@ -119,7 +115,7 @@ pub(super) async fn open_all(
         config.pool.iter().map(|p| (!is_remote(p)).then(|| start(p))).collect();
     let is_served = all.iter().flatten().any(Result::is_ok);
     for (at, opened) in opened_in_time(opening, is_served, IMAGES_TIME).await {
-        all[at] = Some(opened.and_then(OpenedPool::take));
+        all[at] = Some(opened.and_then(OpenedPool::take).map(|(pool, _)| pool));
     }
     let late = |p: &PoolConfig| hasnt_answered().about(&pool_section(p.name.get_ref()));
     Ok(config.pool.iter().zip(all).map(|(p, opened)| opened.unwrap_or_else(|| Err(late(p)))).collect())
@@ -230,11 +226,11 @@ mod tests {
         let why = opened_until(opened, Some(tokio::time::Instant::now())).await.err().unwrap().to_string();
         assert!(why.contains("hasn't answered"), "{why}");
         let pools = Arc::new(Pools::new().unwrap());
-        let first = Turn::of("p", &pools).unwrap();
-        assert!(Turn::of("p", &pools).is_none());
-        let _other = Turn::of("q", &pools).unwrap();
+        let first = OpeningTurn::of("p", &pools).unwrap();
+        assert!(OpeningTurn::of("p", &pools).is_none());
+        let _other = OpeningTurn::of("q", &pools).unwrap();
         drop(first);
-        assert!(Turn::of("p", &pools).is_some());
+        assert!(OpeningTurn::of("p", &pools).is_some());
     }
 
     /// Its thread may be recovering, and writes.
