@@ -234,15 +234,26 @@ impl Node {
         self.pools.all().into_iter().flat_map(|(pool, p)| interrupted_deletions(pool, &p)).collect()
     }
 
-    /// Goes on with deletions. Their space is free when this is done, which takes as long as zeroing it does; until then the
-    /// node serves everything else.
-    pub async fn resume_deletions(&self, interrupted: Vec<(usize, VolumeRecord)>) {
+    /// Goes on with deletions, each pool's by itself: one that hangs keeps no other's waiting. Their space is free when this is done, which
+    /// takes as long as zeroing it does; until then the node serves everything else.
+    pub async fn resume_deletions(self: &Arc<Self>, interrupted: Vec<(usize, VolumeRecord)>) {
+        let mut by_pool: BTreeMap<usize, Vec<VolumeRecord>> = BTreeMap::new();
         for (pool, record) in interrupted {
-            tracing::info!(volume = record.name, "going on with a deletion that was interrupted");
-            if let Err(error) = self.finish_delete(pool, &record).await {
-                tracing::warn!(%error, "not deleted yet");
-            }
+            by_pool.entry(pool).or_default().push(record);
         }
+        let mut deleting = JoinSet::new();
+        for (pool, records) in by_pool {
+            let node = self.clone();
+            deleting.spawn(async move {
+                for record in records {
+                    tracing::info!(volume = record.name, "going on with a deletion that was interrupted");
+                    if let Err(error) = node.finish_delete(pool, &record).await {
+                        tracing::warn!(%error, "not deleted yet");
+                    }
+                }
+            });
+        }
+        deleting.join_all().await;
     }
 
     /// Waits until no pool is recovering, or `at_most` has passed.
@@ -645,5 +656,58 @@ pub(crate) fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
     PermitLimits {
         jobs_max: limits.in_flight_requests_max.unwrap_or(default.jobs_max),
         bytes_max: limits.in_flight_bytes_max.unwrap_or(default.bytes_max),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Look;
+    use plimsoll_testkit::eventually;
+
+    const TEXT: &str = r#"
+        [listen]
+        unix = "nbd.sock"
+        [[pool]]
+        name = "p"
+        device = { file = "p.img", size = "64MiB" }
+        [[pool]]
+        name = "q"
+        device = { file = "q.img", size = "64MiB" }
+        [[tenant]]
+        name = "t"
+        class = "best-effort"
+    "#;
+
+    #[tokio::test]
+    async fn a_deletion_that_hangs_keeps_no_other_pools_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Arc::new(Node::start(&Config::parse(TEXT, &dir.path().join("node.toml")).unwrap()).await.unwrap());
+        for (number, name) in [(0, "v"), (1, "w")] {
+            let store = node.pools.get(number).store.clone().unwrap();
+            let (name, tenant) = (name.to_string(), "t".to_string());
+            let new = NewVolume {
+                name: name.clone(),
+                size_bytes: 1 << 20,
+                tenant,
+                read_only: false,
+                description: None,
+                cache: None,
+            };
+            store.change().create_volume(new).unwrap();
+            store.change().begin_delete(&name).unwrap();
+        }
+        let (let_go, held) = std::sync::mpsc::channel::<()>();
+        let look: Look = Box::new(move |_, _| _ = held.recv());
+        node.pools.get(0).handle.send(Command::Look(look)).unwrap();
+        let (interrupted, resuming) = (node.interrupted_deletions(), node.clone());
+        assert_eq!(interrupted.len(), 2);
+        let resumed = tokio::spawn(async move { resuming.resume_deletions(interrupted).await });
+        eventually("the other pool's is finished", || node.deleting(1).is_empty()).await;
+        assert_eq!(node.deleting(0), ["v"]);
+        let_go.send(()).unwrap();
+        resumed.await.unwrap();
+        assert_eq!(node.deleting(0), [""; 0]);
+        node.shut_down().unwrap();
     }
 }
