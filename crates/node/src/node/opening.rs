@@ -10,7 +10,7 @@ use crate::store::PoolStore;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 /// Time that a start waits for pools on RBD images while others are served. The lock of a dead owner takes 30 s of it.
@@ -98,8 +98,11 @@ pub(super) fn open_on_thread(
     Ok(opened)
 }
 
-/// Opens the pools of a start, in their order. Those on RBD images are opened beside the others: a cluster may not answer. Then the node
-/// serves its other pools.
+/// Pools on files that a start opens at once: each may wait for a lock, and for its device.
+const OPENED_AT_ONCE: usize = 8;
+
+/// Opens the pools of a start, and returns them in the configuration's order, with each one's error. Those on RBD images are opened beside
+/// the others: a cluster may not answer. Then the node serves its other pools.
 pub(super) async fn open_all(
     config: &Config,
     pools: &Arc<Pools>,
@@ -110,15 +113,53 @@ pub(super) async fn open_all(
     for (at, p) in config.pool.iter().enumerate().filter(|(_, p)| is_remote(p)) {
         opening.push((at, open_on_thread(p.clone(), config, pools.clone(), directory.clone())?));
     }
-    let start = |p: &PoolConfig| RunningPool::start(p, config.control.trace_every, &config.limits, directory.clone());
-    let mut all: Vec<Option<Result<RunningPool>>> =
-        config.pool.iter().map(|p| (!is_remote(p)).then(|| start(p))).collect();
+    let mut all: Vec<Option<Result<RunningPool>>> = config.pool.iter().map(|_| None).collect();
+    // A file that is named twice is the first one's, as if the pools were opened one after the other.
+    let shares = |p: &PoolConfig, at: usize| {
+        let earlier = config.pool[..at].iter().flat_map(files);
+        let earlier: Vec<PathBuf> = earlier.map(|(_, path)| path).collect();
+        files(p).iter().any(|(_, path)| earlier.iter().any(|theirs| is_same_file(theirs, path)))
+    };
+    let local = || config.pool.iter().enumerate().filter(|(_, p)| !is_remote(p));
+    let (later, first): (Vec<_>, Vec<_>) = local().map(|(at, p)| (at, p.clone())).partition(|(at, p)| shares(p, *at));
+    for (pools, at_once) in [(first, OPENED_AT_ONCE), (later, 1)] {
+        let (trace_every, limits, directory) = (config.control.trace_every, config.limits.clone(), directory.clone());
+        let open = move |p: PoolConfig| RunningPool::start(&p, trace_every, &limits, directory.clone());
+        for (at, opened) in each_at_once(pools, at_once, open).await {
+            all[at] = Some(opened);
+        }
+    }
     let is_served = all.iter().flatten().any(Result::is_ok);
     for (at, opened) in opened_in_time(opening, is_served, IMAGES_TIME).await {
         all[at] = Some(opened.and_then(OpenedPool::take).map(|(pool, _)| pool));
     }
     let late = |p: &PoolConfig| hasnt_answered().about(&pool_section(p.name.get_ref()));
     Ok(config.pool.iter().zip(all).map(|(p, opened)| opened.unwrap_or_else(|| Err(late(p)))).collect())
+}
+
+/// Calls `act` with each of `all` on a thread of its own, with `at_once` of them at a time. Returns the results with the items' numbers.
+async fn each_at_once<I: Send + 'static, T: Send + 'static>(
+    all: Vec<(usize, I)>,
+    at_once: usize,
+    act: impl Fn(I) -> T + Send + Sync + 'static,
+) -> Vec<(usize, T)> {
+    let (act, places) = (Arc::new(act), Arc::new(Semaphore::new(at_once)));
+    let mut under_way = JoinSet::new();
+    for (at, item) in all {
+        // In their order: the first ones don't wait for later ones.
+        let place = places.clone().acquire_owned().await.expect("nobody closes it");
+        let act = act.clone();
+        under_way.spawn_blocking(move || {
+            let done = act(item);
+            drop(place);
+            (at, done)
+        });
+    }
+    let mut done = Vec::new();
+    while let Some(one) = under_way.join_next().await {
+        done.push(one.expect("a panic ends the process"));
+    }
+    done
 }
 
 /// The error of a pool whose image took longer than [`IMAGES_TIME`].
@@ -217,6 +258,27 @@ mod tests {
         }
         late.send(Ok(8)).unwrap();
         assert!(matches!(opening.await.unwrap()[..], [(0, Ok(8))]));
+    }
+
+    /// Three of four are at work at once, which each of them waits for; the last one's place is free then. The results are each one's own.
+    #[tokio::test]
+    async fn a_start_opens_several_pools_at_once_and_no_more() {
+        let (state, changed) = (std::sync::Mutex::new((0, 0)), std::sync::Condvar::new());
+        let act = move |n: usize| {
+            let mut now = state.lock().unwrap();
+            now.0 += 1;
+            now.1 = now.1.max(now.0);
+            changed.notify_all();
+            let (mut now, late) = changed.wait_timeout_while(now, Duration::from_secs(60), |now| now.1 < 3).unwrap();
+            assert!(!late.timed_out(), "they are opened one after the other");
+            now.0 -= 1;
+            (n * 10, now.1)
+        };
+        let mut done = each_at_once((0..7).map(|n| (n, n)).collect(), 3, act).await;
+        done.sort_by_key(|(at, _)| *at);
+        for (n, (at, result)) in done.into_iter().enumerate() {
+            assert_eq!((at, result), (n, (n * 10, 3)));
+        }
     }
 
     /// A reload doesn't wait without end, and an earlier try doesn't compete with a later one.
