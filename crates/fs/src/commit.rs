@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use crate::disk::{BLOCK, Disk, Write};
 use crate::error::{Error, Result, device};
 use crate::format::{ANYWHERE, INODES_PER_BLOCK, Mode, Record, RecordEntry};
-use crate::fs::{Fs, Planted};
+use crate::fs::{Fs, Node, Planted};
 
 /// Inodes that a change changes at most: a rename's directories, the file, the one that it replaces.
 const INODES_OF_A_CHANGE: u64 = 4;
@@ -256,7 +256,7 @@ impl Fs {
 
     /// True if memory has changes that aren't in a record.
     pub fn is_dirty(&self) -> bool {
-        !self.dirty_blocks.is_empty() || self.dirty_pages > 0 || self.nodes.values().any(|n| n.dirty || n.extents.dirty)
+        !self.dirty_blocks.is_empty() || self.nodes.values().any(|n| n.dirty || n.extents.dirty || n.is_behind())
     }
 
     /// The share of the logs that is in use, in percent.
@@ -265,7 +265,7 @@ impl Fs {
         100 - self.journal.room() * 100 / capacity.max(1)
     }
 
-    /// Makes a transaction of all changed metadata and of the pages of one file, or of all files.
+    /// Makes a transaction of all changed metadata and of the pages and the size of one file, or of all files.
     ///
     /// # Errors
     /// The device's, while reading; corrupt metadata; `EIO` after a failed sync; `EROFS`.
@@ -278,12 +278,12 @@ impl Fs {
         }
         let mut files: Vec<u64> = match file {
             Some(ino) => vec![ino],
-            None => self.nodes.iter().filter(|(_, n)| !n.pages.is_empty()).map(|(&i, _)| i).collect(),
+            None => self.nodes.iter().filter(|(_, n)| n.is_behind()).map(|(&i, _)| i).collect(),
         };
         files.extend(self.must_write.iter().copied());
         files.sort_unstable();
         files.dedup();
-        files.retain(|i| self.nodes.get(i).is_some_and(|n| !n.pages.is_empty()));
+        files.retain(|i| self.nodes.get(i).is_some_and(Node::is_behind));
         let result = self.prepare_files(&files);
         if let Err(Error::Os(errno)) = &result {
             // The reservations were to exclude that. What has blocks already must not become durable without its content.
@@ -434,7 +434,7 @@ impl Fs {
         }
         j.homes.insert(seq, homes);
         for ino in files {
-            let n = self.nodes.get_mut(ino).expect("it has pages");
+            let n = self.nodes.get_mut(ino).expect("it was written back");
             self.dirty_pages -= n.pages.len() as u64;
             n.pages.clear();
         }

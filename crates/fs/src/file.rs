@@ -335,7 +335,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Gives each dirty page a block, so that the inode and the pages can be written.
+    /// Gives each dirty page a block, and the inode the size that users see, so that both can be written.
     pub(crate) fn allocate_pages(&mut self, ino: u64) -> Result<()> {
         let n = self.node(ino)?;
         let pages: Vec<u64> = n.pages.keys().copied().collect();

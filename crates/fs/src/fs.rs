@@ -86,7 +86,7 @@ pub(crate) struct Page {
 /// An inode in memory.
 pub(crate) struct Node {
     pub inode: Inode,
-    /// The size that users see; the inode's follows when the pages are written back.
+    /// The size that users see; the inode's follows when the file is written back.
     pub size: u64,
     pub extents: Extents,
     pub pages: BTreeMap<u64, Page>,
@@ -105,6 +105,10 @@ impl Node {
     }
     pub fn is_link(&self) -> bool {
         self.inode.mode & S_IFMT == S_IFLNK
+    }
+    /// True if a write-back has work: pages, or a size that outlived the pages that made it.
+    pub fn is_behind(&self) -> bool {
+        !self.pages.is_empty() || (self.is_file() && self.inode.size != self.size)
     }
 }
 
@@ -347,7 +351,7 @@ impl Fs {
             let mut keep = false;
             self.nodes.retain(|_, n| {
                 keep = !keep;
-                keep || n.dirty || n.extents.dirty || n.opens > 0 || !n.pages.is_empty()
+                keep || n.dirty || n.extents.dirty || n.opens > 0 || n.is_behind()
             });
         }
     }

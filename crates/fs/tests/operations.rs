@@ -184,6 +184,28 @@ fn random_operations_agree_with_a_vector() {
     }
 }
 
+/// The pages that made a file longer are gone before a sync, its size stays.
+#[test]
+fn a_sync_keeps_the_size_of_pages_that_were_punched_or_zeroed() {
+    for (how, other) in [Fallocate::Punch, Fallocate::Zero].into_iter().flat_map(|h| [(h, false), (h, true)]) {
+        let (disk, mut fs) = new(Mode::Ordered, 8192);
+        let (a, b) = (file(&mut fs, b"a"), file(&mut fs, b"b"));
+        fs.write(a, 0, &[7; BLOCK]).unwrap();
+        fs.sync(Some(a)).unwrap();
+        fs.write(a, BLOCK as u64, &[1; 4 * BLOCK]).unwrap();
+        fs.fallocate(a, how, BLOCK as u64, 4 * BLOCK as u64, true).unwrap();
+        if other {
+            fs.sync(Some(b)).unwrap();
+        }
+        fs.sync(Some(a)).unwrap();
+        drop(fs);
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        assert_eq!(fs.getattr(a).unwrap().size, 5 * BLOCK as u64, "{how:?}");
+        assert_eq!(fs.read(a, BLOCK as u64 - 1, 2).unwrap(), [7, 0]);
+        clean(disk);
+    }
+}
+
 #[test]
 fn content_that_may_be_anywhere_stays_in_logs_until_it_is_deleted() {
     let (disk, mut fs) = new(Mode::Manylogs, 16_384);
