@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::disk::{BLOCK, Disk, Write};
 use crate::error::{Error, Result, device};
-use crate::format::{ANYWHERE, INODES_PER_BLOCK, Mode, Record, RecordEntry};
+use crate::format::{ANYWHERE, INODES_PER_BLOCK, Mode, Record, RecordEntry, escape, unescape};
 use crate::fs::{Fs, Node, Planted};
 
 /// Inodes that a change changes at most: a rename's directories, the file, the one that it replaces.
@@ -39,6 +39,8 @@ pub(crate) struct Log {
 pub(crate) struct Logged {
     pub at: u64,
     pub anywhere: bool,
+    /// The log has it without a record's magic.
+    pub escaped: bool,
 }
 
 /// The logs and what is in them.
@@ -69,6 +71,14 @@ impl Journal {
 
     pub fn place(&self, home: u64) -> u64 {
         self.table.get(&home).map_or(home, |l| l.at)
+    }
+
+    /// Gives blocks that were read from where [`Journal::place`] has them the content of their file.
+    pub fn restore(&self, home: u64, blocks: &mut [u8]) {
+        let end = home + (blocks.len() / BLOCK) as u64;
+        for (&block, _) in self.table.range(home..end).filter(|(_, l)| l.escaped) {
+            unescape(&mut blocks[(block - home) as usize * BLOCK..][..BLOCK]);
+        }
     }
 
     pub fn in_flight(&self, home: u64) -> Option<&[u8]> {
@@ -404,24 +414,33 @@ impl Fs {
         for (part, (log, len)) in parts.into_iter().enumerate() {
             let (mine, others) = rest.split_at(len);
             rest = others;
-            let entry = |i: &Item| RecordEntry { home: i.home, crc: crc32fast::hash(&i.data), anywhere: i.anywhere };
+            let mut blocks = Vec::with_capacity(mine.len() * BLOCK);
+            let mut entries = Vec::with_capacity(mine.len());
+            for i in mine {
+                let at = blocks.len();
+                blocks.extend_from_slice(&i.data);
+                let block = &mut blocks[at..];
+                let escaped = escape(block);
+                let crc = crc32fast::hash(block);
+                entries.push(RecordEntry { home: i.home, crc, anywhere: i.anywhere, escaped });
+            }
             let header = Record {
                 epoch,
                 seq,
                 durable,
                 part: part as u32,
                 parts: count,
-                entries: mine.iter().map(entry).collect(),
+                entries,
                 revokes: std::mem::take(&mut revokes),
             };
             let mut data = header.encode(fs_id);
             let log = &mut j.logs[log];
             let start = log.start + log.used;
-            for i in mine {
-                let at = start + (data.len() / BLOCK) as u64;
-                j.table.insert(i.home, Logged { at, anywhere: i.anywhere });
-                data.extend_from_slice(&i.data);
+            let payload = start + (data.len() / BLOCK) as u64;
+            for (e, at) in header.entries.iter().zip(payload..) {
+                j.table.insert(e.home, Logged { at, anywhere: e.anywhere, escaped: e.escaped });
             }
+            data.append(&mut blocks);
             log.used += (data.len() / BLOCK) as u64;
             record.push(Write { block: start, data });
         }
@@ -534,8 +553,11 @@ impl Fs {
             for run in by_log.chunk_by(|a, b| a.1 + 1 == b.1) {
                 let mut data = vec![0; run.len() * BLOCK];
                 self.disk.read(run[0].1, &mut data).map_err(|e| device("reading", run[0].1, e))?;
-                let blocks = run.iter().zip(data.chunks(BLOCK));
-                items.extend(blocks.map(|(&(home, _), d)| Item { home, data: Arc::from(d), anywhere: false }));
+                let blocks = run.iter().zip(data.chunks_mut(BLOCK));
+                items.extend(blocks.map(|(&(home, _), d)| {
+                    self.journal.restore(home, d);
+                    Item { home, data: Arc::from(&*d), anywhere: false }
+                }));
             }
             items.sort_by_key(|i| i.home);
             self.disk.write(&joined(&items)).map_err(|e| device("writing", items[0].home, e))?;

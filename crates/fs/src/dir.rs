@@ -86,7 +86,7 @@ fn bytes(entries: &[Entry]) -> usize {
 
 impl Fs {
     fn hash(&self, name: &[u8]) -> u64 {
-        (xxhash_rust::xxh3::xxh3_64_with_seed(name, self.sb.fs_id) >> 1).max(DOTS + 1)
+        (xxhash_rust::xxh3::xxh3_64_with_seed(name, self.sb.hash_seed) >> 1).max(DOTS + 1)
     }
 
     fn bucket(&mut self, dir: u64, hash: u64) -> Result<Option<Bucket>> {

@@ -23,7 +23,10 @@ pub(crate) const BITS: u64 = (PAYLOAD * 8) as u64;
 pub(crate) const EPOCHS_MAX: usize = 32;
 const MAGIC: u32 = 0x4253_4650; // "PFSB"
 const RECORD_MAGIC: u32 = 0x5253_4650; // "PFSR"
-const VERSION: u32 = 1;
+/// The format that is written. Version 1 had no escaped blocks in records, and `fs_id` for the seed of names' hashes.
+pub(crate) const VERSION: u32 = 2;
+/// The superblock's word that has the seed of names' hashes.
+const SEED_WORD: usize = 14 + 2 * EPOCHS_MAX;
 /// Largest logical block: extents count blocks in 32 bits.
 pub(crate) const FILE_BLOCKS_MAX: u64 = 1 << 31;
 
@@ -153,7 +156,10 @@ pub(crate) fn verify(b: &[u8], kind: Kind, block: u64, fs_id: u64) -> Result<()>
 /// The superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Super {
+    pub version: u32,
     pub fs_id: u64,
+    /// Seed of the hashes of directories' names: users can calculate it from a listing.
+    pub hash_seed: u64,
     pub generation: u64,
     pub mode: Mode,
     pub blocks: u64,
@@ -178,7 +184,7 @@ impl Super {
     pub fn encode(&self, block: u64) -> Vec<u8> {
         let mut b = vec![0; BLOCK];
         let words = [
-            u64::from(VERSION),
+            self.version.into(),
             self.fs_id,
             self.generation,
             self.mode as u64,
@@ -197,6 +203,9 @@ impl Super {
         for (i, w) in words.into_iter().chain(pairs).enumerate() {
             put64(&mut b, HEADER + i * 8, w);
         }
+        if self.version > 1 {
+            put64(&mut b, HEADER + SEED_WORD * 8, self.hash_seed);
+        }
         seal(&mut b, Kind::Super, block, self.fs_id);
         b
     }
@@ -205,9 +214,9 @@ impl Super {
         let word = |i: usize| u64_at(b, HEADER + i * 8);
         verify(b, Kind::Super, block, word(1))?;
         let bad = |what: &str| Error::Corrupt(format!("superblock at block {block}: {what}"));
-        if word(0) != u64::from(VERSION) {
+        if word(0) == 0 || word(0) > u64::from(VERSION) {
             let what = format!(
-                "has version {} of the format, and this program knows {VERSION}: use a program that knows it",
+                "has version {} of the format, and this program knows 1 to {VERSION}: use a program that knows it",
                 word(0)
             );
             return Err(bad(&what));
@@ -219,7 +228,9 @@ impl Super {
         }
         let epochs = (0..word(13) as usize).map(|i| (word(14 + 2 * i), word(15 + 2 * i))).collect();
         Ok(Super {
+            version: word(0) as u32,
             fs_id: word(1),
+            hash_seed: if word(0) == 1 { word(1) } else { word(SEED_WORD) },
             generation: word(2),
             mode,
             blocks: word(4),
@@ -349,6 +360,27 @@ pub(crate) struct RecordEntry {
     pub crc: u32,
     /// Of a file whose content may be anywhere.
     pub anywhere: bool,
+    /// The block begins with a record's magic, which is zeroes in the log: [`escape`].
+    pub escaped: bool,
+}
+
+/// An entry's flags.
+const ENTRY_ANYWHERE: u32 = 1;
+const ENTRY_ESCAPED: u32 = 2;
+
+/// Makes a file's block unlike a record's header, before it goes to a log. Returns whether it was like one. Else whoever may write a file
+/// could write records.
+pub(crate) fn escape(b: &mut [u8]) -> bool {
+    let is_like_header = u32_at(b, 0) == RECORD_MAGIC;
+    if is_like_header {
+        put32(b, 0, 0);
+    }
+    is_like_header
+}
+
+/// Undoes [`escape`].
+pub(crate) fn unescape(b: &mut [u8]) {
+    put32(b, 0, RECORD_MAGIC);
 }
 
 const RECORD_FIXED: usize = 72;
@@ -374,7 +406,8 @@ impl Record {
         for e in &self.entries {
             put64(&mut b, at, e.home);
             put32(&mut b, at + 8, e.crc);
-            put32(&mut b, at + 12, e.anywhere.into());
+            let flag = |is_set, flag| if is_set { flag } else { 0 };
+            put32(&mut b, at + 12, flag(e.anywhere, ENTRY_ANYWHERE) | flag(e.escaped, ENTRY_ESCAPED));
             at += 16;
         }
         for &r in &self.revokes {
@@ -413,7 +446,13 @@ impl Record {
         }
         let entry = |i: usize| {
             let at = RECORD_FIXED + i * 16;
-            RecordEntry { home: u64_at(b, at), crc: u32_at(b, at + 8), anywhere: u32_at(b, at + 12) & 1 == 1 }
+            let is_set = |flag| u32_at(b, at + 12) & flag != 0;
+            RecordEntry {
+                home: u64_at(b, at),
+                crc: u32_at(b, at + 8),
+                anywhere: is_set(ENTRY_ANYWHERE),
+                escaped: is_set(ENTRY_ESCAPED),
+            }
         };
         let revoked = RECORD_FIXED + entries * 16;
         Some(Record {
@@ -435,7 +474,9 @@ mod tests {
     #[test]
     fn a_superblock_of_a_newer_version_is_refused_by_name() {
         let sb = Super {
+            version: VERSION,
             fs_id: 7,
+            hash_seed: 8,
             generation: 3,
             mode: Mode::ALL[0],
             blocks: 1000,
@@ -454,6 +495,6 @@ mod tests {
         put64(&mut b, HEADER, u64::from(VERSION) + 1);
         seal(&mut b, Kind::Super, 0, sb.fs_id);
         let e = Super::decode(&b, 0).expect_err("newer").to_string();
-        assert!(e.contains("superblock at block 0: has version 2 of the format, and this program knows 1"), "{e}");
+        assert!(e.contains("superblock at block 0: has version 3 of the format, and this program knows 1 to 2"), "{e}");
     }
 }

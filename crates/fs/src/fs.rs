@@ -45,6 +45,8 @@ pub struct Options {
     pub anywhere: Vec<String>,
     /// Dirty pages, in bytes, beyond which writers must write back.
     pub dirty_bytes_max: u64,
+    /// A number drawn at random for this mount: nobody can tell in advance by what its records are known.
+    pub nonce: u64,
     /// A mistake for tests to find.
     #[doc(hidden)]
     pub planted: Option<Planted>,
@@ -52,7 +54,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { mode: None, read_only: false, anywhere: Vec::new(), dirty_bytes_max: 64 << 20, planted: None }
+        Options {
+            mode: None,
+            read_only: false,
+            anywhere: Vec::new(),
+            dirty_bytes_max: 64 << 20,
+            nonce: 0,
+            planted: None,
+        }
     }
 }
 
@@ -294,7 +303,9 @@ impl Fs {
                 }
                 run += 1;
             }
-            self.disk.read(from, &mut part[..run as usize * BLOCK]).map_err(|e| device("reading", from, e))?;
+            let part = &mut part[..run as usize * BLOCK];
+            self.disk.read(from, part).map_err(|e| device("reading", from, e))?;
+            self.journal.restore(home, part);
             at += run;
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::commit::Journal;
 use crate::disk::{BLOCK, Disk, Write};
 use crate::error::{Error, Result, device};
-use crate::format::{INODES_PER_BLOCK, Inode, Mode, Super};
+use crate::format::{INODES_PER_BLOCK, Inode, Mode, Super, VERSION};
 use crate::fs::{Fs, Options, ROOT, S_IFDIR, Stamp, Summary};
 use crate::geometry::Geometry;
 
@@ -15,6 +15,8 @@ use crate::geometry::Geometry;
 pub struct Format {
     /// Identity, drawn by the caller.
     pub fs_id: u64,
+    /// Seed of the hashes of directories' names, drawn by the caller. A listing tells it to users: it is to say nothing of the identity.
+    pub hash_seed: u64,
     /// Journaling mode.
     pub mode: Mode,
     /// Blocks of a block group (GroupSize): 64 to 32,512.
@@ -31,12 +33,13 @@ pub struct Format {
 
 impl Format {
     /// Manylogs §III-B: logs of 10 MB in groups of 100 MB, writes up to 32 KiB in logs; the same share of space for a journal, at
-    /// most 128 MiB (as ext4's).
+    /// most 128 MiB (as ext4's). The seed is the identity: whoever has users draws another one.
     pub fn new(fs_id: u64, mode: Mode, blocks: u64) -> Format {
         let group_blocks = (100 << 20) / BLOCK as u64;
         let group_blocks = group_blocks.min(blocks / 4).max(128);
         Format {
             fs_id,
+            hash_seed: fs_id,
             mode,
             group_blocks,
             log_blocks: group_blocks / 10,
@@ -54,7 +57,9 @@ impl Format {
 pub fn mkfs(disk: Arc<dyn Disk>, format: Format, now: Stamp) -> Result<()> {
     let scattered = format.mode == Mode::Manylogs;
     let sb = Super {
+        version: VERSION,
         fs_id: format.fs_id,
+        hash_seed: format.hash_seed,
         generation: 0,
         mode: format.mode,
         blocks: disk.blocks(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::commit::{Journal, Log, Logged};
 use crate::disk::{BLOCK, Disk};
 use crate::error::{Error, Result, device};
-use crate::format::{EPOCHS_MAX, Mode, Record, Super};
+use crate::format::{EPOCHS_MAX, Mode, Record, Super, VERSION};
 use crate::fs::{Fs, Options, Planted};
 use crate::geometry::Geometry;
 
@@ -54,6 +54,12 @@ struct Found {
     payload: u64,
     log: usize,
     end: u64,
+}
+
+/// An epoch that nobody can tell in advance who doesn't know the last one and the nonce. Epochs are compared for equality only.
+fn next_epoch(sb: &Super, nonce: u64) -> u64 {
+    let bytes: Vec<u8> = [sb.fs_id, sb.epoch, sb.generation].into_iter().flat_map(u64::to_le_bytes).collect();
+    xxhash_rust::xxh3::xxh3_64_with_seed(&bytes, nonce)
 }
 
 fn is_live(sb: &Super, epoch: u64, seq: u64) -> bool {
@@ -167,7 +173,8 @@ pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool) ->
         }
         for f in parts {
             for (i, e) in f.record.entries.iter().enumerate() {
-                table.insert(e.home, Logged { at: f.payload + i as u64, anywhere: e.anywhere });
+                let at = f.payload + i as u64;
+                table.insert(e.home, Logged { at, anywhere: e.anywhere, escaped: e.escaped });
             }
             logs[f.log].used = logs[f.log].used.max(f.end);
         }
@@ -233,8 +240,16 @@ impl Fs {
         Ok(fs)
     }
 
-    /// Tells this mount's records from those that the last one left behind unfinished.
+    /// Tells this mount's records from those that the last one left behind unfinished, and from all that users can write.
     pub(crate) fn start_epoch(&mut self) -> Result<()> {
+        // After a kill the records may be in the page cache only, and the superblock calls them durable.
+        self.disk.flush().map_err(|e| device("flushing", 0, e))?;
+        if self.sb.version < VERSION {
+            // Records of an earlier program have users' blocks as they are. One superblock empties the logs, and ends their epochs.
+            self.sb.version = VERSION;
+            self.sb.epoch = next_epoch(&self.sb, self.options.nonce);
+            self.checkpoint()?;
+        }
         let last = self.journal.durable_seq;
         if last == self.sb.checkpoint_seq {
             self.sb.epochs.clear();
@@ -245,9 +260,7 @@ impl Fs {
         // Records behind one that a repair went on without don't count again.
         self.sb.epochs.iter_mut().for_each(|e| e.1 = e.1.min(last));
         let full = self.sb.epochs.len() >= EPOCHS_MAX;
-        self.sb.epoch += 1;
-        // After a kill the records may be in the page cache only, and the superblock calls them durable.
-        self.disk.flush().map_err(|e| device("flushing", 0, e))?;
+        self.sb.epoch = next_epoch(&self.sb, self.options.nonce);
         self.write_super()?;
         if full { self.checkpoint() } else { Ok(()) }
     }

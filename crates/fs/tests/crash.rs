@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use plimsoll_fs::crash::CrashDisk;
-use plimsoll_fs::{Error, Format, Fs, MemDisk, Mode, Options, Planted, ROOT, Rename, fsck, mkfs};
+use plimsoll_fs::{BLOCK, Error, Format, Fs, MemDisk, Mode, Options, Planted, ROOT, Rename, fsck, mkfs};
 
 const BLOCKS: u64 = 2048;
 const FILE: u32 = 0o100_644;
@@ -60,9 +60,16 @@ fn format(mode: Mode, small_journal: bool) -> Format {
     }
 }
 
-fn stamped(step: usize, ino: u64, len: usize) -> Vec<u8> {
+/// Content for a place in a file that names its step; of every third step with blocks like a record's header.
+fn stamped(step: usize, ino: u64, at: usize, len: usize) -> Vec<u8> {
     let word = ((step as u64) << 24 | ino << 8 | 0x5a).to_le_bytes();
-    word.into_iter().cycle().take(len).collect()
+    let mut data: Vec<u8> = word.into_iter().cycle().take(len).collect();
+    if step.is_multiple_of(3) {
+        for block in (at.next_multiple_of(BLOCK)..at + len).step_by(BLOCK) {
+            data[block - at..].iter_mut().zip(b"PFSR").for_each(|(to, from)| *to = *from);
+        }
+    }
+    data
 }
 
 /// A workload drawn from a seed. All its operations succeed or fail for want of space, which changes nothing.
@@ -115,7 +122,7 @@ fn run(mode: Mode, seed: u64, steps: usize, planted: Option<Planted>) -> Run {
                 // Short and long writes: to the log and to their place.
                 let at = rng.below(new.len() as u64 + 5000) as usize;
                 let len = if rng.below(3) == 0 { 30_000 + rng.below(80_000) } else { 1 + rng.below(9_000) } as usize;
-                let data = stamped(step, names[&f], len);
+                let data = stamped(step, names[&f], at, len);
                 if let Ok(done) = fs.write(inos[&f], at as u64, &data) {
                     new.resize(new.len().max(at + done), 0);
                     new[at..at + done].copy_from_slice(&data[..done]);

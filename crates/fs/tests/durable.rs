@@ -74,10 +74,18 @@ fn run(mode: Mode, seed: u64, steps: u64) {
         let content = &mut contents[i];
         match rng.below(12) {
             0..=3 => {
-                if let Ok(done) = change(&mut fs, |fs| fs.write(ino, at, &vec![fill; len as usize])) {
+                let mut data = vec![fill; len as usize];
+                if rng.below(4) == 0 {
+                    // Blocks like a record's header.
+                    let skip = (at.next_multiple_of(4096) - at) as usize;
+                    data.chunks_mut(4).skip(skip / 4).step_by(1024).filter(|_| skip % 4 == 0).for_each(|w| {
+                        w.copy_from_slice(&b"PFSR"[..w.len()]);
+                    });
+                }
+                if let Ok(done) = change(&mut fs, |fs| fs.write(ino, at, &data)) {
                     let (at, end) = (at as usize, at as usize + done);
                     content.resize(content.len().max(end), 0);
-                    content[at..end].fill(fill);
+                    content[at..end].copy_from_slice(&data[..done]);
                 }
             }
             4 => {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_fs::crash::CrashDisk;
 use plimsoll_fs::{
-    BLOCK, Disk, Error, Fallocate, Format, Fs, Kind, MemDisk, Mode, Options, Prepared, ROOT, Rename, Write, fsck, mkfs,
+    BLOCK, Disk, Error, Fallocate, Format, Fs, Kind, MemDisk, Mode, Options, Prepared, ROOT, Rename, SetAttr, Write,
+    fsck, mkfs,
 };
 use rustix::io::Errno;
 
@@ -514,6 +515,100 @@ fn a_log_with_a_bad_sector_does_not_hide_that_its_first_record_is_lost() {
         let result = Fs::mount(disk, Options::default()).map(drop);
         assert!(matches!(result, Err(Error::Corrupt(_))), "mode {}: {result:?}", mode.name());
     }
+}
+
+/// A header of a record, and a block that the record has, as the file system that is mounted on a disk would write it.
+fn forged(disk: &MemDisk, seq: u64, entry: Option<(u64, &[u8])>) -> Vec<u8> {
+    let content = disk.content();
+    let word = |i: usize| u64::from_le_bytes(content[&0][32 + i * 8..][..8].try_into().unwrap());
+    let mut b = vec![0; BLOCK];
+    b[..4].copy_from_slice(b"PFSR");
+    let mut put = |at: usize, v: u64| b[at..at + 8].copy_from_slice(&v.to_le_bytes());
+    // Identity and epoch, from the superblock.
+    for (i, v) in [word(1), word(10), seq, seq - 1].into_iter().enumerate() {
+        put(8 + i * 8, v);
+    }
+    // One part.
+    put(40, 1 << 32);
+    if let Some((home, data)) = entry {
+        put(48, 1);
+        put(72, home);
+        put(80, crc32fast::hash(data).into());
+    }
+    let crc = crc32fast::hash(&b);
+    b[4..8].copy_from_slice(&crc.to_le_bytes());
+    b.extend(entry.map_or(&[][..], |e| e.1));
+    b
+}
+
+#[test]
+fn content_that_is_a_record_is_content() {
+    for (mode, killed) in Mode::ALL.into_iter().flat_map(|m| [(m, false), (m, true)]) {
+        let disk = small_groups(mode);
+        let mut fs = mount(&disk);
+        let a = file(&mut fs, b"a");
+        let content = forged(&disk, 1000, None);
+        fs.write(a, 0, &content).unwrap();
+        let is_there = |fs: &mut Fs| assert!(fs.read(a, 0, BLOCK).unwrap() == content, "mode {}", mode.name());
+        let Prepared::Commit(c) = fs.prepare(Some(a)).unwrap() else { panic!("a page is to be written") };
+        is_there(&mut fs);
+        let written = c.execute(&*disk);
+        fs.finish(c.seq, written).unwrap();
+        is_there(&mut fs);
+        if !killed {
+            // The log is empty, and has the block where a scan looks.
+            fs.unmount().unwrap();
+        }
+        drop(fs);
+        for _ in 0..3 {
+            let mut fs = mount(&disk);
+            is_there(&mut fs);
+            fs.checkpoint().unwrap();
+            is_there(&mut fs);
+            fs.unmount().unwrap();
+            drop(fs);
+            clean(disk.clone());
+        }
+    }
+}
+
+/// After a checkpoint, new records lie in a log up to the block before an old one of a file's: a header and a block.
+#[test]
+fn a_record_in_a_file_overwrites_no_other_file() {
+    let disk = small_groups(Mode::Data);
+    let mut fs = mount(&disk);
+    let (a, v) = (file(&mut fs, b"a"), file(&mut fs, b"v"));
+    fs.write(v, 0, &[b'v'; BLOCK]).unwrap();
+    fs.sync(None).unwrap();
+    fs.checkpoint().unwrap();
+    let home = fs.map(v).unwrap()[0].1;
+    let mut content = vec![0; BLOCK];
+    content.extend(forged(&disk, 4, Some((home, &[b'E'; BLOCK]))));
+    fs.write(a, 0, &content).unwrap();
+    fs.sync(Some(a)).unwrap();
+    fs.checkpoint().unwrap();
+    fs.setattr(a, SetAttr { mtime: Some((5, 0)), ..SetAttr::default() }).unwrap();
+    fs.sync(Some(a)).unwrap();
+    assert_eq!((fs.info().seq, fs.info().log_blocks_used), (3, 2));
+    drop(fs);
+    let mut fs = mount(&disk);
+    assert_eq!(fs.info().seq, 3);
+    assert!(fs.read(v, 0, BLOCK).unwrap() == [b'v'; BLOCK]);
+    assert!(fs.read(a, 0, 1 << 20).unwrap() == content);
+    fs.unmount().unwrap();
+    clean(disk);
+}
+
+#[test]
+fn no_mount_has_an_epoch_that_can_be_told_in_advance() {
+    let disk = small_groups(Mode::Manylogs);
+    let epoch = |nonce| {
+        let copy = Arc::new(MemDisk::with(disk.blocks(), disk.content()));
+        drop(Fs::mount(copy.clone(), Options { nonce, ..Options::default() }).unwrap());
+        copy.content()[&0][112..120].to_vec()
+    };
+    let epochs: BTreeSet<Vec<u8>> = (0..100).map(epoch).collect();
+    assert_eq!(epochs.len(), 100);
 }
 
 /// A file in two groups; the bitmap of the second can't be read.

@@ -184,6 +184,25 @@ fn random_operations_agree_with_a_vector() {
     }
 }
 
+/// Users can calculate the seed of the hashes from a listing's positions.
+#[test]
+fn positions_in_a_listing_say_nothing_of_the_identity() {
+    let positions = |fs_id, hash_seed| {
+        let disk = Arc::new(MemDisk::new(4096));
+        mkfs(disk.clone(), Format { hash_seed, ..Format::new(fs_id, Mode::Data, 4096) }, (0, 0)).unwrap();
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        file(&mut fs, b"a");
+        file(&mut fs, b"b");
+        fs.unmount().unwrap();
+        clean(disk.clone());
+        let mut fs = Fs::mount(disk, Options::default()).unwrap();
+        fs.lookup(ROOT, b"b").unwrap();
+        fs.readdir(ROOT, 0, 9).unwrap().into_iter().map(|e| e.cookie).collect::<Vec<_>>()
+    };
+    assert_eq!(positions(1, 5), positions(2, 5));
+    assert_ne!(positions(1, 5), positions(1, 6));
+}
+
 /// The pages that made a file longer are gone before a sync, its size stays.
 #[test]
 fn a_sync_keeps_the_size_of_pages_that_were_punched_or_zeroed() {

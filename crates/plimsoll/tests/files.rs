@@ -109,6 +109,26 @@ fn a_mount_does_what_a_directory_does() {
     m.unmount();
 }
 
+/// Content that a user writes must not be a record of the file system: nobody can tell in advance how those begin.
+#[test]
+fn identity_seed_and_epochs_are_drawn() {
+    let (_dir, image, at) = setup("manylogs");
+    // The words of the superblock: identity, epoch, seed of the hashes of names.
+    let words = || {
+        let mut b = [0; 4096];
+        File::open(&image).unwrap().read_exact_at(&mut b, 0).unwrap();
+        [1, 10, 78].map(|i| u64::from_le_bytes(b[32 + i * 8..][..8].try_into().unwrap()))
+    };
+    let copy = image.with_extension("copy");
+    fs::copy(&image, &copy).unwrap();
+    Mounted::new(&image, &at, &[]).unmount();
+    let [id, first, seed] = words();
+    assert_ne!(id, seed);
+    fs::copy(&copy, &image).unwrap();
+    Mounted::new(&image, &at, &[]).unmount();
+    assert_ne!(words()[1], first);
+}
+
 #[test]
 fn what_was_synced_survives_kill_9_in_every_mode() {
     for journal in ["ordered", "data", "adaptive", "manylogs"] {

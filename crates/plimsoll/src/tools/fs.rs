@@ -44,6 +44,13 @@ pub fn now() -> Stamp {
     (d.as_secs() as i64, d.subsec_nanos())
 }
 
+/// A random number.
+pub fn random() -> u64 {
+    let (a, b) = uuid::Uuid::new_v4().as_u64_pair();
+    // Each half has bits that say what kind of a UUID it is.
+    a ^ b
+}
+
 /// Whole blocks of a file or a block device.
 pub fn blocks_of(mut file: &File) -> Result<u64> {
     Ok(file.seek(SeekFrom::End(0)).context("find its size")? / BLOCK as u64)

@@ -1,6 +1,6 @@
 //! `plimsoll mkfs`.
 
-use super::fs::{blocks_of, lock, now, options};
+use super::fs::{blocks_of, lock, now, options, random};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use plimsoll_fs::{BLOCK, FileDisk, Format, Mode};
@@ -80,8 +80,9 @@ impl Mkfs {
         }
         let bytes = blocks_of(&file)? * BLOCK as u64;
         let disk = Arc::new(FileDisk::new(file, bytes));
-        let fs_id = uuid::Uuid::new_v4().as_u64_pair().0;
+        let fs_id = random();
         let mut format = Format::new(fs_id, self.journal, bytes / BLOCK as u64);
+        format.hash_seed = random();
         let in_blocks = |size: ByteSize| size.0 / BLOCK as u64;
         if let Some(size) = self.group_size {
             format.group_blocks = in_blocks(size);

@@ -1,6 +1,6 @@
 //! `plimsoll mount`.
 
-use super::fs::{now, open};
+use super::fs::{now, open, random};
 use super::mkfs::mode;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -42,8 +42,13 @@ impl MountCommand {
     pub fn run(self) -> Result<()> {
         let path = self.device.display();
         let disk = open(&self.device, !self.read_only)?;
-        let options =
-            Options { mode: self.journal, read_only: self.read_only, anywhere: self.anywhere, ..Options::default() };
+        let options = Options {
+            mode: self.journal,
+            read_only: self.read_only,
+            anywhere: self.anywhere,
+            nonce: random(),
+            ..Options::default()
+        };
         let mut fs = Fs::mount(disk.clone(), options).with_context(|| format!("{path}: mount the file system"))?;
         fs.set_now(now());
         let how = Mount {
