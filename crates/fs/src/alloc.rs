@@ -44,21 +44,37 @@ impl Fs {
         self.has_slack(SLACK / 2)
     }
 
-    /// Refuses `adds` more extents at a file's block if their leaves, or `blocks` more blocks, have no room. Returns the room for blocks.
-    pub(crate) fn need_extents(&mut self, ino: u64, logical: u64, adds: u64, blocks: u64) -> Result<u64> {
-        self.change_extents(ino, |x| x.expect(logical, 0, adds));
-        let result = self.need_blocks(blocks).map(|()| self.room());
+    /// Returns what `judge` finds while `adds` more extents are expected at a file's block. Refuses more than its tree can have.
+    fn with_extents<T>(
+        &mut self,
+        ino: u64,
+        logical: u64,
+        adds: u64,
+        judge: impl FnOnce(&Fs) -> Result<T>,
+    ) -> Result<T> {
+        let fit = self.change_extents(ino, |x| {
+            x.expect(logical, 0, adds);
+            x.fit_tree()
+        });
+        let result = if fit { judge(self) } else { Err(Errno::FBIG.into()) };
         self.change_extents(ino, |x| x.expect(logical, adds, 0));
         result
+    }
+
+    /// Refuses `adds` more extents at a file's block if their leaves, or `blocks` more blocks, have no room. Returns the room for blocks.
+    pub(crate) fn need_extents(&mut self, ino: u64, logical: u64, adds: u64, blocks: u64) -> Result<u64> {
+        self.with_extents(ino, logical, adds, |fs| fs.need_blocks(blocks).map(|()| fs.room()))
     }
 
     /// Refuses to cut an extent if the leaf for its parts has no room. A cut frees blocks, but not before a record: it may use a half
     /// of the blocks that are kept.
     pub(crate) fn need_cut(&mut self, ino: u64, logical: u64, adds: u64) -> Result<()> {
-        self.change_extents(ino, |x| x.expect(logical, 0, adds));
-        let result = self.has_slack(SLACK / 2);
-        self.change_extents(ino, |x| x.expect(logical, adds, 0));
-        result
+        self.with_extents(ino, logical, adds, |fs| fs.has_slack(SLACK / 2))
+    }
+
+    /// Refuses two buckets more than a directory's tree can have.
+    pub(crate) fn need_buckets(&mut self, dir: u64, logical: u64) -> Result<()> {
+        self.with_extents(dir, logical, 2, |_| Ok(())).map_err(|_| Errno::NOSPC.into())
     }
 
     /// Writes a group's first, empty bitmaps into the cache.

@@ -220,6 +220,7 @@ impl Fs {
             } else {
                 self.need_blocks(4)?;
             }
+            self.need_buckets(dir, left)?;
             // The steps that can fail come first: the bucket stays as it was.
             let blocks = self.allocate_buckets(dir, 2)?;
             if let Err(e) = self.free(bucket.block, 1) {

@@ -52,6 +52,9 @@ fn leaves_max(extents: u64) -> u64 {
     if extents <= BLOCK_ENTRIES as u64 { 1 } else { extents / (BLOCK_ENTRIES as u64 / 2) }
 }
 
+/// Leaves that the inode's root can point to, by blocks of pointers.
+const LEAVES_MAX: u64 = (ROOT_ENTRIES * BLOCK_ENTRIES) as u64;
+
 /// Blocks of pointers to `leaves` leaves.
 fn index_blocks(leaves: u64) -> u64 {
     if leaves <= ROOT_ENTRIES as u64 { 0 } else { leaves.div_ceil(BLOCK_ENTRIES as u64) }
@@ -156,12 +159,24 @@ impl Extents {
 
     /// Blocks for leaves and pointers to them that the extents may need beyond those they have, with what dirty pages may add.
     pub fn need(&self) -> u64 {
+        let leaves = self.leaves_bound();
+        let new = if self.leaves.is_empty() { leaves } else { self.leaf_need };
+        new + index_blocks(leaves).saturating_sub(self.index.len() as u64)
+    }
+
+    /// Leaves at most, with what dirty pages may add.
+    fn leaves_bound(&self) -> u64 {
         let all = self.len() as u64 + self.pending;
-        if self.leaves.is_empty() {
-            return if all <= ROOT_ENTRIES as u64 { 0 } else { leaves_max(all) + index_blocks(leaves_max(all)) };
+        match (self.leaves.is_empty(), all <= ROOT_ENTRIES as u64) {
+            (true, true) => 0,
+            (true, false) => leaves_max(all),
+            (false, _) => self.leaves.len() as u64 + self.leaf_need,
         }
-        let leaves = self.leaves.values().len() as u64 + self.leaf_need;
-        self.leaf_need + index_blocks(leaves).saturating_sub(self.index.len() as u64)
+    }
+
+    /// True if the inode's root can point to all leaves, with what dirty pages may add.
+    pub fn fit_tree(&self) -> bool {
+        self.leaves_bound() <= LEAVES_MAX
     }
 
     /// True if the root has room for all extents, and for those that dirty pages may add.
@@ -255,6 +270,25 @@ impl Extents {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tree_is_full_before_its_leaves_have_no_pointer() {
+        let mut x = Extents::default();
+        let most = LEAVES_MAX * (BLOCK_ENTRIES as u64 / 2) + BLOCK_ENTRIES as u64 / 2 - 1;
+        x.expect(0, 0, most);
+        assert!(x.fit_tree() && leaves_max(most) == LEAVES_MAX);
+        x.expect(0, 0, 1);
+        assert!(!x.fit_tree());
+        // Leaves that are full don't fit when one of them must be split.
+        let mut x = Extents::default();
+        for key in 0..LEAVES_MAX {
+            x.add_leaf(key, Leaf::read(1 + key));
+            x.expect(key, 0, BLOCK_ENTRIES as u64);
+        }
+        assert!(x.fit_tree());
+        x.expect(7, 0, 1);
+        assert!(!x.fit_tree());
+    }
 
     #[test]
     fn agrees_with_a_map_of_blocks() {

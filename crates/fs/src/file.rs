@@ -227,9 +227,11 @@ impl Fs {
             self.need_blocks((to - from).saturating_sub(held) + FOR_CUTS)?;
         }
         if how != Fallocate::Allocate && first < last {
-            // At each end an extent may be cut.
-            self.need_cut(ino, first, 2)?;
-            self.need_cut(ino, last, 2)?;
+            for edge in [first, last] {
+                if self.nodes[&ino].extents.get(edge).is_some_and(|e| e.logical < edge) {
+                    self.need_cut(ino, edge, 2)?;
+                }
+            }
             if how == Fallocate::Punch {
                 self.can_free_range(ino, first, last)?;
             }
