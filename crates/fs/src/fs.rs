@@ -255,6 +255,8 @@ pub struct Fs {
     pub(crate) known: BTreeMap<u64, u64>,
     /// Inodes without a name that somebody has.
     pub(crate) orphans: BTreeSet<u64>,
+    /// Blocks of logs that the mount couldn't read, and went on without.
+    pub(crate) unreadable: BTreeSet<u64>,
 }
 
 impl Fs {

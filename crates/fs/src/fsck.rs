@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::dir::{Entry, Place};
-use crate::disk::{BLOCK, Disk};
-use crate::error::{Error, Result};
+use crate::disk::{BLOCK, Disk, Write};
+use crate::error::{Error, Result, device};
 use crate::extents::{Extent, Extents};
 use crate::format::{HEADER, INODE_BYTES, INODES_PER_BLOCK, Inode, Kind, ROOT_BYTES, Super};
 use crate::fs::{Fs, Node, ORPHANS, Options, ROOT, S_IFDIR, S_IFMT};
@@ -93,8 +93,20 @@ fn check(disk: Arc<dyn Disk>, repair: bool, bad_buckets_max: usize) -> Result<Re
         fs.drop_orphans()?;
         fs.sync(None)?;
         fs.checkpoint()?;
+        rewrite_unreadable(&mut fs)?;
     }
     Ok(check.report)
+}
+
+/// Overwrites the blocks of empty logs that can't be read, so that a drive replaces them: the next record may begin in one.
+fn rewrite_unreadable(fs: &mut Fs) -> Result<()> {
+    if fs.journal.logs.iter().any(|l| l.used > 0) {
+        return Ok(());
+    }
+    let blocks = std::mem::take(&mut fs.unreadable);
+    let writes: Vec<Write> = blocks.into_iter().map(|block| Write { block, data: vec![0; BLOCK] }).collect();
+    let written = fs.disk.write(&writes).and_then(|()| fs.disk.flush());
+    written.map_err(|e| device("overwriting unreadable", writes.first().map_or(0, |w| w.block), e))
 }
 
 struct Check {

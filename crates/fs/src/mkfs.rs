@@ -121,6 +121,7 @@ pub fn mkfs(disk: Arc<dyn Disk>, format: Format, now: Stamp) -> Result<()> {
         names: BTreeMap::new(),
         known: BTreeMap::new(),
         orphans: Default::default(),
+        unreadable: Default::default(),
     };
     for i in 0..fs.geo.summary_blocks() {
         fs.new_block(1 + i, crate::format::Kind::Groups);

@@ -1,7 +1,7 @@
 //! Mounting: superblocks, then a scan of the logs for records that count. Nothing is replayed: the table is rebuilt, and blocks
 //! go to their places at the next checkpoint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::commit::{Journal, Log, Logged};
@@ -46,6 +46,8 @@ pub(crate) struct Scan {
     pub last: u64,
     /// Records up to this one were durable once: more than `last` means that something was lost.
     pub witness: u64,
+    /// Blocks that the scan went on without.
+    pub unreadable: BTreeSet<u64>,
 }
 
 struct Found {
@@ -67,42 +69,78 @@ fn is_live(sb: &Super, epoch: u64, seq: u64) -> bool {
     seq > sb.checkpoint_seq && (epoch == sb.epoch || old())
 }
 
-/// Reads a part of a log in which nothing counts. A block that can't be read is taken for empty: it may never have been used.
-fn read_leniently(disk: &dyn Disk, at: u64, blocks: u64) -> Vec<u8> {
-    let mut all = vec![0; blocks as usize * BLOCK];
-    if disk.read(at, &mut all).is_err() {
-        for (block, b) in (at..).zip(all.chunks_mut(BLOCK)) {
-            if disk.read(block, b).is_err() {
-                b.fill(0);
+/// Reads of logs.
+struct Reader<'a> {
+    disk: &'a dyn Disk,
+    salvage: bool,
+    unreadable: BTreeSet<u64>,
+}
+
+impl Reader<'_> {
+    /// Reads a part of a log in which nothing counts. A block that can't be read is taken for empty: it may never have been used.
+    fn leniently(&mut self, at: u64, blocks: u64) -> Vec<u8> {
+        let mut all = vec![0; blocks as usize * BLOCK];
+        if self.disk.read(at, &mut all).is_err() {
+            for (block, b) in (at..).zip(all.chunks_mut(BLOCK)) {
+                if self.disk.read(block, b).is_err() {
+                    b.fill(0);
+                    self.unreadable.insert(block);
+                }
+            }
+        }
+        all
+    }
+
+    /// Reads what may be a record that counts: none if it can't be read and the scan goes on without it, as it does behind a gap.
+    fn record(&mut self, at: u64, blocks: u64, gap: bool) -> Result<Option<Vec<u8>>> {
+        let mut all = vec![0; blocks as usize * BLOCK];
+        match self.disk.read(at, &mut all) {
+            Ok(()) => Ok(Some(all)),
+            Err(_) if gap || self.salvage => {
+                self.leniently(at, blocks);
+                Ok(None)
+            }
+            Err(e) => {
+                let what = "it may be of a durable record, which `plimsoll fsck --repair` goes on without";
+                Err(device("reading", at, std::io::Error::other(format!("{e}; {what}"))))
             }
         }
     }
-    all
 }
 
-/// Reads the record at a log's position, if a whole one is there.
+/// A record at a log's position.
+struct Header {
+    record: Record,
+    blocks: u64,
+    /// The payload is what the header says.
+    whole: bool,
+}
+
+/// Reads the record at a log's position, if it has a valid header.
 fn read_record(
-    disk: &dyn Disk,
+    reader: &mut Reader<'_>,
     sb: &Super,
     first: &[u8],
-    at: u64,
-    room: u64,
+    (at, room, gap): (u64, u64, bool),
     verify: bool,
-) -> Result<Option<(Record, u64, u64)>> {
-    let (header, payload) = Record::lengths(first);
-    if header + payload > room {
+) -> Result<Option<Header>> {
+    let (blocks, payload) = Record::lengths(first);
+    if blocks + payload > room {
         return Ok(None);
     }
-    let mut b = vec![0; (header + payload) as usize * BLOCK];
-    disk.read(at, &mut b).map_err(|e| device("reading", at, e))?;
-    let (head, blocks) = b.split_at(header as usize * BLOCK);
+    let all = reader.record(at, blocks + payload, gap)?;
+    let readable = all.is_some();
+    // A header says what was durable, although its payload can't be read.
+    let Some(b) = all.map_or_else(|| reader.record(at, blocks, gap), |b| Ok(Some(b)))? else { return Ok(None) };
+    let (head, payload) = b.split_at(blocks as usize * BLOCK);
     let Some(record) = Record::decode(head, sb.fs_id) else { return Ok(None) };
-    let whole = blocks.chunks(BLOCK).zip(&record.entries).all(|(d, e)| !verify || crc32fast::hash(d) == e.crc);
+    let whole = payload.chunks(BLOCK).zip(&record.entries).all(|(d, e)| !verify || crc32fast::hash(d) == e.crc);
     let possible = record.entries.iter().all(|e| e.home < sb.blocks) && record.part < record.parts;
-    Ok((whole && possible).then_some((record, header, header + payload)))
+    Ok(Some(Header { record, blocks, whole: readable && whole && possible }))
 }
 
-pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool) -> Result<Scan> {
+pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool, salvage: bool) -> Result<Scan> {
+    let mut reader = Reader { disk, salvage, unreadable: BTreeSet::new() };
     let mut logs: Vec<Log> = geo.logs().into_iter().map(|(start, len)| Log { start, len, used: 0 }).collect();
     let mut found: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
     let mut witness = sb.durable_seq;
@@ -114,12 +152,10 @@ pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool) ->
         while at < log.len {
             if chunk.is_empty() || at < chunk_at || at >= chunk_at + (chunk.len() / BLOCK) as u64 {
                 chunk_at = at;
-                if gap {
-                    chunk = read_leniently(disk, log.start + at, (log.len - at).min(256));
-                } else {
-                    chunk = vec![0; BLOCK];
-                    disk.read(log.start + at, &mut chunk).map_err(|e| device("reading", log.start + at, e))?;
-                }
+                let blocks = if gap { (log.len - at).min(256) } else { 1 };
+                let at = log.start + at;
+                let read = if gap { None } else { reader.record(at, blocks, gap)? };
+                chunk = read.unwrap_or_else(|| reader.leniently(at, blocks));
             }
             let first = &chunk[(at - chunk_at) as usize * BLOCK..][..BLOCK];
             let (epoch, seq) = Record::claims(first);
@@ -129,7 +165,7 @@ pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool) ->
                 if ends {
                     // Unless its first block was lost: later records are there.
                     let look = if geo.journal_blocks > 0 { LOOK_JOURNAL } else { LOOK_LOG };
-                    let blocks = read_leniently(disk, log.start, look.min(log.len));
+                    let blocks = reader.leniently(log.start, look.min(log.len));
                     let is_record = |b: &[u8]| {
                         let (epoch, seq) = Record::claims(b);
                         Record::starts(b, sb.fs_id) && is_live(sb, epoch, seq)
@@ -142,16 +178,17 @@ pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool) ->
                 at += 1;
                 continue;
             }
-            match read_record(disk, sb, first, log.start + at, log.len - at, verify)? {
-                Some((record, header, total)) => {
+            match read_record(&mut reader, sb, first, (log.start + at, log.len - at, gap), verify)? {
+                Some(Header { record, blocks, whole: true }) => {
                     witness = witness.max(record.durable);
-                    let payload = log.start + at + header;
-                    at += total;
+                    let payload = log.start + at + blocks;
+                    at += blocks + record.entries.len() as u64;
                     if !gap {
                         found.entry(record.seq).or_default().push(Found { record, payload, log: i, end: at });
                     }
                 }
-                None => {
+                torn => {
+                    witness = witness.max(torn.map_or(0, |t| t.record.durable));
                     gap = true;
                     at += 1;
                 }
@@ -179,7 +216,7 @@ pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool) ->
             logs[f.log].used = logs[f.log].used.max(f.end);
         }
     }
-    Ok(Scan { logs, table, last, witness })
+    Ok(Scan { logs, table, last, witness, unreadable: reader.unreadable })
 }
 
 impl Fs {
@@ -205,7 +242,7 @@ impl Fs {
             let has = if geo.journal_blocks == 0 { "scattered logs" } else { "a single journal" };
             return Err(Error::Corrupt(format!("mode {} doesn't fit: the file system has {has}", mode.name())));
         }
-        let s = scan(&*disk, &sb, &geo, options.planted != Some(Planted::NoChecksum))?;
+        let s = scan(&*disk, &sb, &geo, options.planted != Some(Planted::NoChecksum), salvage)?;
         if s.witness > s.last && !salvage {
             return Err(Error::Corrupt(format!("record {} was durable and is missing or corrupt", s.last + 1)));
         }
@@ -235,6 +272,7 @@ impl Fs {
             names: BTreeMap::new(),
             known: BTreeMap::new(),
             orphans: Default::default(),
+            unreadable: s.unreadable,
         };
         fs.load_groups()?;
         Ok(fs)

@@ -44,6 +44,10 @@ impl Disk for Faulty {
         if self.unwritable.load(Ordering::Relaxed) && !writes.iter().all(is_super) {
             return Err(io::Error::other("unwritable"));
         }
+        // A drive replaces the sectors of what it is to write.
+        let written = writes.iter().flat_map(|w| w.block..w.block + (w.data.len() / BLOCK) as u64);
+        let mut unreadable = self.unreadable.lock().unwrap();
+        written.for_each(|block| drop(unreadable.remove(&block)));
         self.disk.write(writes)
     }
     fn flush(&self) -> io::Result<()> {
@@ -493,6 +497,72 @@ fn a_bad_sector_in_unused_space_of_a_log_stops_no_mount() {
         let mut fs = Fs::mount(disk, Options::default()).unwrap();
         fs.lookup(ROOT, b"before").unwrap();
         assert_eq!(fs.lookup(ROOT, b"0").is_ok(), records > 0);
+    }
+}
+
+/// The header of a record, its content (which is zeroes, as a block that can't be read seems to be), and the place of the next record.
+#[test]
+fn a_repair_goes_on_without_a_record_that_cannot_be_read() {
+    for (mode, at) in [Mode::Data, Mode::Manylogs].into_iter().flat_map(|m| [(m, 0), (m, 1), (m, u64::MAX)]) {
+        let disk = small_groups(mode);
+        let mut fs = mount(&disk);
+        let (a, b) = (file(&mut fs, b"a"), file(&mut fs, b"b"));
+        fs.write(a, 0, &[1; BLOCK]).unwrap();
+        fs.sync(None).unwrap();
+        fs.checkpoint().unwrap();
+        fs.write(a, 0, &[0; BLOCK]).unwrap();
+        fs.sync(Some(a)).unwrap();
+        fs.write(b, 0, &[2; BLOCK]).unwrap();
+        fs.sync(Some(b)).unwrap();
+        let last = fs.info().seq;
+        drop(fs);
+        let content = disk.content();
+        let is_record = |d: &[u8], seq: u64| d.starts_with(b"PFSR") && d[24..32] == seq.to_le_bytes();
+        let find = |seq| *content.iter().find(|(_, d)| is_record(d, seq)).unwrap().0;
+        let bad = if at == u64::MAX {
+            (find(last)..).find(|b| !content.contains_key(b)).unwrap()
+        } else {
+            find(last - 1) + at
+        };
+        let disk = Faulty::new(MemDisk::with(disk.blocks(), content));
+        disk.unreadable.lock().unwrap().insert(bad);
+        for read_only in [true, false] {
+            let result = Fs::mount(disk.clone(), Options { read_only, ..Options::default() }).map(drop);
+            let Err(Error::Device(why)) = result else { panic!("mode {}, {at}: {result:?}", mode.name()) };
+            assert!(why.contains("`plimsoll fsck --repair` goes on without"), "{why}");
+        }
+        assert_eq!(fsck(disk.clone(), false).unwrap().problems.len(), 1);
+        assert!(fsck(disk.clone(), true).unwrap().repaired);
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        let is_there = at == u64::MAX;
+        assert_eq!(fs.read(a, 0, 1).unwrap(), [u8::from(!is_there)], "mode {}, {at}", mode.name());
+        assert_eq!(fs.read(b, 0, 1).unwrap(), if is_there { vec![2] } else { vec![] });
+        fs.write(a, 0, &[3; BLOCK]).unwrap();
+        fs.unmount().unwrap();
+        clean(disk);
+    }
+}
+
+/// A record behind the lost one can't be read either; its header says that the first was durable.
+#[test]
+fn a_header_whose_content_cannot_be_read_tells_what_was_durable() {
+    for mode in [Mode::Data, Mode::Manylogs] {
+        let disk = small_groups(mode);
+        let mut fs = mount(&disk);
+        for name in [b"a", b"b"] {
+            file(&mut fs, name);
+            fs.sync(None).unwrap();
+        }
+        drop(fs);
+        let mut content = disk.content();
+        let records: Vec<u64> = content.iter().filter(|(_, d)| d.starts_with(b"PFSR")).map(|(&b, _)| b).collect();
+        content.insert(records[0], vec![0; BLOCK].into());
+        let disk = Faulty::new(MemDisk::with(disk.blocks(), content));
+        disk.unreadable.lock().unwrap().insert(records[1] + 1);
+        let result = Fs::mount(disk.clone(), Options::default()).map(drop);
+        assert!(matches!(result, Err(Error::Corrupt(_))), "mode {}: {result:?}", mode.name());
+        assert!(fsck(disk.clone(), true).unwrap().repaired);
+        clean(disk);
     }
 }
 
