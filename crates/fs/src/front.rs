@@ -184,6 +184,19 @@ impl Shared {
         Ok(done)
     }
 
+    /// Takes answers back that gave the kernel an inode. The deletion of one without a name is a change as any other.
+    fn forget(&self, ino: u64, answers: u64) {
+        let mut fs = self.lock();
+        let full = fs.is_orphan(ino) && fs.must_commit();
+        drop(fs);
+        if full {
+            // Each later sync fails as well.
+            let _ = self.sync(None);
+        }
+        // Nobody waits for it. A corrupt block is found again by the next change of the same blocks.
+        let _ = self.lock().forget(ino, answers);
+    }
+
     /// Performs the periodic work; false if the next round would only repeat a failure, which each sync reports. A block that
     /// couldn't be read changes nothing: it is tried again.
     fn tend_on(&self) -> bool {
@@ -342,8 +355,7 @@ impl Filesystem for Front {
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, answers: u64) {
-        // Nobody waits for it. A corrupt block is found again by the next change of the same blocks.
-        let _ = self.shared.lock().forget(ino.0, answers);
+        self.shared.forget(ino.0, answers);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -713,6 +725,32 @@ mod tests {
         assert_eq!(shared.write(mapped, 0, &data, true), Ok(data.len()));
         shared.sync(None).unwrap();
         assert!(shared.lock().read(mapped, 0, data.len()).unwrap() == data);
+    }
+
+    /// The kernel forgets many deleted files at once, without a change between.
+    #[test]
+    fn deleted_files_that_are_forgotten_at_once_fit_a_small_journal() {
+        let blocks = 16_384;
+        let disk = Arc::new(MemDisk::new(blocks));
+        let format = Format { journal_blocks: 64, inodes_per_group: 1024, ..Format::new(9, Mode::Ordered, blocks) };
+        mkfs(disk.clone(), format, (0, 0)).unwrap();
+        let fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        let shared = Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk };
+        let free = shared.lock().statfs().inodes_free;
+        let names: Vec<String> = (0..1000).map(|i| i.to_string()).collect();
+        let files: Vec<u64> = names
+            .iter()
+            .map(|name| {
+                let made = shared.change(|fs| fs.create(ROOT, name.as_bytes(), 0o100_644, (0, 0), 0)).unwrap();
+                shared.lock().know(made.ino);
+                made.ino
+            })
+            .collect();
+        names.iter().for_each(|name| shared.change(|fs| fs.unlink(ROOT, name.as_bytes())).unwrap());
+        shared.sync(None).unwrap();
+        files.into_iter().for_each(|ino| shared.forget(ino, 1));
+        shared.sync(None).unwrap();
+        assert_eq!(shared.lock().statfs().inodes_free, free);
     }
 
     /// Holds the write of ones until it may end, and fails that of threes.

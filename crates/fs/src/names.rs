@@ -485,6 +485,11 @@ impl Fs {
         self.drop_orphan(ino)
     }
 
+    /// True if the last handle of an inode and the kernel's forgetting free it: it has no name.
+    pub fn is_orphan(&self, ino: u64) -> bool {
+        self.orphans.contains(&ino)
+    }
+
     /// Counts an answer that gave the kernel an inode: its number isn't used again before [`Fs::forget`].
     pub fn know(&mut self, ino: u64) {
         *self.known.entry(ino).or_default() += 1;
@@ -523,6 +528,9 @@ impl Fs {
     /// Frees what was open without a name when the file system stopped.
     pub(crate) fn drop_orphans(&mut self) -> Result<()> {
         for e in self.readdir(ORPHANS, 0, usize::MAX)? {
+            if self.must_commit() {
+                self.sync(None)?;
+            }
             let is_named = self.node(e.ino)?.inode.nlink > 0;
             if !is_named {
                 self.can_drop(e.ino)?;

@@ -592,6 +592,48 @@ fn a_small_journal_takes_changes_of_many_inodes() {
     }
 }
 
+/// A kill leaves more of them than one record of the journal can free.
+#[test]
+fn a_small_journal_takes_a_mount_that_frees_many_files_without_a_name() {
+    for mode in Mode::ALL {
+        let blocks = 16_384;
+        let disk = Arc::new(MemDisk::new(blocks));
+        let format =
+            Format { journal_blocks: 64, log_blocks: 16, inodes_per_group: 1024, ..Format::new(9, mode, blocks) };
+        mkfs(disk.clone(), format, (0, 0)).unwrap();
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        let free = fs.statfs().inodes_free;
+        let names: Vec<Vec<u8>> = (0..1000).map(|i| format!("{i}").into_bytes()).collect();
+        for name in &names {
+            let ino = change(&mut fs, |fs| fs.create(ROOT, name, FILE, (0, 0), 0)).unwrap().ino;
+            fs.open(ino).unwrap();
+        }
+        names.iter().for_each(|name| change(&mut fs, |fs| fs.unlink(ROOT, name)).unwrap());
+        fs.sync(None).unwrap();
+        fs.checkpoint().unwrap();
+        drop(fs);
+        let copy = Arc::new(MemDisk::with(blocks, disk.content()));
+        let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+        assert_eq!(fs.statfs().inodes_free, free);
+        let new = file(&mut fs, b"new");
+        fs.sync(Some(new)).unwrap();
+        fs.unmount().unwrap();
+        drop(fs);
+        clean(disk);
+        // A repair frees them, too.
+        let mut content = copy.content();
+        let mut groups = content[&1].to_vec();
+        // The first group's number of directories.
+        groups[32 + 8] ^= 1;
+        plimsoll_fs::crash::reseal(&mut groups);
+        content.insert(1, groups.into());
+        let copy = Arc::new(MemDisk::with(blocks, content));
+        let report = fsck(copy.clone(), true).unwrap();
+        assert_eq!((report.problems.len(), report.repaired), (1, true), "{:?}", report.problems);
+        clean(copy);
+    }
+}
+
 #[test]
 fn a_read_only_mount_changes_nothing() {
     let (disk, mut fs) = new(Mode::Data, 4096);
