@@ -137,6 +137,13 @@ impl Check {
         free
     }
 
+    fn unclaim(&mut self, runs: impl IntoIterator<Item = (u64, u64)>) {
+        for b in runs.into_iter().flat_map(|(start, len)| start..start + len) {
+            self.used[(b / 64) as usize] &= !(1 << (b % 64));
+            self.report.blocks -= 1;
+        }
+    }
+
     /// All inodes into memory, with their blocks claimed.
     fn inodes(&mut self, fs: &mut Fs) -> Result<()> {
         for group in (0..fs.geo.groups).filter(|&g| fs.geo.is_usable(g)).collect::<Vec<_>>() {
@@ -191,9 +198,7 @@ impl Check {
             Err(Error::Device(e)) => return Err(Error::Device(e)),
             Err(e) => return self.clear(fs, ino, inode, &e.to_string()),
         };
-        let mut runs: Vec<(u64, u64)> = extents.iter().map(|e| (e.physical, e.len)).collect();
-        runs.extend(extents.leaves.values().map(|l| l.block).chain(extents.index.iter().copied()).map(|b| (b, 1)));
-        runs.extend((inode.xattr != 0).then_some((inode.xattr, 1)));
+        let runs = held_by(&inode, &extents);
         let held: u64 = runs.iter().map(|r| r.1).sum();
         let (mut taken, mut ok) = (Vec::new(), inode.xattr == 0 || fs.geo.is_data(inode.xattr, 1));
         for &(start, len) in runs.iter().take_while(|_| ok) {
@@ -204,10 +209,7 @@ impl Check {
             taken.push((start, len));
         }
         if !ok {
-            for b in taken.into_iter().flat_map(|(s, l)| s..s + l) {
-                self.used[(b / 64) as usize] &= !(1 << (b % 64));
-                self.report.blocks -= 1;
-            }
+            self.unclaim(taken);
             return self.clear(fs, ino, inode, "a block of it belongs to another inode");
         }
         let size = inode.size;
@@ -221,7 +223,39 @@ impl Check {
         self.report.inodes += 1;
         self.report.dirs += u64::from(is_dir);
         fs.nodes.insert(ino, node);
-        Ok(())
+        self.attributes(fs, ino)?;
+        self.target(fs, ino)
+    }
+
+    fn attributes(&mut self, fs: &mut Fs, ino: u64) -> Result<()> {
+        match fs.listxattr(ino) {
+            Ok(_) => Ok(()),
+            Err(Error::Device(e)) => Err(Error::Device(e)),
+            Err(e) => {
+                self.problem(format!("extended attributes of inode {ino} are lost: {e}"));
+                let n = fs.nodes.get_mut(&ino).expect("in memory");
+                self.unclaim([(n.inode.xattr, 1)]);
+                (n.inode.xattr, n.inode.blocks, n.dirty) = (0, n.inode.blocks - 1, true);
+                Ok(())
+            }
+        }
+    }
+
+    /// The target of a symbolic link. None is without: one of an earlier program, whose making failed.
+    fn target(&mut self, fs: &mut Fs, ino: u64) -> Result<()> {
+        if !fs.nodes[&ino].is_link() {
+            return Ok(());
+        }
+        let why = match fs.readlink(ino) {
+            Ok(target) if target.is_empty() => "it is a symbolic link without a target".to_owned(),
+            Ok(_) => return Ok(()),
+            Err(Error::Device(e)) => return Err(Error::Device(e)),
+            Err(e) => e.to_string(),
+        };
+        let n = fs.nodes.remove(&ino).expect("in memory");
+        self.unclaim(held_by(&n.inode, &n.extents));
+        self.report.inodes -= 1;
+        self.clear(fs, ino, n.inode, &why)
     }
 
     fn clear(&mut self, fs: &mut Fs, ino: u64, inode: Inode, why: &str) -> Result<()> {
@@ -361,10 +395,7 @@ impl Check {
         let between = starts.zip(reached.iter().copied().chain([u64::MAX])).filter(|(from, to)| from < to);
         let removed: Vec<Extent> =
             fs.change_extents(dir, |x| between.flat_map(|(from, to)| x.remove(from, to)).collect());
-        for b in removed.into_iter().flat_map(|e| e.physical..e.physical + e.len) {
-            self.used[(b / 64) as usize] &= !(1 << (b % 64));
-            self.report.blocks -= 1;
-        }
+        self.unclaim(removed.into_iter().map(|e| (e.physical, e.len)));
     }
 
     /// New blocks come from bitmaps that must be right. That holds until the end: all inodes are known.
@@ -432,6 +463,14 @@ impl Check {
     }
 }
 
+/// Blocks of an inode: data, the map's, attributes.
+fn held_by(inode: &Inode, extents: &Extents) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = extents.iter().map(|e| (e.physical, e.len)).collect();
+    runs.extend(extents.leaves.values().map(|l| l.block).chain(extents.index.iter().copied()).map(|b| (b, 1)));
+    runs.extend((inode.xattr != 0).then_some((inode.xattr, 1)));
+    runs
+}
+
 fn empty_node(inode: Inode) -> Node {
     Node { inode, size: 0, extents: Extents::default(), pages: BTreeMap::new(), dirty: true, opens: 0 }
 }
@@ -440,6 +479,7 @@ fn empty_node(inode: Inode) -> Node {
 mod tests {
     use super::*;
     use crate::{Format, MemDisk, Mode, Write, mkfs};
+    use rustix::io::Errno;
     use std::cell::Cell;
 
     thread_local! {
@@ -486,6 +526,44 @@ mod tests {
         fs.sync(None).unwrap();
         drop(fs);
         assert_eq!(repaired(&disk).lookup(ROOT, b"d").unwrap().ino, d);
+    }
+
+    #[test]
+    fn attributes_and_targets_of_links_are_read() {
+        for attributes in [true, false] {
+            let (disk, mut fs) = new(Format::new(9, Mode::Manylogs, 4096), 4096);
+            let a = fs.create(ROOT, b"a", 0o100_644, (0, 0), 0).unwrap().ino;
+            fs.setxattr(a, b"user.k", b"v", false, false).unwrap();
+            fs.symlink(ROOT, b"long", &[b'x'; 3000], (0, 0)).unwrap();
+            let l = fs.symlink(ROOT, b"longer", &[b'x'; 4095], (0, 0)).unwrap().ino;
+            fs.sync(None).unwrap();
+            fs.checkpoint().unwrap();
+            let free = fs.statfs().blocks_free;
+            let block = if attributes { fs.node(a).unwrap().inode.xattr } else { fs.map(l).unwrap()[0].1 + 1 };
+            drop(fs);
+            corrupt(&disk, block);
+            let mut fs = repaired(&disk);
+            let long = fs.lookup(ROOT, b"long").unwrap().ino;
+            assert_eq!(fs.readlink(long).unwrap().len(), 3000);
+            assert_eq!(fs.lookup(ROOT, b"longer").is_ok(), attributes);
+            assert_eq!(fs.getxattr(a, b"user.k").is_ok(), !attributes);
+            assert_eq!(fs.statfs().blocks_free, free + if attributes { 1 } else { 2 });
+            fs.setxattr(a, b"user.k", b"w", false, false).unwrap();
+            assert_eq!(fs.getxattr(a, b"user.k").unwrap(), b"w");
+            fs.unmount().unwrap();
+            drop(fs);
+            assert_eq!(fsck(disk, false).unwrap().problems, Vec::<String>::new());
+        }
+    }
+
+    /// Earlier programs left one when no block could be allocated.
+    #[test]
+    fn a_symbolic_link_without_a_target_is_a_problem() {
+        let (disk, mut fs) = new(Format::new(9, Mode::Manylogs, 4096), 4096);
+        fs.create(ROOT, b"l", crate::fs::S_IFLNK | 0o777, (0, 0), 0).unwrap();
+        fs.unmount().unwrap();
+        drop(fs);
+        assert_eq!(repaired(&disk).lookup(ROOT, b"l"), Err(Error::Os(Errno::NOENT)));
     }
 
     /// A directory of many buckets, by block of the file, and the disk.

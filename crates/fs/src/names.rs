@@ -167,6 +167,15 @@ impl Fs {
             return Err(Errno::NAMETOOLONG.into());
         }
         let ino = self.create(parent, name, S_IFLNK | 0o777, owner, 0)?.ino;
+        if let Err(e) = self.put_target(ino, target) {
+            self.change_entry(parent, name, None)?;
+            self.drop_inode(ino)?;
+            return Err(e);
+        }
+        self.getattr(ino)
+    }
+
+    fn put_target(&mut self, ino: u64, target: &[u8]) -> Result<()> {
         let short = target.len() <= ROOT_BYTES;
         let goal = if short { 0 } else { self.goal(ino, &self.nodes[&ino].extents) };
         for (i, part) in target.chunks(PAYLOAD).enumerate().filter(|_| !short) {
@@ -186,7 +195,7 @@ impl Fs {
             n.inode.flags |= LINK_IN_ROOT;
             n.inode.root[..target.len()].copy_from_slice(target);
         }
-        self.getattr(ino)
+        Ok(())
     }
 
     /// A symbolic link's target.

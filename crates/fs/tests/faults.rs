@@ -233,6 +233,32 @@ fn a_rename_that_fails_for_its_whiteout_changes_nothing() {
     clean(disk);
 }
 
+/// The bitmaps of blocks can't be read: an inode is there for a symbolic link, but no block for its target.
+#[test]
+fn a_symbolic_link_that_cannot_be_made_leaves_nothing() {
+    let disk = small_groups(Mode::Manylogs);
+    let mut fs = mount(&disk);
+    file(&mut fs, b"a");
+    fs.unmount().unwrap();
+    drop(fs);
+    let disk = Faulty::new(MemDisk::with(disk.blocks(), disk.content()));
+    let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+    let space = fs.statfs();
+    let is_bitmap = |d: &[u8]| d.starts_with(b"PFSB") && d[4..8] == (Kind::Blocks as u32).to_le_bytes();
+    *disk.unreadable.lock().unwrap() =
+        disk.disk.content().iter().filter(|(_, d)| is_bitmap(d)).map(|(&b, _)| b).collect();
+    let made = fs.symlink(ROOT, b"l", &[b'x'; 1000], (0, 0));
+    assert!(matches!(made, Err(Error::Device(_))), "{made:?}");
+    assert_eq!(fs.lookup(ROOT, b"l").map(drop), Err(Error::Os(Errno::NOENT)));
+    assert_eq!(fs.statfs(), space);
+    fs.sync(None).unwrap();
+    disk.unreadable.lock().unwrap().clear();
+    fs.symlink(ROOT, b"l", &[b'x'; 1000], (0, 0)).unwrap();
+    fs.unmount().unwrap();
+    drop(fs);
+    clean(disk);
+}
+
 /// Later records say that the first one was durable, wherever they are.
 #[test]
 fn a_log_that_lost_its_first_block_is_an_error() {
