@@ -21,11 +21,13 @@
 //!                  lock-hangs               the question for the lock isn't answered as long as this word is there
 //!                  lock-fails ERRNO         it is answered with an error; taking the lock, too
 //!                  lock-is ADDRESS          this client isn't the lock's owner; 0: nobody is
+//!                  slow-close MICROSECONDS  closing an image whose lock this client has takes longer
 //!                  stripe-unit BYTES        of an image with one object a stripe
 //! osd_dump.json, pg_dump.json, osd_tree.json, image.id   answers of the monitors and the manager, and the image's id
 //! POOL.IMAGE     the image's bytes
 //! POOL.IMAGE.lock  the owner's address, locked with flock as long as it has the lock
 //! blocklist      addresses of clients that are refused, a line each
+//! lock-asked     a question for the lock hangs
 //! served         a line per read: the host of the handle, and the OSD that served it
 //! ```
 //! One thread an image ends requests in an order of its own: of those that are due, one drawn by a seeded generator.
@@ -409,6 +411,8 @@ unsafe extern "C" fn rbd_close(at: Handle) -> c_int {
     state.closing = true;
     drop(state);
     image.wake.notify_one();
+    let slow = image.number("slow-close").filter(|_| image.lock.lock().unwrap().is_some());
+    std::thread::sleep(Duration::from_micros(slow.unwrap_or(0)));
     *image.lock.lock().unwrap() = None;
     0
 }
@@ -601,6 +605,9 @@ unsafe extern "C" fn rbd_lock_get_owners_cleanup(owners: *mut *mut c_char, count
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rbd_is_exclusive_lock_owner(at: Handle, out: *mut c_int) -> c_int {
     let image = unsafe { image(at) };
+    if image.find("lock-hangs").is_some() {
+        let _ = std::fs::write(image.folder.join("lock-asked"), ""); // tests that don't wait for it don't miss it
+    }
     while image.find("lock-hangs").is_some() {
         std::thread::sleep(Duration::from_millis(1));
     }

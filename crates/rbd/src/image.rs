@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
@@ -38,6 +38,26 @@ pub enum LockState {
     Lost,
 }
 
+/// Tells when an image has been closed: then librbd has given its lock back.
+#[derive(Clone, Default, Debug)]
+pub struct Closed(Arc<(Mutex<bool>, Condvar)>);
+
+impl Closed {
+    /// Waits until the image is closed, `at_most` that long. Returns false if it isn't closed by then.
+    pub fn wait(&self, at_most: Duration) -> bool {
+        let (is_closed, changes) = &*self.0;
+        let is_closed = is_closed.lock().expect("no panic while held");
+        let waited = changes.wait_timeout_while(is_closed, at_most, |is_closed| !*is_closed);
+        *waited.expect("no panic while held").0
+    }
+
+    fn note(&self) {
+        let (is_closed, changes) = &*self.0;
+        *is_closed.lock().expect("no panic while held") = true;
+        changes.notify_all();
+    }
+}
+
 /// An open image.
 pub struct Image {
     pub(crate) cluster: Arc<Cluster>,
@@ -56,6 +76,7 @@ pub struct Image {
     nobodys: AtomicU32,
     /// Descriptor at which librbd announces completions. Closed after the image.
     event: OwnedFd,
+    closed: Closed,
 }
 
 /// The monitors' own time of a block. A shorter one lets an owner in again too early.
@@ -112,6 +133,7 @@ impl Image {
             own: OnceLock::new(),
             nobodys: AtomicU32::new(0),
             event,
+            closed: Closed::default(),
         };
         image.check_settings()?;
         Ok(image)
@@ -299,6 +321,16 @@ impl Image {
         // SAFETY: the name was copied.
         unsafe { (l.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), listed) };
         Ok(owner)
+    }
+
+    /// Tells when this image has been closed, which may take as long as the cluster takes.
+    pub fn closed(&self) -> Closed {
+        self.closed.clone()
+    }
+
+    /// Address of this client as the lock's owner. `None` if this handle never had the lock.
+    pub fn own_address(&self) -> Option<&str> {
+        self.own.get().map(String::as_str)
     }
 
     /// Takes the exclusive lock away from its owner, whose address is returned; `None` if there is none. Ceph blocks the owner before: OSDs
@@ -495,6 +527,7 @@ impl Drop for Image {
             (self.cluster.libraries.rbd_close)(self.handle);
             (self.cluster.libraries.rados_ioctx_destroy)(self.pool);
         }
+        self.closed.note();
     }
 }
 

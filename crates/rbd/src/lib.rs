@@ -18,5 +18,5 @@ mod queue;
 pub use api::Libraries;
 pub use cluster::Cluster;
 pub use error::Error;
-pub use image::{FENCE, Image, LEASE, LockState};
+pub use image::{Closed, FENCE, Image, LEASE, LockState};
 pub use queue::{Done, Queue};

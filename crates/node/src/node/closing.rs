@@ -12,6 +12,9 @@ const LOOKERS_TIME: Duration = Duration::from_secs(10);
 
 const LOOKERS_LOOK: Duration = Duration::from_millis(2);
 
+/// Time that closing an RBD image may take: librbd waits for the cluster.
+const IMAGE_TIME: Duration = Duration::from_secs(60);
+
 /// Closes a pool that was opened and isn't to be served. Its thread may be recovering and write: its devices stay locked until that has
 /// ended, and nobody waits for it.
 pub(super) fn discard(pools: Arc<Pools>, pool: Arc<RunningPool>) {
@@ -30,7 +33,7 @@ pub(super) fn discard(pools: Arc<Pools>, pool: Arc<RunningPool>) {
 
 /// Waits for the end of a pool's thread, then closes its devices. Returns the faults. Blocks.
 pub(super) fn close(pools: &Pools, pool: Arc<RunningPool>, volumes: Vec<Volume>) -> Vec<String> {
-    let faults = pool.end(volumes.iter());
+    let mut faults = pool.end(volumes.iter());
     drop(volumes); // they have its metadata
     // A device is locked as long as anybody looks at its pool, which takes moments. Nothing tells of the last look's end, so this thread,
     // which only closes the pool, asks for it again and again.
@@ -38,13 +41,16 @@ pub(super) fn close(pools: &Pools, pool: Arc<RunningPool>, volumes: Vec<Volume>)
     while (Arc::strong_count(&pool) > 2 || pool.is_stored_elsewhere()) && began.elapsed() < LOOKERS_TIME {
         std::thread::sleep(LOOKERS_LOOK);
     }
-    let (name, image) = (pool.name.clone(), pool.image());
+    let (name, image) = (pool.name.clone(), pool.image_closed());
     drop(pool);
     // The list has had it, too.
     pools.has_left(&name);
-    // The threads that watch an image have it for moments; its lock is free when nobody has it.
-    while image.strong_count() > 0 && began.elapsed() < LOOKERS_TIME {
-        std::thread::sleep(LOOKERS_LOOK);
+    // The threads that watch an image have it for moments, and the last one closes it. Its lock is free when librbd has done so.
+    if image.is_some_and(|image| !image.wait(IMAGE_TIME)) {
+        faults.push(format!(
+            "its RBD image isn't closed after {} s: the cluster doesn't answer, and the image's lock isn't free",
+            IMAGE_TIME.as_secs()
+        ));
     }
     faults
 }

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// Minutes at a full load, days at a light one.
 const TAPE_BYTES_MAX_DEFAULT: u64 = 1 << 30;
@@ -278,11 +278,11 @@ impl RunningPool {
         matches!(&self.lock, Some(Held::Image(_, held)) if held.image.known_lock_state() == plimsoll_rbd::LockState::Lost)
     }
 
-    /// The RBD image that it is on, if it is on one.
-    pub(super) fn image(&self) -> Weak<plimsoll_rbd::Image> {
+    /// Tells when the RBD image that it is on has been closed. `None` if it isn't on one.
+    pub(super) fn image_closed(&self) -> Option<plimsoll_rbd::Closed> {
         match &self.lock {
-            Some(Held::Image(_, held)) => Arc::downgrade(&held.image),
-            _ => Weak::new(),
+            Some(Held::Image(_, held)) => Some(held.image.closed()),
+            _ => None,
         }
     }
 
