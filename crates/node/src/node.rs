@@ -10,6 +10,7 @@ mod ending;
 mod error;
 mod fit;
 mod lifecycle;
+mod moving;
 mod opening;
 mod patch;
 mod pool;
@@ -28,6 +29,7 @@ pub use ending::{Ending, unclean_note};
 pub use error::NodeError;
 pub use lifecycle::RemovedPool;
 pub(crate) use lifecycle::lost_here;
+pub use moving::ImageView;
 pub use patch::{ReplicaStep, VolumePatch};
 pub use pool::RunningPool;
 pub use pools::Pools;
@@ -327,9 +329,10 @@ impl Node {
     fn terms_of(&self, pool: usize, record: &VolumeRecord) -> VolumeTerms {
         let tenant = self.directory_ref(|d| d.tenants.get(&record.tenant).map(|t| (t.id.0, t.class.clone())));
         let part = self.part_of(&record.name, tenant.as_ref().map(|t| &t.1));
-        let live = self.pools.get(pool).live();
+        let p = self.pools.get(pool);
+        let (live, served) = (p.live(), p.as_served(record));
         let own = live.iter().fold(OwnTerms::default(), |own, live| {
-            PARTS.iter().fold(own, |own, p| p.add_terms(live, record, &part, own))
+            PARTS.iter().fold(own, |own, p| p.add_terms(live, &served, &part, own))
         });
         VolumeTerms { size_bytes: record.size_bytes, tenant: tenant.map_or(0, |t| t.0), own }
     }

@@ -3,12 +3,12 @@
 mod maps;
 pub(crate) mod steering;
 
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, PoolConfig};
 use crate::engine::{Command, PoolHandle};
 use crate::open::OpenError;
 use plimsoll_rbd::{Cluster, Error, Image, LEASE, Libraries, LockState, Queue};
 use plimsoll_sched::osds::Bucket;
-use plimsoll_store::{Expect, Look, Medium, MetaView, Remote, RemoteDevice};
+use plimsoll_store::{DeviceFile, Expect, Look, Medium, MetaView, Remote, RemoteDevice, Uuid};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -104,6 +104,43 @@ pub(crate) fn look_meta(
     }
     let read = RemoteDevice::look_meta(Path::new(&d.label()), medium(&image), expect);
     if has_owner()? { Ok(None) } else { Ok(Some(read?)) }
+}
+
+/// Facts of an image that another client may have locked.
+#[derive(Default)]
+pub(crate) struct Survey {
+    /// UUID of the pool's device. `None` if the image has no pool.
+    pub device_uuid: Option<Uuid>,
+    /// Address of the lock's owner.
+    pub owner: Option<String>,
+    /// Volumes of which only a cache may have the newest data. `None` if the metadata can't be read.
+    pub behind: Option<Vec<String>>,
+    /// The device of the configured cache is the one that the metadata name.
+    pub has_its_cache: bool,
+}
+
+/// Looks at an image and its lock, read-only. The lock's owner may be changing the metadata: what is read of them may be a moment old.
+///
+/// # Errors
+/// If the image can't be opened, or the lock's owner can't be found.
+pub(crate) fn survey(config: &PoolConfig, expect: &Expect) -> Result<Survey, OpenError> {
+    let d = &config.device;
+    let image = open(&connect(d, &[])?, d, true)?;
+    let owner = image.owner()?;
+    let label = d.label();
+    let look = RemoteDevice::look(Path::new(&label), medium(&image), expect)?;
+    let device_uuid = look.found.ok().map(|superblock| superblock.device_uuid);
+    let read = device_uuid.and_then(|_| RemoteDevice::look_meta(Path::new(&label), medium(&image), expect).ok());
+    let its_cache = read.as_ref().and_then(|view| view.cache().device);
+    let has_its_cache = its_cache.is_some() && its_cache == cache_there(config);
+    Ok(Survey { device_uuid, owner, behind: read.map(|view| crate::open::behind(&view)), has_its_cache })
+}
+
+/// UUID of the device of a pool's configured cache, if it is there.
+fn cache_there(config: &PoolConfig) -> Option<Uuid> {
+    let expect = crate::parts::cache::expect(crate::look::expect(config).pool_uuid?);
+    let look = DeviceFile::look(&config.cache.as_ref()?.file, &expect).ok()??;
+    look.found.ok().map(|superblock| superblock.device_uuid)
 }
 
 /// An image as the bytes under a device's metadata.

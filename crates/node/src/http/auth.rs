@@ -5,7 +5,7 @@
 //! | unix socket: root or the node's user | yes | yes |
 //! | unix socket: other users | no | no |
 //! | TCP from this host, asked for as `localhost` or by address | yes; with the token if `control.local_reads` is false | with the token |
-//! | the same, the configuration and backups | with the token | with the token |
+//! | the same, the configuration, backups and images | with the token | with the token |
 //! | TCP from elsewhere | with the token | with the token |
 //!
 //! The page, its description of the API and `/healthz` are open to all over TCP. They report nothing about tenants: a peer that may not
@@ -119,9 +119,10 @@ fn may(
     }
 }
 
-/// Names of peers, paths and maps of devices: for those who may change.
+/// Names of peers, paths, maps of devices, and questions to a cluster: for those who may change.
 fn is_private(path: &str) -> bool {
-    path == "/v1/config" || (path.starts_with("/v1/pools/") && path.ends_with("/backup"))
+    let of_pool = || path.ends_with("/backup") || path.ends_with("/image");
+    path == "/v1/config" || (path.starts_with("/v1/pools/") && of_pool())
 }
 
 fn unauthorized(what: &str) -> ApiError {

@@ -246,17 +246,29 @@ pub async fn remove_pool(State(control): Shared, Path(name): Path<String>, uri: 
     }))
 }
 
-/// `POST /v1/pools/{name}/release`.
+/// Query of a pool's release.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ReleaseQuery {
+    disconnect: bool,
+    write_back: bool,
+}
+
+/// `POST /v1/pools/{name}/release`. A write-back ends with its client; the release after it doesn't.
 pub async fn release_pool(State(control): Shared, Path(name): Path<String>, uri: Uri) -> Result<Json<PoolReleased>> {
-    let query = Query::<RemovalQuery>::try_from_uri(&uri).map_err(|e| ApiError::bad(e.body_text()).at(uri.path()))?;
-    let (owned, disconnect) = (name.clone(), query.0.disconnect);
-    let released = change(&control.node, |node| async move { node.release_pool(&owned, disconnect).await });
-    let released = released.await.map_err(|e| e.at(format!("pool `{name}`")))?;
+    let query = Query::<ReleaseQuery>::try_from_uri(&uri).map_err(|e| ApiError::bad(e.body_text()).at(uri.path()))?;
+    let (owned, ReleaseQuery { disconnect, write_back }) = (name.clone(), query.0);
+    let released = match write_back {
+        true => control.node.write_back_and_release(&name, disconnect).await.map_err(ApiError::from),
+        false => change(&control.node, |node| async move { node.release_pool(&owned, disconnect).await }).await,
+    };
+    let released = released.map_err(|e| e.at(format!("pool `{name}`")))?;
     Ok(Json(PoolReleased {
         released: released.name,
         device: released.device,
         volumes: released.volumes,
         disconnected: released.disconnected as u64,
+        closed_in_us: released.closed_in.as_micros() as u64,
     }))
 }
 

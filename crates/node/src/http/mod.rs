@@ -102,6 +102,7 @@ fn routes() -> Vec<(String, MethodRouter<Arc<Control>>)> {
         ("/v1/pools/{name}", delete(change::remove_pool)),
         ("/v1/pools/{name}/release", post(change::release_pool)),
         ("/v1/pools/{name}/take", post(orders::take_pool)),
+        ("/v1/pools/{name}/image", get(orders::pool_image)),
         ("/v1/pools/{name}/recover", post(change::recover_pool)),
         ("/v1/pools/{name}/settings", get(settings::show).patch(settings::patch)),
     ];

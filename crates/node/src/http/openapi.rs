@@ -36,6 +36,7 @@ pub fn document() -> Value {
     generator.subschema_for::<api::PoolRemoved>();
     generator.subschema_for::<api::PoolReleased>();
     generator.subschema_for::<api::PoolTaken>();
+    generator.subschema_for::<api::PoolImage>();
     generator.subschema_for::<api::History>();
     generator.subschema_for::<api::NewVolume>();
     generator.subschema_for::<api::VolumeChange>();

@@ -1,9 +1,9 @@
 //! Orders that concern the whole process: `POST /v1/reload`, `POST /v1/drain`. The code that runs the node carries them out.
 
-use super::api::{Draining, PoolTaken, Reloaded};
+use super::api::{Draining, PoolImage, PoolTaken, Reloaded};
 use super::{ApiError, Shared};
 use crate::config::Config;
-use crate::node::{NodeError, lost_here};
+use crate::node::{ImageView, NodeError, lost_here};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
@@ -110,6 +110,25 @@ pub(super) async fn take_pool(
             .todo("if its owner hangs or can't be reached: `--force` takes the lock away, and blocks it")),
         None => Err(missing()),
     }
+}
+
+/// A pool's image as this node sees it: as it is served, or as the configuration file declares it now.
+pub(super) async fn pool_image(State(control): Shared, Path(name): Path<String>) -> Result<Json<PoolImage>, ApiError> {
+    let place = format!("pool `{name}`");
+    let served = control.node.served_image(&name).await.map_err(|e| ApiError::from(e).at(place.clone()))?;
+    let view = match served {
+        Some(view) => view,
+        None => {
+            let checked = control.orders.ask(Order::Check).await?;
+            let config = checked.map_err(|e| ApiError::new(StatusCode::CONFLICT, e.to_string()).at(place.clone()))?;
+            let looked = control.node.declared_image(&name, &config).await;
+            looked.map_err(|e| ApiError::from(e).at(place))?
+        }
+    };
+    let ImageView { device, is_served, why_not, device_uuid, owner, needs_cache, connections, faults } = view;
+    let connections = connections as u64;
+    let (pool, served) = (name, is_served);
+    Ok(Json(PoolImage { pool, device, served, why_not, device_uuid, owner, needs_cache, connections, faults }))
 }
 
 pub(super) async fn drain(State(control): Shared) -> Result<(StatusCode, Json<Draining>), ApiError> {

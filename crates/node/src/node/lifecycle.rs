@@ -14,7 +14,7 @@ use crate::events::{Kind, Severity};
 use crate::reload::pool_section;
 use plimsoll_stack::LayerState;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time that a reload waits for the recovery of a pool that it added. Beyond it the pool's clients are refused until it has recovered.
 const RECOVERY_TIME: Duration = Duration::from_secs(5);
@@ -30,6 +30,8 @@ pub struct RemovedPool {
     pub volumes: Vec<String>,
     /// Clients that were disconnected.
     pub disconnected: usize,
+    /// Time from the withdrawal of its volumes until its devices were closed.
+    pub closed_in: Duration,
 }
 
 /// The way in which a pool leaves the node.
@@ -67,7 +69,7 @@ pub(crate) fn lost_here(name: &str) -> String {
 }
 
 /// The error of an order that is for pools on RBD images.
-fn not_on_an_image(name: &str) -> NodeError {
+pub(super) fn not_on_an_image(name: &str) -> NodeError {
     NodeError::Refused(format!("pool `{name}` isn't on an RBD image, which another gateway could serve"))
 }
 
@@ -288,7 +290,7 @@ impl Node {
                 Some(RunningPool::absent(name, pool.device.clone(), why)?)
             }
         };
-        let volumes = self.withdraw_all(number);
+        let (began, volumes) = (Instant::now(), self.withdraw_all(number));
         let asked = pool.ask_soon(|reply| Command::Connections { of: ClientFilter::default(), reply }).await;
         let disconnected = match asked {
             Ok((some, n)) if n > 0 && !disconnect => {
@@ -326,6 +328,7 @@ impl Node {
             device: pool.device.clone(),
             volumes: volumes.iter().map(|v| v.name.clone()).collect(),
             disconnected,
+            closed_in: Duration::ZERO,
         };
         for (nqn, volume) in self.serving(&removed.volumes) {
             let what = format!(
@@ -336,7 +339,9 @@ impl Node {
         let closed = tokio::spawn(self.clone().close_removed(pool, volumes, leaves));
         let at_most = Duration::from(self.configured().config.control.drain.0);
         match tokio::time::timeout(at_most, closed).await {
-            Ok(closed) => closed.map_err(super::error::failed)?.map(|()| removed),
+            Ok(closed) => {
+                closed.map_err(super::error::failed)?.map(|()| RemovedPool { closed_in: began.elapsed(), ..removed })
+            }
             Err(_) => Err(NodeError::Failed(format!(
                 "pool `{name}` is {} and hasn't ended within {} s (control.drain): a long flush, a client that takes no answers, or a \
                  device that doesn't answer. Its volumes are withdrawn, and its devices are closed when it has ended: an event tells that",

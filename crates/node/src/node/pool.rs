@@ -69,6 +69,8 @@ pub struct RunningPool {
     was_silent: AtomicBool,
     /// Its changes, one at a time.
     pub(super) turns: Turns,
+    /// Volumes in mode `back` are written through: the pool's cache is emptied for a release.
+    pub(super) writes_through: AtomicBool,
     /// Space below its file.
     pub(super) looks: Arc<super::beneath::Looks>,
 }
@@ -211,6 +213,7 @@ impl RunningPool {
             lock: opened.lock,
             was_silent: AtomicBool::new(false),
             turns: Turns::default(),
+            writes_through: AtomicBool::new(false),
             looks: Arc::default(),
         };
         pool.has_begun()?;
@@ -259,6 +262,7 @@ impl RunningPool {
             lock: None,
             was_silent: AtomicBool::new(false),
             turns: Turns::default(),
+            writes_through: AtomicBool::new(false),
             looks: Arc::default(),
         })
     }
@@ -276,6 +280,14 @@ impl RunningPool {
     /// True if it is on an RBD image whose lock another client has taken.
     pub fn has_lost_lock(&self) -> bool {
         matches!(&self.lock, Some(Held::Image(_, held)) if held.image.known_lock_state() == plimsoll_rbd::LockState::Lost)
+    }
+
+    /// Address of this node as the owner of the pool's image.
+    pub(super) fn own_address(&self) -> Option<String> {
+        match &self.lock {
+            Some(Held::Image(_, held)) => held.image.own_address().map(str::to_string),
+            _ => None,
+        }
     }
 
     /// Tells when the RBD image that it is on has been closed. `None` if it isn't on one.

@@ -148,6 +148,8 @@ pub struct PoolReleased {
     pub volumes: Vec<String>,
     /// Clients that were disconnected.
     pub disconnected: u64,
+    /// Time from the withdrawal of its volumes to the end of its image, in microseconds.
+    pub closed_in_us: u64,
 }
 
 /// `POST /v1/pools/{name}/take`: the pool is served here.
@@ -159,6 +161,30 @@ pub struct PoolTaken {
     pub device: String,
     /// Its volumes.
     pub volumes: Vec<String>,
+}
+
+/// `GET /v1/pools/{name}/image`: a pool's RBD image as this node sees it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PoolImage {
+    /// The pool's name.
+    pub pool: String,
+    /// Description of its device.
+    pub device: String,
+    /// True if the pool is served here.
+    pub served: bool,
+    /// Reason why it isn't served here, if the node knows one.
+    pub why_not: Option<String>,
+    /// UUID of the pool's device, from the image.
+    pub device_uuid: Option<String>,
+    /// Address of the client that has the image's exclusive lock.
+    pub owner: Option<String>,
+    /// Volumes of which only a cache may have the newest data: this node's if it serves the pool, otherwise one that isn't here. Null if the
+    /// metadata can't be read.
+    pub needs_cache: Option<Vec<String>>,
+    /// Connections to its volumes here.
+    pub connections: u64,
+    /// Faults for which a start here would refuse the pool; the lock isn't one of them.
+    pub faults: Vec<String>,
 }
 
 /// `DELETE /v1/pools/{name}`: the pool isn't served any more. Its data stay on its devices.
