@@ -527,34 +527,42 @@ def deleted(t):
     expect("a start says that there is no image", out.returncode != 0 and "rbd create --size" in out.stderr)
 
 
+def move(old, new, *more):
+    """Moves the pool; what the command says of it."""
+    return json.loads(old.cli("pool", "move", "ceph", "--to", new.control, "--json", *more).stdout)
+
+
 OWN = '[[pool]]\nname = "own"\ndevice = { null = true, size = "64MiB" }'
 
 
 def moved(t):
-    """A pool moves to another gateway under load, in order; then by force from one that hangs."""
+    """A pool moves to another gateway under load, in order and back; then by force from one that hangs. Each with one command."""
     image("moved")
     here = Node(t.plimsoll, t.folder, "moved", own=OWN).start()
     there = Node(t.plimsoll, t.folder, "moved", own=OWN, name="there").start(is_owner=False)
     load = Load(here.uri, 13)
     load.start()
     load.more(100)
-    began = time.monotonic()
-    here.cli("pool", "release", "ceph", "--disconnect")
-    there.cli("pool", "take", "ceph")
-    wait("the new gateway serves", there.is_ready)
-    print(f"  moved in {time.monotonic() - began:.1f} s", flush=True)
+    took = [move(here, there, "--disconnect")]
+    expect("the new gateway serves when the command ends", there.is_ready())
     load.end(is_served=False)
     load.all(there.uri)
     expect(f"{load.writes} writes are there after the move", load.writes >= 100)
+    for n in range(2):
+        took += [move(there, here, "--disconnect"), move(here, there, "--disconnect")]
+    load.all(there.uri)
+    for what in ["seconds", "unserved_seconds"]:
+        print(f"  {what} of {len(took)} moves: {sorted(round(t[what], 2) for t in took)}", flush=True)
     # And back, by force.
     load = Load(there.uri, 14, load.model)
     load.start()
     load.more(100)
     there.process.send_signal(signal.SIGSTOP)
-    began = time.monotonic()
-    here.cli("pool", "take", "ceph", "--force")
-    wait("the first gateway serves again", here.is_ready)
-    print(f"  taken by force in {time.monotonic() - began:.1f} s", flush=True)
+    refused = there.cli("pool", "move", "ceph", "--to", here.control, check=False)
+    expect("a gateway that hangs isn't taken for one that releases", refused.returncode != 0 and "--force" in refused.stderr)
+    by_force = move(there, here, "--force")
+    expect("the first gateway serves again", by_force["by_force"] and here.is_ready())
+    print(f"  moved by force in {by_force['seconds']:.1f} s, 5 s of it without an answer", flush=True)
     listed = re.findall(r"^\S+:0/\d+ (\d+-\d+-\d+)", run("ceph", "osd", "blocklist", "ls").stdout, re.MULTILINE)
     days = [(date.fromisoformat(end) - date.today()).days for end in listed]
     expect(f"the old owner is blocked for a year (days: {days})", max(days, default=0) > 360)

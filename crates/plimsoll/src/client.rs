@@ -42,6 +42,11 @@ impl Control {
     pub fn at(control: &str, token_file: Option<&Path>) -> Control {
         Control { control: control.to_string(), token_file: token_file.map(Path::to_path_buf), json: false }
     }
+
+    /// The node's socket or address, as the user named it.
+    pub fn name(&self) -> &str {
+        &self.control
+    }
 }
 
 /// Answers longer than this are refused: a status of 65,536 volumes is shorter.
@@ -49,6 +54,18 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// A node answers what it is in milliseconds; a change may have to zero a volume first, and isn't timed.
 const READ_TIME: Duration = Duration::from_secs(15);
+
+/// The error of a node that doesn't answer, in contrast to one that refuses.
+#[derive(Debug)]
+pub struct Silent(String);
+
+impl std::fmt::Display for Silent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Silent {}
 
 /// A connection to a node: made anew for each call, so that a restart in between doesn't matter.
 pub struct Client {
@@ -68,11 +85,24 @@ impl Client {
         self.get_within(path, READ_TIME)
     }
 
+    /// Reads a `path` that takes the token over TCP, if it's answered within so long. The control socket of a node on this host is preferred.
+    pub fn get_private_within<T: DeserializeOwned>(&self, path: &str, time: Duration) -> Result<T> {
+        let call = async {
+            let mut place = self.place()?;
+            if self.control.token_file.is_none() {
+                place = self.without_token(place).await;
+            }
+            self.call_at(place, Method::GET, path, None).await
+        };
+        let answer = self.runtime.block_on(async { tokio::time::timeout(time, call).await });
+        self.understand(path, &answer.map_err(|_| self.silent("it doesn't answer: see its log"))??)
+    }
+
     /// Reads `path`, if it's answered within so long.
     pub fn get_within<T: DeserializeOwned>(&self, path: &str, time: Duration) -> Result<T> {
         let call = self.call(Method::GET, path, None);
         let answer = self.runtime.block_on(async { tokio::time::timeout(time, call).await });
-        self.understand(path, &answer.map_err(|_| self.failed("it doesn't answer: see its log"))??)
+        self.understand(path, &answer.map_err(|_| self.silent("it doesn't answer: see its log"))??)
     }
 
     /// Sends `body` to `path`; what it says.
@@ -156,8 +186,8 @@ impl Client {
 
     async fn connect<S>(&self, connecting: impl Future<Output = std::io::Result<S>>) -> Result<S> {
         let connected = tokio::time::timeout(CONNECT_TIME, connecting).await;
-        connected.map_err(|_| self.failed("it doesn't take connections"))?.map_err(|e| {
-            self.failed(&format!(
+        connected.map_err(|_| self.silent("it doesn't take connections"))?.map_err(|e| {
+            self.silent(&format!(
                 "{e}: is the node running, and is this its control socket? (--control, PLIMSOLL_CONTROL)"
             ))
         })
@@ -167,13 +197,13 @@ impl Client {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let broken = |e: hyper::Error| self.failed(&format!("the connection broke: {e}"));
+        let broken = |e: hyper::Error| self.silent(&format!("the connection broke: {e}"));
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let driver = tokio::spawn(connection);
         let answer = sender.send_request(request).await.map_err(broken)?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|e| self.failed(&format!("the answer broke off: {e}")))?.to_bytes();
+        let body = body.map_err(|e| self.silent(&format!("the answer broke off: {e}")))?.to_bytes();
         driver.abort();
         if status.is_success() {
             return Ok(body);
@@ -195,6 +225,10 @@ impl Client {
 
     fn failed(&self, what: &str) -> anyhow::Error {
         anyhow!("{}: {what}", self.control.control)
+    }
+
+    fn silent(&self, what: &str) -> anyhow::Error {
+        anyhow::Error::new(Silent(format!("{}: {what}", self.control.control)))
     }
 
     fn place(&self) -> Result<Place> {

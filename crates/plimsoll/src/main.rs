@@ -16,6 +16,7 @@ mod inject;
 mod lab;
 mod log;
 mod logs;
+mod moving;
 mod output;
 mod part;
 mod pool;

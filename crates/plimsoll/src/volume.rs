@@ -3,6 +3,7 @@
 use crate::client::{Client, Control, print_json, segment};
 use crate::confirm;
 use crate::deadline::{Deadline, deadline};
+use crate::moving::{self, To};
 use crate::promise;
 use crate::resync::{AnotherVolume, Resync};
 use crate::table::{bytes, micros, table};
@@ -134,6 +135,23 @@ enum Command {
         #[command(flatten)]
         control: Control,
     },
+    /// Move a volume on an RBD image to another gateway, with its pool; takes seconds and loses nothing
+    ///
+    /// An image is a pool, and a pool moves as a whole: see `plimsoll pool move --help`.
+    #[command(
+        after_help = "Example:\n  plimsoll volume move web --to http://127.0.0.1:7701 --to-token-file new.token --disconnect"
+    )]
+    Move {
+        /// Name.
+        name: String,
+        /// Move the other volumes of its pool, too. Without it, a volume that isn't alone in its pool isn't moved.
+        #[arg(long)]
+        whole_pool: bool,
+        #[command(flatten)]
+        to: To,
+        #[command(flatten)]
+        control: Control,
+    },
     /// Give a volume another name; its data and live settings stay
     #[command(
         after_help = "Refused while a client is connected, and for a volume of the configuration file: rename it there and copy its data.\n\nExample:\n  plimsoll volume rename scratch spare --control control.sock"
@@ -206,6 +224,7 @@ impl Volume {
                 let wanted = VolumeChange { rename: Some(new), ..VolumeChange::default() };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
             }
+            Command::Move { name, whole_pool, to, control } => moving::volume(&name, whole_pool, &to, &control),
             Command::Delete { name, yes, disconnect, declared, control } => {
                 let how = [("disconnect", disconnect), ("declared", declared)];
                 delete(&name, yes, &how, &control)

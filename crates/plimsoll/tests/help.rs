@@ -55,7 +55,7 @@ tenants = ["*"]
 "#;
 
 /// Commands whose examples aren't run here, with the reason.
-const ELSEWHERE: [(&str, &str); 25] = [
+const ELSEWHERE: [(&str, &str); 27] = [
     ("plimsoll demo", "measures for 80 seconds, tests/demo.rs"),
     ("plimsoll mkfs", "files and mounts, tests/files.rs"),
     ("plimsoll mount", "serves, tests/files.rs"),
@@ -80,6 +80,8 @@ const ELSEWHERE: [(&str, &str); 25] = [
     ("plimsoll pool remove", "a pool that left the file, tests/pools.rs"),
     ("plimsoll pool release", "a pool on an RBD image, tests/rbd.rs"),
     ("plimsoll pool take", "a pool on an RBD image, tests/rbd.rs"),
+    ("plimsoll pool move", "needs another node, tests/rbd_move.rs"),
+    ("plimsoll volume move", "needs another node, tests/rbd_move.rs"),
     ("plimsoll volume resync", "needs other nodes, tests/replicas.rs"),
 ];
 

@@ -1,68 +1,15 @@
 //! Pools on RBD images of the fake of Ceph's libraries (`crates/rbd/examples/fake_ceph.rs`): looked at by `check`, and grown.
 
 mod common;
+use common::Server;
 use common::client::Client;
-use common::{Server, config};
+use common::images::{Fake, gateway, has_stopped};
 use plimsoll_testkit::until;
-use serde_json::Value;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, symlink};
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-
-/// A folder with a cluster and an image, and a node's configuration.
-struct Fake {
-    dir: tempfile::TempDir,
-}
-
-impl Fake {
-    /// Cargo builds examples for tests; they lie beside the tests' own folder.
-    fn new(bytes: u64) -> Fake {
-        let exe = std::env::current_exe().unwrap();
-        let library = exe.ancestors().nth(2).unwrap().join("examples/libfake_ceph.so");
-        assert!(library.exists(), "{} is missing: `cargo build --workspace --examples` makes it", library.display());
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["librados.so.2", "librbd.so.1"] {
-            symlink(&library, dir.path().join(name)).unwrap();
-        }
-        std::fs::write(dir.path().join("ceph.conf"), "").unwrap();
-        let fake = Fake { dir };
-        File::create(fake.image()).unwrap().set_len(bytes).unwrap();
-        fake
-    }
-
-    fn image(&self) -> PathBuf {
-        self.dir.path().join("pool.image")
-    }
-
-    fn control(&self, lines: &str) {
-        std::fs::write(self.dir.path().join("control"), lines).unwrap();
-    }
-
-    fn text(&self, more: &str) -> String {
-        let folder = self.dir.path().display();
-        let device = format!(
-            "{{ rbd = \"pool/image\", conf = \"{folder}/ceph.conf\", libraries = \"{folder}\", format = true{more} }}"
-        );
-        // What the cluster's maps say is another test's.
-        config(&device, "4MiB").replace("[[tenant]]", "sched = \"noop\"\n[[tenant]]")
-    }
-
-    fn start(&self) -> Server {
-        Server::start(self.dir.path(), &self.text(""))
-    }
-
-    /// Errors, warnings and notes.
-    fn check(&self, text: &str) -> [String; 3] {
-        let file = self.dir.path().join("checked.toml");
-        std::fs::write(&file, text).unwrap();
-        let checked = common::run(env!("CARGO_BIN_EXE_plimsoll"), &["check", file.to_str().unwrap(), "--json"]);
-        let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
-        ["errors", "warnings", "notes"].map(|kind| checked[kind].to_string())
-    }
-}
 
 fn size(server: &Server) -> u64 {
     server.control("GET", "/v1/status").expect(200)["pools"][0]["size_bytes"].as_u64().unwrap()
@@ -208,12 +155,6 @@ fn a_pool_without_a_cache_needs_no_lease() {
     fake.control("");
 }
 
-/// Both gateways have a pool of their own, and are to have `p`.
-fn gateway(fake: &Fake, dir: &std::path::Path) -> Server {
-    let own = "[[pool]]\nname = \"own\"\ndevice = { null = true, size = \"64MiB\" }\n[[pool]]\nname = \"p\"";
-    Server::start(dir, &fake.text("").replacen("[[pool]]\nname = \"p\"", own, 1))
-}
-
 #[test]
 fn a_pool_moves_to_another_gateway_and_back() {
     let fake = Fake::new(64 * MIB);
@@ -263,13 +204,7 @@ fn a_gateway_that_hung_writes_nothing_after_its_pool_was_taken() {
     client.write(0, &[7; 4096]).unwrap().unwrap();
     let new = gateway(&fake, there.path());
     old.signal(rustix::process::Signal::STOP);
-    // The signal is sent; each thread stops when it comes to it.
-    let has_stopped = |task: std::io::Result<std::fs::DirEntry>| {
-        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap_or_default();
-        status.lines().any(|l| l.starts_with("State:") && l.contains("(stopped)"))
-    };
-    let tasks = format!("/proc/{}/task", old.pid());
-    until("all threads have stopped", || std::fs::read_dir(&tasks).unwrap().all(has_stopped));
+    until("all threads have stopped", || has_stopped(&old));
     let writing = std::thread::spawn(move || (0..16).map(|n| client.write(n * 4096, &[9; 4096])).collect::<Vec<_>>());
     new.cli(&["pool", "take", "p", "--force"]);
     let mut moved = Client::connect(&new.socket(), "vol").unwrap();
@@ -291,7 +226,10 @@ fn volumes_that_need_their_cache_are_not_released() {
     let cache = "[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"back\"\n[[tenant]]";
     let server = Server::start(fake.dir.path(), &fake.text("").replace("[[tenant]]", cache));
     let why = server.cli_fails(&["pool", "release", "p"]);
-    assert!(why.contains("newest data of volumes vol") && why.contains("plimsoll cache flush"), "{why}");
+    assert!(
+        why.contains("newest data of volumes vol") && why.contains("plimsoll pool release p --write-back"),
+        "{why}"
+    );
     server.cli(&["volume", "cache", "vol", "through"]);
     server.cli(&["cache", "flush"]);
     server.wait_for_cache("all is written back", |s| s["volumes"][0]["behind"] == false);

@@ -363,8 +363,8 @@ impl Node {
         let behind = self.volumes_behind(number);
         if !behind.is_empty() {
             let what = format!(
-                "pool `{name}`: only its cache may have the newest data of volumes {}: write them back first: `plimsoll volume cache NAME \
-                 through` for each, `plimsoll cache flush {name}`, and wait until `plimsoll cache status` shows `may go`",
+                "pool `{name}`: only its cache may have the newest data of volumes {}: `plimsoll pool release {name} \
+                 --write-back` writes them back first",
                 behind.join(", ")
             );
             return Err(NodeError::Conflict(what));

@@ -7,6 +7,7 @@ pub mod database;
 pub mod exposition;
 pub mod fenced;
 pub mod http;
+pub mod images;
 pub mod mount;
 pub mod noise;
 pub mod nvme;
