@@ -314,7 +314,7 @@ pub fn pool(name: &str, to: &To, control: &Control) -> Result<()> {
         disconnected: released.as_ref().map_or(0, |r| r.disconnected),
         by_force,
         seconds: began.elapsed().as_secs_f64(),
-        unserved_seconds: (plan == Plan::InOrder).then(|| unserved.as_secs_f64()),
+        unserved_seconds: (plan == Plan::InOrder).then_some(unserved.as_secs_f64()),
     };
     if control.json {
         return print_json(&moved);

@@ -303,6 +303,24 @@ fn a_pool_whose_cache_is_needed_does_not_fail_over_until_it_is_given_up() {
     Client::connect(&new.socket(), "vol").unwrap().write(0, &contents(3)).unwrap().unwrap();
 }
 
+/// The dirty data come along with the cache's device.
+#[test]
+fn a_cache_that_is_attached_to_the_new_gateway_is_no_reason_to_refuse() {
+    let two = Two::new();
+    let (old, new) = two.start_with(&cache("back"), &cache("back"));
+    let mut client = Client::connect(&old.socket(), "vol").unwrap();
+    client.write(0, &contents(1)).unwrap().unwrap();
+    client.flush().unwrap().unwrap();
+    old.kill();
+    let arguments = ["pool", "move", "p", "--control", "none.sock", "--to", &socket(&new)];
+    let refused = common::run(env!("CARGO_BIN_EXE_plimsoll"), &arguments);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && why.contains("newest data of volumes vol"), "{why}");
+    std::fs::rename(two.here.path().join("fast.img"), two.there.path().join("fast.img")).unwrap();
+    common::ok(env!("CARGO_BIN_EXE_plimsoll"), &arguments);
+    reads(&mut Client::connect(&new.socket(), "vol").unwrap(), 0, &contents(1));
+}
+
 /// Another gateway's libraries see the same image, and its own faults.
 fn other_view(two: &Two) -> (tempfile::TempDir, String) {
     let view = tempfile::tempdir().unwrap();

@@ -194,7 +194,9 @@ struct WritingThrough {
 impl Drop for WritingThrough {
     fn drop(&mut self) {
         let (node, pool) = (self.node.clone(), self.pool.clone());
-        tokio::spawn(async move {
+        // A node that ends serves nothing any more.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
             let Some(pool) = pool.upgrade() else { return };
             if let Err(error) = node.write_back_again(&pool).await {
                 let pool = &pool.name;
