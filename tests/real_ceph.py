@@ -540,6 +540,8 @@ def moved(t):
     image("moved")
     here = Node(t.plimsoll, t.folder, "moved", own=OWN).start()
     there = Node(t.plimsoll, t.folder, "moved", own=OWN, name="there").start(is_owner=False)
+    checked = run(t.plimsoll, "check", there.config, check=False)
+    expect("`check` says that a client has the lock", checked.returncode == 0 and "has the image's exclusive lock" in checked.stdout)
     load = Load(here.uri, 13)
     load.start()
     load.more(100)

@@ -98,12 +98,18 @@ pub(crate) fn look_meta(
     expect: &Expect,
 ) -> Result<Option<MetaView>, OpenError> {
     let image = open(cluster, d, true)?;
-    let has_owner = || image.has_owner();
+    let locked = asks_for_lock(cluster, d)?;
+    let has_owner = || locked.has_owner();
     if has_owner()? {
         return Ok(None);
     }
     let read = RemoteDevice::look_meta(Path::new(&d.label()), medium(&image), expect);
     if has_owner()? { Ok(None) } else { Ok(Some(read?)) }
+}
+
+/// Opens a handle that may ask who has the image's lock. One that is read-only may not. The handle takes no lock.
+fn asks_for_lock(cluster: &Arc<Cluster>, d: &DeviceConfig) -> Result<Arc<Image>, Error> {
+    open(cluster, d, false)
 }
 
 /// Facts of an image that another client may have locked.
@@ -119,14 +125,15 @@ pub(crate) struct Survey {
     pub has_its_cache: bool,
 }
 
-/// Looks at an image and its lock, read-only. The lock's owner may be changing the metadata: what is read of them may be a moment old.
+/// Looks at an image and its lock, and writes nothing. The lock's owner may be changing the metadata: what is read of them may be a moment old.
 ///
 /// # Errors
 /// If the image can't be opened, or the lock's owner can't be found.
 pub(crate) fn survey(config: &PoolConfig, expect: &Expect) -> Result<Survey, OpenError> {
     let d = &config.device;
-    let image = open(&connect(d, &[])?, d, true)?;
-    let owner = image.owner()?;
+    let cluster = connect(d, &[])?;
+    let owner = asks_for_lock(&cluster, d)?.owner()?;
+    let image = open(&cluster, d, true)?;
     let label = d.label();
     let look = RemoteDevice::look(Path::new(&label), medium(&image), expect)?;
     let device_uuid = look.found.ok().map(|superblock| superblock.device_uuid);

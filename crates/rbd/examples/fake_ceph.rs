@@ -92,6 +92,7 @@ struct Image {
     folder: PathBuf,
     settings: BTreeMap<String, String>,
     host: Option<String>,
+    is_read_only: bool,
     file: File,
     lock: Mutex<Option<File>>,
     lock_path: PathBuf,
@@ -363,7 +364,7 @@ unsafe extern "C" fn rados_ioctx_destroy(at: Handle) {
 #[unsafe(no_mangle)]
 extern "C" fn rados_set_pool_full_try(_at: Handle) {}
 
-unsafe fn open(at: Handle, name: *const c_char, out: *mut Handle) -> c_int {
+unsafe fn open(at: Handle, name: *const c_char, out: *mut Handle, is_read_only: bool) -> c_int {
     let pool = unsafe { &*at.cast::<Pool>() };
     let (folder, settings) = unsafe { (&(*pool.cluster).folder, &(*pool.cluster).settings) };
     let path = folder.join(format!("{}.{}", pool.name, unsafe { text(name) }));
@@ -376,6 +377,7 @@ unsafe fn open(at: Handle, name: *const c_char, out: *mut Handle) -> c_int {
         folder: folder.clone(),
         settings: settings.clone(),
         host: settings.get("crush_location").filter(|_| localized).cloned(),
+        is_read_only,
         file,
         lock: Mutex::new(None),
         lock_path: path.with_extension(format!("{}.lock", path.extension().unwrap_or_default().to_string_lossy())),
@@ -390,7 +392,7 @@ unsafe fn open(at: Handle, name: *const c_char, out: *mut Handle) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rbd_open(at: Handle, name: *const c_char, out: *mut Handle, _snap: *const c_char) -> c_int {
-    unsafe { open(at, name, out) }
+    unsafe { open(at, name, out, false) }
 }
 
 #[unsafe(no_mangle)]
@@ -400,7 +402,7 @@ unsafe extern "C" fn rbd_open_read_only(
     out: *mut Handle,
     _snap: *const c_char,
 ) -> c_int {
-    unsafe { open(at, name, out) }
+    unsafe { open(at, name, out, true) }
 }
 
 #[unsafe(no_mangle)]
@@ -557,6 +559,9 @@ unsafe extern "C" fn rbd_lock_get_owners(
     count: *mut usize,
 ) -> c_int {
     let image = unsafe { image(at) };
+    if image.is_read_only {
+        return -libc::EINVAL; // as librbd: such a handle has no part for the lock
+    }
     let said = image.find("lock-is").and_then(|l| l.get(1).cloned());
     let said = said.or_else(|| image.find("stolen").map(|_| "127.0.0.1:0/2".to_string()));
     let owner = match said {

@@ -303,7 +303,7 @@ impl Image {
     /// Address of the client that has the image's exclusive lock, or ended without giving it back; `None` if nobody has.
     ///
     /// # Errors
-    /// The library's.
+    /// The library's. librbd refuses the question of a handle that was opened read-only.
     pub fn owner(&self) -> Result<Option<String>, Error> {
         let l = &self.cluster.libraries;
         let mut mode = 0;

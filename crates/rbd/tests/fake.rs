@@ -134,7 +134,9 @@ fn one_handle_has_the_lock() {
     let first = fake.image();
     assert!(!first.has_owner().unwrap());
     first.lock().unwrap();
-    let looking = Image::open(&fake.cluster(), "pool/image", true).unwrap();
+    // librbd's read-only handles can't ask for the lock.
+    assert!(Image::open(&fake.cluster(), "pool/image", true).unwrap().has_owner().is_err());
+    let looking = Image::open(&fake.cluster(), "pool/image", false).unwrap();
     assert!(looking.has_owner().unwrap() && first.has_owner().unwrap());
     let second = fake.image();
     let e = second.lock().unwrap_err().to_string();

@@ -69,7 +69,7 @@ impl Node {
         }))
     }
 
-    /// The image of a pool that isn't served here, as `config` declares it. It is opened read-only, and nothing is changed.
+    /// The image of a pool that isn't served here, as `config` declares it. Nothing is changed.
     ///
     /// # Errors
     /// If nobody knows the pool here, or it isn't on an RBD image.
