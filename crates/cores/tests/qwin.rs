@@ -539,7 +539,7 @@ fn an_objective_below_what_the_device_takes_is_reported() {
     let [CoresReport::Unkept { tenants, missed }] = unkept.as_slice() else { panic!("{unkept:?}") };
     assert_eq!((tenants.as_slice(), missed.percentile_bp, missed.within), ([1].as_slice(), 9900, us(2000)));
     assert!(missed.alone >= us(3000) && missed.alone < us(3200), "{missed:?}");
-    let refused = m.cores().fit(&critical(9900, 2500), Some(TenantId(1)));
+    let refused = m.cores().fit(&critical(9900, 2500), Some(TenantId(1)), &[]);
     assert_eq!(refused.verdict, Verdict::DeviceTooSlow, "{refused}");
     assert_eq!(run(&mut m, 20_000), [CoresReport::KeptAgain { tenants: vec![1] }]);
 }

@@ -121,7 +121,7 @@ impl Node {
         let (Some(store), true) = (pool.store.clone(), !self.volumes_behind(number).is_empty()) else {
             return Ok(None);
         };
-        let one = self.changing.lock().await;
+        let one = self.turn_to_record(number).await?;
         if pool.writes_through.swap(true, Relaxed) {
             return Err(NodeError::Conflict(format!("pool `{name}` is being written back for another release")));
         }
@@ -165,13 +165,11 @@ impl Node {
 
     /// Serves a pool's volumes with write-back again, after a release that came to nothing.
     async fn write_back_again(self: &Arc<Self>, pool: &RunningPool) -> Result<()> {
-        let _one = self.changing.lock().await;
-        let (Some(store), Some((number, now))) = (pool.store.clone(), self.pools.named(&pool.name)) else {
-            return Ok(());
-        };
-        if !std::ptr::eq(&*now, pool) {
+        let is_it = |node: &Node| node.pools.named(&pool.name).filter(|(_, now)| std::ptr::eq(&**now, pool));
+        let (Some(store), Some((number, _))) = (pool.store.clone(), is_it(self)) else {
             return Ok(()); // it was released
-        }
+        };
+        let _turn = self.turn_to_record(number).await?;
         let records = self.records(number);
         // Before the first write that only the cache has.
         let ids: Vec<u32> =
