@@ -106,11 +106,15 @@ impl Fs {
     /// Sets an attribute: only a new one (`create`), only an existing one (`replace`), or either.
     ///
     /// # Errors
-    /// `EEXIST`, `ENODATA`, `ENOSPC`, `ERANGE` for a long name, `EINVAL` for an unknown durability, `EROFS`.
+    /// `EEXIST`, `ENODATA`, `ENOSPC`, `ERANGE` for a long name, `EINVAL` for an unknown durability, `EROFS`; `EOPNOTSUPP` for names of the
+    /// system's: nothing would act by an access control list.
     pub fn setxattr(&mut self, ino: u64, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
         self.writable()?;
         if name.is_empty() || name.len() > 255 {
             return Err(Errno::RANGE.into());
+        }
+        if name.starts_with(b"system.") {
+            return Err(Errno::OPNOTSUPP.into());
         }
         let exists = self.getxattr(ino, name).is_ok();
         if create && exists {

@@ -297,6 +297,18 @@ fn content_that_may_be_anywhere_stays_in_logs_until_it_is_deleted() {
     clean(disk);
 }
 
+/// Nothing would act by them.
+#[test]
+fn access_control_lists_are_refused() {
+    let (_, mut fs) = new(Mode::Manylogs, 4096);
+    let a = file(&mut fs, b"a");
+    for name in [&b"system.posix_acl_access"[..], b"system.posix_acl_default", b"system.nfs4_acl"] {
+        assert_eq!(fs.setxattr(a, name, &[2, 0, 0, 0], false, false), Err(Error::Os(Errno::OPNOTSUPP)));
+    }
+    fs.setxattr(a, b"security.capability", b"v", false, false).unwrap();
+    assert_eq!(fs.listxattr(a).unwrap(), [b"security.capability"]);
+}
+
 #[test]
 fn name_patterns_mark_files() {
     let disk = Arc::new(MemDisk::new(8192));
