@@ -7,8 +7,10 @@ use common::mount::unmount;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
@@ -28,8 +30,11 @@ struct Mounted {
 
 impl Mounted {
     fn new(image: &Path, at: &Path, extra: &[&str]) -> Mounted {
-        let mut child =
-            Command::new(PLIMSOLL).arg("mount").args([image, at]).args(extra).stdout(Stdio::piped()).spawn().unwrap();
+        Mounted::with(at, Command::new(PLIMSOLL).arg("mount").args([image, at]).args(extra))
+    }
+
+    fn with(at: &Path, command: &mut Command) -> Mounted {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "mounted\n");
@@ -156,6 +161,41 @@ fn what_was_synced_survives_kill_9_in_every_mode() {
         m.unmount();
         fsck(&image);
     }
+}
+
+/// The thread that waits for signals panics. The others would go on without it.
+#[test]
+#[cfg_attr(not(debug_assertions), ignore = "needs a build with debug assertions")]
+fn a_panic_in_a_thread_ends_the_mount() {
+    let (dir, image, at) = setup("manylogs");
+    let trigger = dir.path().join("end");
+    let asked = format!("unmount:{}", trigger.display());
+    let mut command = Command::new(PLIMSOLL);
+    command.arg("mount").args([&image, &at]).env("PLIMSOLL_TEST_PANIC", asked);
+    let mut m = Mounted::with(&at, &mut command);
+    let mut f = File::create(at.join("a")).unwrap();
+    f.write_all(b"synced").unwrap();
+    f.sync_all().unwrap();
+    drop(f);
+    fs::write(&trigger, b"").unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&m.child), rustix::process::Signal::TERM).unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    let status = loop {
+        match m.child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if Instant::now() > end => {
+                m.kill();
+                panic!("the mount goes on");
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    assert_eq!(status.signal(), Some(rustix::process::Signal::ABORT.as_raw()));
+    ok(Command::new("umount").arg("-l").arg(&at).output().unwrap());
+    let m = Mounted::new(&image, &at, &[]);
+    assert_eq!(fs::read(at.join("a")).unwrap(), b"synced");
+    m.unmount();
+    fsck(&image);
 }
 
 #[test]

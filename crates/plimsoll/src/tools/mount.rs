@@ -40,6 +40,7 @@ pub struct MountCommand {
 impl MountCommand {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
+        plimsoll_node::panics::end_the_process();
         let path = self.device.display();
         let disk = open(&self.device, !self.read_only)?;
         let options = Options {
@@ -70,6 +71,7 @@ impl MountCommand {
             runtime.block_on(async {
                 tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
             });
+            plimsoll_node::panics::point("unmount");
             if let Err(e) = unmount() {
                 eprintln!("plimsoll: unmount: {e}");
             }
