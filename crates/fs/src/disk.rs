@@ -49,7 +49,12 @@ pub struct FileDisk {
 
 impl FileDisk {
     /// Takes a file of `bytes` bytes; a part of a block at its end isn't used.
+    ///
+    /// Clean pages leave the page cache: after a failed write-back it calls pages clean that the media doesn't have. A mount that took
+    /// records from them would build on what the next loss of power takes away.
     pub fn new(file: File, bytes: u64) -> FileDisk {
+        // Where it isn't possible nothing is cached, as on tmpfs.
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         FileDisk { file, blocks: bytes / BLOCK as u64, flushes: Flushes::default() }
     }
 }
@@ -221,6 +226,41 @@ mod tests {
         assert!(first.is_err() && others.iter().all(io::Result::is_err));
         assert!(flushes.flush(|| Ok(())).is_err());
         assert_eq!(syncs, 0);
+    }
+
+    /// Returns whether the page cache has a file's first block.
+    fn is_cached(file: &File) -> bool {
+        let mut block = [0; BLOCK];
+        let mut into = [std::io::IoSliceMut::new(&mut block)];
+        match rustix::io::preadv2(file, &mut into, 0, rustix::io::ReadWriteFlags::NOWAIT) {
+            Ok(n) => n == BLOCK,
+            Err(e) => {
+                assert_eq!(e, rustix::io::Errno::AGAIN);
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_cached_before_is_read_from_the_media() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        let fill = || {
+            file.write_all_at(&[1; BLOCK], 0).expect("written");
+            file.sync_all().expect("synced");
+            assert!(is_cached(&file));
+        };
+        fill();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
+        if is_cached(&file) {
+            println!("skipped: this file system has nothing but a page cache");
+            return;
+        }
+        fill();
+        let disk = FileDisk::new(file.try_clone().expect("a descriptor"), BLOCK as u64);
+        assert!(!is_cached(&file));
+        let mut block = [0; BLOCK];
+        disk.read(0, &mut block).expect("read");
+        assert_eq!(block, [1; BLOCK]);
     }
 
     /// Writes that were made while a flush was under way aren't covered by it.
