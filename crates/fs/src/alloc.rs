@@ -316,3 +316,45 @@ impl Fs {
 fn miscounted(group: u64) -> Error {
     Error::Corrupt(format!("group {group} has fewer free blocks or inodes than its summary says"))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::extents::Extent;
+    use crate::format::{BLOCK_ENTRIES, ROOT_ENTRIES};
+    use crate::fs::tests::{file, new};
+    use crate::{BLOCK, Error};
+    use rustix::io::Errno;
+
+    /// Nearly all of its extents are made at once: their blocks are nowhere.
+    #[test]
+    fn a_file_of_too_many_extents_is_efbig_and_harms_nobody() {
+        let (_, mut fs) = new(400_000);
+        let (a, b) = (file(&mut fs, b"a"), file(&mut fs, b"b"));
+        // What a sync of all of them puts into a leaf.
+        let mut next = (ROOT_ENTRIES * BLOCK_ENTRIES) as u64 * (BLOCK_ENTRIES as u64 * 3 / 4) - 1000;
+        fs.change_extents(a, |x| {
+            let one = |i| Extent { logical: 2 * i, len: 1, physical: 2 * i, unwritten: false };
+            (0..next).for_each(|i| x.insert(one(i)));
+        });
+        fs.sync(None).unwrap();
+        let mut written = 0;
+        let full = loop {
+            if fs.must_commit() {
+                fs.sync(None).unwrap();
+            }
+            match fs.write(a, 2 * next * BLOCK as u64, &[1]) {
+                Ok(_) => (next, written) = (next + 1, written + 1),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(full, Error::Os(Errno::FBIG));
+        assert!((500..2000).contains(&written), "{written}");
+        fs.write(b, 0, b"b").unwrap();
+        fs.sync(None).unwrap();
+        // A page that has a block takes no more of the map, and a hole over it none.
+        fs.write(a, 2 * (next - 1) * BLOCK as u64, &[2]).unwrap();
+        fs.fallocate(a, crate::Fallocate::Punch, 2 * (next - 1) * BLOCK as u64, BLOCK as u64, true).unwrap();
+        fs.sync(None).unwrap();
+        assert_eq!(fs.read(b, 0, 1).unwrap(), b"b");
+    }
+}

@@ -78,7 +78,7 @@ fn run(mode: Mode, seed: u64, steps: u64) {
                 if rng.below(4) == 0 {
                     // Blocks like a record's header.
                     let skip = (at.next_multiple_of(4096) - at) as usize;
-                    data.chunks_mut(4).skip(skip / 4).step_by(1024).filter(|_| skip % 4 == 0).for_each(|w| {
+                    data.chunks_mut(4).skip(skip / 4).step_by(1024).filter(|_| skip.is_multiple_of(4)).for_each(|w| {
                         w.copy_from_slice(&b"PFSR"[..w.len()]);
                     });
                 }

@@ -45,9 +45,10 @@ impl Disk for Faulty {
             return Err(io::Error::other("unwritable"));
         }
         // A drive replaces the sectors of what it is to write.
-        let written = writes.iter().flat_map(|w| w.block..w.block + (w.data.len() / BLOCK) as u64);
+        let written: BTreeSet<u64> =
+            writes.iter().flat_map(|w| w.block..w.block + (w.data.len() / BLOCK) as u64).collect();
         let mut unreadable = self.unreadable.lock().unwrap();
-        written.for_each(|block| drop(unreadable.remove(&block)));
+        unreadable.retain(|b| !written.contains(b));
         self.disk.write(writes)
     }
     fn flush(&self) -> io::Result<()> {

@@ -184,54 +184,6 @@ fn random_operations_agree_with_a_vector() {
     }
 }
 
-/// A disk that keeps metadata only.
-struct Metadata(MemDisk);
-
-impl Disk for Metadata {
-    fn blocks(&self) -> u64 {
-        self.0.blocks()
-    }
-    fn read(&self, block: u64, into: &mut [u8]) -> io::Result<()> {
-        self.0.read(block, into)
-    }
-    fn write(&self, writes: &[Write]) -> io::Result<()> {
-        let of_metadata = writes.iter().filter(|w| w.data.chunks(BLOCK).any(|b| b.starts_with(b"PFS")));
-        of_metadata.into_iter().try_for_each(|w| self.0.write(std::slice::from_ref(w)))
-    }
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-#[test]
-fn a_file_of_too_many_extents_is_efbig_and_harms_nobody() {
-    let blocks = 4_000_000;
-    let disk = Arc::new(Metadata(MemDisk::new(blocks)));
-    mkfs(disk.clone(), Format::new(9, Mode::Ordered, blocks), (0, 0)).unwrap();
-    let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
-    let (a, b) = (file(&mut fs, b"a"), file(&mut fs, b"b"));
-    let write = |fs: &mut Fs, ino: u64, page: u64| change(fs, |fs| fs.write(ino, page * BLOCK as u64, &[1]).map(drop));
-    let mut extents = 0;
-    let full = loop {
-        match write(&mut fs, a, extents * 2) {
-            Ok(()) => extents += 1,
-            Err(e) => break e,
-        }
-    };
-    assert_eq!(full, Error::Os(Errno::FBIG));
-    assert!(extents > 1_000_000, "{extents}");
-    write(&mut fs, b, 0).unwrap();
-    fs.sync(None).unwrap();
-    // What the tree has may be written again, and made less.
-    write(&mut fs, a, 0).unwrap();
-    change(&mut fs, |fs| fs.fallocate(a, Fallocate::Punch, 0, BLOCK as u64, true)).unwrap();
-    change(&mut fs, |fs| fs.truncate(a, 4 * BLOCK as u64)).unwrap();
-    write(&mut fs, a, 1).unwrap();
-    fs.unmount().unwrap();
-    drop(fs);
-    assert_eq!(fsck(disk, false).unwrap().problems, Vec::<String>::new());
-}
-
 /// Users can calculate the seed of the hashes from a listing's positions.
 #[test]
 fn positions_in_a_listing_say_nothing_of_the_identity() {
