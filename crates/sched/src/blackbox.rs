@@ -21,7 +21,7 @@ use crate::fifo::Fifo;
 use levels::Levels;
 use log::log_of;
 use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
-use plimsoll_stack::layer::CHECKED_MAX;
+use plimsoll_stack::layer::CHECKED_EACH_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 use score::{Rows, Scene, Score};
 use std::collections::BTreeMap;
@@ -267,7 +267,7 @@ impl BlackBoxPredictor {
 
     /// Asserts that the sums are those of what is in flight.
     pub(crate) fn check(&self) {
-        if self.in_flight.len() > CHECKED_MAX {
+        if self.in_flight.len() > CHECKED_EACH_MAX {
             return;
         }
         let all = || self.in_flight.values();

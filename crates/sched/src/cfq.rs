@@ -28,7 +28,7 @@ use crate::disk::DiskModel;
 use crate::tree::Key;
 use node::{Group, Node, NodeKey, tree_of};
 use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
-use plimsoll_stack::layer::CHECKED_MAX;
+use plimsoll_stack::layer::CHECKED_EACH_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Ports, Terms};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -733,7 +733,7 @@ impl Layer for Cfq {
         self.device.check();
         assert_eq!(self.outside.len(), self.device.len(), "a request at the device has no node");
         assert!(self.due.len() <= self.pending, "a promise waits without its request");
-        if self.nodes.len() > CHECKED_MAX || self.dispatch.len() > CHECKED_MAX {
+        if self.nodes.len() > CHECKED_EACH_MAX || self.dispatch.len() > CHECKED_EACH_MAX {
             return;
         }
         let (mut pending, mut outside) = (0, 0);

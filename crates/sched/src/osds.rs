@@ -25,7 +25,7 @@ pub use map::{OsdMap, OsdPlace, OsdView, OsdsControl};
 use plimsoll_base::{
     Completion, Confidence, Data, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time, VolumeKey,
 };
-use plimsoll_stack::layer::CHECKED_MAX;
+use plimsoll_stack::layer::CHECKED_EACH_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Port, Ports};
 use slab::Slab;
 use standing::{Standing, stall_limit};
@@ -464,7 +464,7 @@ impl Layer for Osds {
     fn check(&self) {
         assert_eq!(self.standings.len(), self.map.osds.len(), "an OSD without a standing, or the other way round");
         assert_eq!(self.unstable.len(), self.map.acting.len(), "a group without its writes, or the other way round");
-        if self.reads.len() > CHECKED_MAX || self.standings.len() > CHECKED_MAX {
+        if self.reads.len() > CHECKED_EACH_MAX || self.standings.len() > CHECKED_EACH_MAX {
             return;
         }
         self.standings.iter().for_each(Standing::check);

@@ -38,6 +38,8 @@ pub const NODES_MAX: usize = 16;
 
 /// The most requests or volumes that [`Layer::check`] looks through.
 pub const CHECKED_MAX: usize = 64;
+/// The same of checks that look at each thing in turn, where simulations have many calls.
+pub const CHECKED_EACH_MAX: usize = 8;
 
 /// Limits and units that a layer or device offers to the one above it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

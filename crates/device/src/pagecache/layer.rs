@@ -22,7 +22,7 @@ use std::hash::BuildHasherDefault;
 use plimsoll_base::{
     Buf, BufMut, Completion, Confidence, Data, Io, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time,
 };
-use plimsoll_stack::layer::CHECKED_MAX;
+use plimsoll_stack::layer::CHECKED_EACH_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Port, Ports};
 
 use super::{EvictionOrder, Lru, PageCache, PageHasher, Residency};
@@ -441,7 +441,7 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
             "a background read waits though there is room"
         );
         assert!(self.changes.len() + self.first_reads.len() <= self.in_flight, "what has ended is still kept");
-        if self.changes.len() > CHECKED_MAX || self.reading.len() > CHECKED_MAX {
+        if self.changes.len() > CHECKED_EACH_MAX || self.reading.len() > CHECKED_EACH_MAX {
             return;
         }
         let overlaps = self.changes.values().zip(self.changes.keys().skip(1)).find(|(a, next)| a.end > **next);
