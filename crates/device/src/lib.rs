@@ -11,7 +11,7 @@
 //! A disk is built from a [`DiskSpec`]: one of the embedded [`profile`]s, a TOML file of the user's, or a DiskSim-4 parameter
 //! set ([`diskspec`]). [`flash`] drives and shingled disks ([`smr`]) have specifications and profiles of their own; [`any`]
 //! finds each of them by name. No constant of a drive is in the code. The host's [`pagecache`] and a [`net`]work hop are
-//! models, too.
+//! models, too. [`zones`] is none: it keeps a shingled drive's rules, and their pointers, over a device of any kind.
 #![forbid(unsafe_code)]
 
 pub mod any;
@@ -27,6 +27,7 @@ pub mod pagecache;
 pub mod profile;
 pub mod raid0;
 pub mod smr;
+pub mod zones;
 
 pub use any::{AnyModel, DeviceOptions, DeviceSpec, name_from};
 pub use cached::Cached;
@@ -38,3 +39,4 @@ pub use net::{Hop, HopSpec};
 pub use pagecache::{CacheCounts, PageCache, PageCacheLayer, Residency};
 pub use raid0::Raid0;
 pub use smr::{SmrDisk, SmrSpec};
+pub use zones::{Zones, ZonesLayout, ZonesSpec};
