@@ -148,6 +148,9 @@ soak: build-deps test-deps
 	PLIMSOLL_CRASH_SEEDS=3200 cargo test --release -p plimsoll-logs --test power -- --nocapture
 	PLIMSOLL_ROT_SEEDS=1300 cargo test --release -p plimsoll-logs --test corrupt -- --nocapture
 	PLIMSOLL_FUZZ_RUNS=100000 cargo test --release -p plimsoll-logs --test fuzz_smoke -- --nocapture
+	PLIMSOLL_CRASH_SEEDS=1000 cargo test --release -p plimsoll-bands --test power -- --nocapture
+	PLIMSOLL_CRASH_SEEDS=500 cargo test --release -p plimsoll-pool --test shingled -- --nocapture
+	PLIMSOLL_CRASH_SEEDS=5000 cargo test --release -p plimsoll-device --test zones -- --nocapture
 	PLIMSOLL_CRASH_SEEDS=300 cargo test --release -p plimsoll-cache --test power -- --nocapture
 	PLIMSOLL_LIVES_SEEDS=5000 cargo test --release -p plimsoll-cache --test lives -- --nocapture
 	PLIMSOLL_ROT_SEEDS=3600 cargo test --release -p plimsoll-cache --test rot -- --nocapture
@@ -158,6 +161,7 @@ soak: build-deps test-deps
 	PLIMSOLL_RESOURCES=500 cargo test --release -p plimsoll --test resources -- --nocapture --test-threads 1 --skip planted_mistakes
 	cargo test -p plimsoll --test resources -- --ignored --nocapture --exact planted_mistakes_are_found
 	PLIMSOLL_SOAK_KILLS=500 cargo test --release -p plimsoll --test crash -- --nocapture
+	PLIMSOLL_SOAK_KILLS=500 cargo test --release -p plimsoll --test bands kill_9 -- --nocapture
 
 .PHONY: fs-soak
 # The file system: 10,000 losses of power in each journaling mode, 400 seeds of synced operations, 20,000 damaged images: eleven minutes.

@@ -20,6 +20,7 @@ TABLES = [
     ("Listen", "[listen]"), ("Tls", "[listen.tls]"), ("Control", "[control]"), ("Log", "[log]"), ("Limits", "[limits]"),
     ("PoolConfig", "[[pool]]"), ("DeviceConfig", "device = { … } of [[pool]]"), ("FenceConfig", "[pool.fence]"),
     ("CacheConfig", "[pool.cache]"), ("NvramConfig", "nvram = { … } of [pool.cache]"), ("LogsConfig", "[pool.logs]"),
+    ("BandsConfig", "[pool.bands]"), ("ZonesConfig", "zones = { … } of a device"),
     ("VolatileConfig", "volatile_cache = { … }, for tests"),
     ("TenantConfig", "[[tenant]]"), ("ObjectiveConfig", "objectives = [{ … }] of [[tenant]]"),
     ("AutoDeadlineConfig", "auto_deadline = { … } of [[tenant]]"), ("VolumeConfig", "[[volume]]"),

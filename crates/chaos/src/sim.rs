@@ -170,11 +170,11 @@ fn blank(plan: &Plan, config: &PoolConfig, rng: &mut Rng) -> Result<Vec<SimDisk>
         let block = if n < 2 && rng.chance(0.3) { 4096 } else { 512 };
         disks.push(SimDisk::new(BYTES[n], latencies[n], rng.next_u64(), DiskFaults::default()).with_blocks_of(block));
     }
-    if let Some(logs) = &config.logs {
+    if config.logs.is_some() {
         let seen = seen(config.device.model.as_deref(), &disks[0])?;
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
         format(&mut disks[0], |f| {
-            let made = plimsoll_node::parts::logs::format_if_blank(logs, f, region, seen.block_bytes, 7, false);
+            let made = plimsoll_node::parts::logs::format_if_blank(config, f, region, seen.block_bytes, [7, 0], false);
             made.map(drop).map_err(|e| e.to_string())
         })?;
     }

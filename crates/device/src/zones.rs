@@ -15,7 +15,7 @@
 //!
 //! So a flush goes below first. Then the pointers that it covers are written to the table, durably. A reset is durable in the table before
 //! the zone takes a write. A start reads the table, and flushes the device before it trusts it: a process before may have left the table in
-//! a volatile cache. What was written since the last flush is behind the pointer then, and gone, even if only the process was killed.
+//! a volatile cache. Bytes written since the last flush are beyond the pointer then, and gone, even if only the process was killed.
 //!
 //! A sector of the table has its own checksum, and a device writes a sector whole. A corrupt sector fails the start: the table is kept once,
 //! as a drive's own memory is no matter of its host.
@@ -35,7 +35,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 const MAGIC: &[u8; 8] = b"PLIMZONE";
 const VERSION: u32 = 1;
-/// What a device writes whole.
+/// Bytes that a device writes whole.
 const SECTOR_BYTES: u64 = 512;
 const SUM_AT: usize = 16;
 const POINTERS_AT: usize = 24;

@@ -294,7 +294,7 @@ fn check(disk: SimDisk, oracle: &Oracle, layout: ZonesLayout, t: &mut Tally) -> 
     Ok(pool)
 }
 
-/// What the oracle expects of a pool that goes on from what `check` found.
+/// The state from which a pool goes on after `check`.
 fn expected_from(pool: &mut SimPool, oracle: &Oracle) -> Oracle {
     let zones = pool.stack().layer::<Zones>().unwrap();
     let of = |(n, z): (&u32, &Expected)| {
@@ -393,7 +393,7 @@ fn every_planted_mistake_is_found() {
     assert!(missed.is_empty(), "not found: {missed:?}");
 }
 
-/// What a sequential zone refuses changes nothing; a conventional one takes any write; a reset empties a zone.
+/// A refused write changes nothing; a conventional one takes any write; a reset empties a zone.
 #[test]
 fn a_write_is_taken_at_the_pointer_only() {
     let layout = layout(None, 512);

@@ -17,7 +17,8 @@ pub use limits::Limits;
 pub use nvme_host::NvmeHostConfig;
 pub use plimsoll_base::CacheMode;
 pub use pool::{
-    CacheConfig, CacheDedup, DeviceConfig, FenceConfig, LogsConfig, NvramConfig, PoolConfig, VolatileConfig,
+    BandsConfig, CacheConfig, CacheDedup, DeviceConfig, FenceConfig, LogsConfig, NvramConfig, PoolConfig,
+    VolatileConfig, ZonesConfig,
 };
 pub(crate) use read::there_is_no;
 pub use subsystem::{PATHS_MAX, SubsystemConfig};

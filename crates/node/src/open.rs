@@ -97,6 +97,7 @@ pub(crate) fn open_pool(config: &PoolConfig, mut facts: Facts, trace_every: u32)
     for unfit in settings::keep(&mut config, &store.settings()) {
         warn_of_settings(&config, &unfit);
     }
+    facts.salt = own::salt_of(held.superblock());
     let cache = open_cache(&config, &mut facts.cache, held.superblock(), &mut store)?;
     let (cache_locks, cache_device, fast) = cache.map_or((None, None, Vec::new()), |c| (c.locks, c.device, c.devices));
     if let Some(device) = cache_device {

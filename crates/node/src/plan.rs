@@ -24,6 +24,8 @@ pub struct Facts {
     pub cache_profile: Option<Measured>,
     /// The cache as the pool's metadata and its own device know it.
     pub cache: CacheFacts,
+    /// Tells the bands' map of the pool's device from those of other devices.
+    pub salt: u64,
 }
 
 /// The part of [`Facts`] that concerns the flash cache.
@@ -88,12 +90,15 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
         bound_best_effort_writes: _,
         worker_cpus: _,
         logs,
+        bands,
         cache,
         fence: _,
         tape: _,
         tape_max: _,
     } = config;
     let model = device.model.as_deref().map(model).transpose()?;
+    let zones = crate::parts::bands::zones(config, facts.salt);
+    let slow = plimsoll_pool::zoned(zones, slow).map_err(BadConfig::found)?;
     let seen = plimsoll_pool::seen(model.as_ref(), slow).map_err(BadConfig::found)?;
     let kind = kind(config)?;
     // A modelled disk's profile is of all of it, however small the file behind it.
@@ -108,9 +113,11 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
         cores: crate::parts::cores::config(config)?,
         cache: cache.as_ref().map(|c| crate::parts::cache::plan(c, &facts.cache)).transpose()?,
         memory: memory.map(predict::memory).transpose()?,
-        logs: logs.as_ref().map(|l| crate::parts::logs::plan(l, facts.started_s_of_day)).transpose()?,
-        // The engine knows no zones of a device yet.
-        bands: None,
+        logs: logs
+            .as_ref()
+            .map(|l| crate::parts::logs::plan(l, bands.is_some(), facts.started_s_of_day))
+            .transpose()?,
+        bands: bands.as_ref().map(|b| crate::parts::bands::plan(b, config, facts.salt)).transpose()?,
         fence: crate::parts::fence::config(config, facts, seen.offer.size_bytes)?,
         scheduler: SchedulerPlan {
             kind,
@@ -118,6 +125,7 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
             costs,
         },
         model,
+        zones,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Mistakes that tests plant, to see that their oracles find them.
 //!
-//! Each undoes one bound on what a client can take of the node. Only builds with debug assertions have them.
+//! Each undoes a bound on what a client can take of the node, or a step that a layer's data depend on. Only builds with debug assertions have them.
 
 /// A mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +21,8 @@ pub enum Mistake {
     NothingOwn,
     /// Long zeroes, trims and prefetches go through the stack in one part.
     RangesWhole,
+    /// Bands don't reset a zone before they write it.
+    ZonesUnreset,
 }
 
 /// True if the test that runs this process plants the mistake, by its name in `PLIMSOLL_TEST_MISTAKE`.

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod bands;
 mod cache;
 mod check;
 mod client;
@@ -90,6 +91,8 @@ enum Command {
     Cache(cache::Cache),
     /// Show a pool's scattered logs, checkpoint their data
     Logs(logs::Logs),
+    /// Show the bands of a pool's shingled drive
+    Bands(bands::Bands),
     /// Read at random within a deadline, and print each time or Busy
     Read(read::Read),
     /// Measure what a device's requests cost, for the predictors
@@ -147,6 +150,7 @@ fn main() -> ExitCode {
         Command::Fence(f) => f.run(),
         Command::Cache(c) => c.run(),
         Command::Logs(c) => c.run(),
+        Command::Bands(c) => c.run(),
         Command::Read(c) => c.run(),
         Command::Profile(c) => c.run(),
         Command::Lab(c) => c.run(),

@@ -24,7 +24,7 @@ fn it_is_a_configuration_with_and_without_what_is_off() {
     let config = parse(EXAMPLE).unwrap();
     assert_eq!((config.pool.len(), config.tenant.len(), config.volume.len(), config.grant.len()), (2, 3, 3, 2));
     let all = parse(&with_everything_on()).unwrap();
-    assert_eq!(all.pool.len(), 8);
+    assert_eq!(all.pool.len(), 9);
     assert!(all.listen.tls.is_some());
 }
 

@@ -55,7 +55,7 @@ tenants = ["*"]
 "#;
 
 /// Commands whose examples aren't run here, with the reason.
-const ELSEWHERE: [(&str, &str); 27] = [
+const ELSEWHERE: [(&str, &str); 28] = [
     ("plimsoll demo", "measures for 80 seconds, tests/demo.rs"),
     ("plimsoll mkfs", "files and mounts, tests/files.rs"),
     ("plimsoll mount", "serves, tests/files.rs"),
@@ -74,6 +74,7 @@ const ELSEWHERE: [(&str, &str); 27] = [
     ("plimsoll drain", "ends the node, tests/service.rs"),
     ("plimsoll top", "a terminal, or a loop that is told to end"),
     ("plimsoll events --follow", "doesn't end"),
+    ("plimsoll bands status", "a pool with bands, tests/bands.rs"),
     ("plimsoll fence baseline", "measures for half a minute, tests/fence.rs"),
     ("plimsoll fence status main --baseline", "needs a baseline, tests/fence.rs"),
     ("plimsoll pool restore", "a pool that no node serves, tests/lifecycle.rs"),

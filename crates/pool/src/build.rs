@@ -6,7 +6,7 @@ use plimsoll_bands::{Bands, Places};
 use plimsoll_cache::{Cache, Layout as CacheLayout, Nvram, WEUS_MIN};
 use plimsoll_cores::Cores;
 use plimsoll_device::pagecache::Lru;
-use plimsoll_device::{AnyModel, Model, ModelLayer, PageCache, PageCacheLayer};
+use plimsoll_device::{AnyModel, Model, ModelLayer, PageCache, PageCacheLayer, Zones, ZonesLayout, ZonesSpec};
 use plimsoll_fence::Fence;
 use plimsoll_fence::config::check_slots;
 use plimsoll_logs::{Layout as LogsLayout, Logs};
@@ -52,7 +52,8 @@ pub fn build(plan: &PoolPlan, offers: Vec<Offer>) -> Result<Stack, BadPlan> {
 /// # Errors
 /// As [`build`].
 pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> Result<Wiring, BadPlan> {
-    let PoolPlan { stack, admission, throttle, cores, cache, memory, logs, bands, fence, scheduler, model } = plan;
+    let PoolPlan { stack, admission, throttle, cores, cache, memory, logs, bands, fence, scheduler, model, zones } =
+        plan;
     let cache = cache.as_ref();
     let devices = 1 + usize::from(cache.is_some()) + usize::from(cache.is_some_and(|c| c.nvram.is_some()));
     if offers.len() < devices {
@@ -60,7 +61,9 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
     }
     let mut modelled = |m: &ModelPlan, device: usize| Ok(ModelLayer::new(models(m, offers[device].size_bytes)?));
     let model = model.as_ref().map(|m| modelled(m, SLOW)).transpose()?;
-    let below = model.as_ref().map_or(offers[SLOW], |m| m.offer(&offers[SLOW..=SLOW]));
+    let zones = zones.map(|spec| zones_layout(spec, offers[SLOW])).transpose()?;
+    let slow = zones.map_or(offers[SLOW], |z| Offer { size_bytes: z.size_bytes(), ..offers[SLOW] });
+    let below = model.as_ref().map_or(slow, |m| m.offer(&[slow]));
     let mut w = Wiring::new(*stack, offers.clone());
     if let Some(config) = admission {
         config.room.map_or(Ok(()), |r| r.check()).map_err(|e| BadPlan(format!("admission: {e}")))?;
@@ -133,6 +136,10 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
     if let Some(model) = model {
         w.chain("model", Box::new(model));
     }
+    // Below the model: a drive takes its time for a write that it refuses, too.
+    if let Some(zones) = zones {
+        w.chain("zones", Box::new(Zones::new(zones)));
+    }
     w.end_chain(To::Device(SLOW));
     if scheduler.kind == SchedulerKind::Osds {
         // Handles of the slow device's bytes that read from one host each.
@@ -194,6 +201,23 @@ pub struct Seen {
     pub offer: Offer,
     /// Bytes of the whole modelled device, which may be larger than the device behind it; those of the offer without a model.
     pub whole_bytes: u64,
+}
+
+/// The zones of a device that offers `device`.
+///
+/// # Errors
+/// If it can't be divided so.
+pub fn zones_layout(spec: ZonesSpec, device: Offer) -> Result<ZonesLayout, BadPlan> {
+    ZonesLayout::new(device.size_bytes, device.block_bytes, spec).map_err(|e| BadPlan(format!("zones: {e}")))
+}
+
+/// The offer of a device that offers `device` behind its zones, if it has such.
+///
+/// # Errors
+/// If it can't be divided so.
+pub fn zoned(zones: Option<ZonesSpec>, device: Offer) -> Result<Offer, BadPlan> {
+    let zones = zones.map(|spec| zones_layout(spec, device)).transpose()?;
+    Ok(zones.map_or(device, |z| Offer { size_bytes: z.size_bytes(), ..device }))
 }
 
 /// Returns how a device that offers `offer` is seen behind the model of `plan`, if there is one.

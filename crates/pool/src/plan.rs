@@ -4,7 +4,7 @@ use plimsoll_bands::{BandsConfig, Places, Shape as BandsShape};
 use plimsoll_base::{Span, VolumeKey};
 use plimsoll_cache::{CacheConfig, Shape as CacheShape};
 use plimsoll_cores::CoresConfig;
-use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec};
+use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, ZonesSpec};
 use plimsoll_fence::FenceConfig;
 use plimsoll_logs::{Layout as LogsLayout, LogsConfig, Shape as LogsShape};
 use plimsoll_sched::admission::AdmissionConfig;
@@ -44,6 +44,9 @@ pub struct PoolPlan {
     pub scheduler: SchedulerPlan,
     /// The modelled device in front of the slow one.
     pub model: Option<ModelPlan>,
+    /// Zones of the slow device, whose write pointers it keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zones: Option<ZonesSpec>,
 }
 
 impl PoolPlan {
@@ -61,6 +64,7 @@ impl PoolPlan {
             fence: None,
             scheduler: SchedulerPlan::default(),
             model: None,
+            zones: None,
         }
     }
 
@@ -182,6 +186,9 @@ pub struct BandsPlan {
     pub spares: u32,
     /// Bytes of a log, at most a zone's.
     pub log_bytes: u64,
+    /// Makes the checksums of this device's map its own.
+    #[serde(default)]
+    pub salt: u64,
     /// The layer's own settings.
     pub config: BandsConfig,
 }
@@ -196,10 +203,10 @@ impl BandsPlan {
     /// # Errors
     /// If the numbers don't fit the device; says which one to change.
     pub fn places(&self, device: Offer, extents_max: u32) -> Result<(Places, LogsLayout), BadPlan> {
-        let BandsPlan { zone_bytes, free_every, spares, log_bytes, .. } = *self;
+        let BandsPlan { zone_bytes, free_every, spares, log_bytes, salt, .. } = *self;
         let mut head_bytes = 4096;
         for _ in 0..FITS_MAX {
-            let shape = BandsShape { zone_bytes, free_every, spares, head_bytes, log_bytes, salt: 0 };
+            let shape = BandsShape { zone_bytes, free_every, spares, head_bytes, log_bytes, salt };
             let places = Places::new(device.size_bytes, device.block_bytes, shape);
             let places = places.map_err(|e| BadPlan(format!("bands: {e}")))?;
             let shape = LogsShape { group_bytes: places.group_bytes, log_bytes, extents_max };

@@ -1,13 +1,13 @@
 //! Scattered logs over the bands of a host-managed drive: power is lost in the middle of everything that they do, and an oracle says of
-//! each sector what it may hold. The drive is the zoned model: it refuses a write that isn't at its zone's pointer. Then the same with
-//! mistakes planted: each must be found.
+//! each sector what it may hold. The drive is the zoned model, or a device that keeps its zones' pointers: both refuse a write that isn't
+//! at its zone's pointer. Then the same with mistakes planted: each must be found.
 
 use plimsoll_bands::{Bands, BandsConfig, Planted as BandsPlanted};
 use plimsoll_base::*;
 use plimsoll_device::smr::zoned::ZoneSpec;
-use plimsoll_device::{DeviceOptions, DeviceSpec, profile};
+use plimsoll_device::{DeviceOptions, DeviceSpec, Zones, ZonesSpec, profile};
 use plimsoll_logs::{CleanConfig, Layout, Logs, LogsConfig, LogsControl, Planted as LogsPlanted, Shape};
-use plimsoll_pool::{BandsPlan, LogsPlan, ModelPlan, PoolPlan, build, logs_layout, seen};
+use plimsoll_pool::{BandsPlan, LogsPlan, ModelPlan, PoolPlan, build, logs_layout, seen, zoned, zones_layout};
 use plimsoll_stack::sim::oracle::{Ask, Oracle};
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
 use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Message, Offer};
@@ -70,10 +70,14 @@ fn plan(seed: u64, mistakes: Mistakes) -> PoolPlan {
         planted: mistakes.logs,
         ..LogsConfig::default()
     };
+    // Every fourth drive has no times, and keeps its pointers over a power loss.
+    let keeps = seed % 4 == 1;
+    let zones = ZonesSpec { zone_bytes: ZONE, conventional_every: 4, salt: seed, planted: None };
     PoolPlan {
+        zones: keeps.then_some(zones),
         logs: Some(LogsPlan { shape: Shape { extents_max: 256, ..Shape::default() }, config: logs }),
-        bands: Some(BandsPlan { zone_bytes: ZONE, free_every: 4, spares: 2, log_bytes: ZONE, config: bands }),
-        model: Some(ModelPlan { spec: drive(), options: DeviceOptions { seed, mismatch: 0.0 } }),
+        bands: Some(BandsPlan { zone_bytes: ZONE, free_every: 4, spares: 2, log_bytes: ZONE, salt: 0, config: bands }),
+        model: (!keeps).then(|| ModelPlan { spec: drive(), options: DeviceOptions { seed, mismatch: 0.0 } }),
         ..PoolPlan::new()
     }
 }
@@ -102,7 +106,12 @@ fn offer_of(disk: &SimDisk) -> Offer {
 /// The logs' layout, and a freshly formatted disk: the logs' pages lie in the unshingled zones that are shown as their head.
 fn formatted(plan: &PoolPlan, seed: u64, faults: DiskFaults) -> (Layout, SimDisk) {
     let mut disk = empty_disk(seed, faults);
-    let device = seen(plan.model.as_ref(), offer_of(&disk)).unwrap().offer;
+    let offer = offer_of(&disk);
+    if let Some(spec) = plan.zones {
+        let (at, bytes) = zones_layout(spec, offer).unwrap().format();
+        disk.write_durably(at, &bytes);
+    }
+    let device = seen(plan.model.as_ref(), zoned(plan.zones, offer).unwrap()).unwrap().offer;
     let (layout, places) = logs_layout(plan.logs.as_ref().unwrap(), plan.bands.as_ref(), device).unwrap();
     let places = places.expect("bands are planned");
     plimsoll_bands::format_device(&places).into_iter().for_each(|(at, bytes)| disk.write_durably(at, &bytes));
@@ -170,6 +179,10 @@ impl Life {
             } else {
                 self.oracle.ended(&c)?;
             }
+        }
+        let refused = self.pool.stack().layer::<Zones>().and_then(|z| z.refusal());
+        if let Some(refused) = refused {
+            return Err(format!("the zones refused a {refused}"));
         }
         let failed = self.pool.stack().layer::<Bands>().unwrap().counters().failed;
         if failed > 0 && !may_fail { Err(format!("{failed} copies of bands failed")) } else { Ok(()) }
@@ -348,7 +361,7 @@ fn every_planted_mistake_is_found() {
 /// The logs have the data of their copies until the bands are written: a client that flushes meanwhile waits for none of them.
 #[test]
 fn a_clients_flush_ends_while_a_band_is_copied() {
-    let plan = plan(1, Mistakes::default());
+    let plan = plan(7, Mistakes::default());
     let (layout, disk) = formatted(&plan, 1, DiskFaults::default());
     let sectors = layout.home_bytes / SECTOR;
     let mut life = started(&plan, disk, Oracle::new(1, sectors, content), sectors, true).unwrap();

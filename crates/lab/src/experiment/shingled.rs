@@ -96,6 +96,7 @@ fn many_plan(
             free_every: FREE_EVERY,
             spares: SPARES,
             log_bytes: zone_bytes,
+            salt: 0,
             config: bands,
         }),
         ..config_of(seed).plan(&zoned(band_mib)?, Costs::Unknown)

@@ -53,6 +53,8 @@ pub struct PoolConfig {
     pub worker_cpus: Option<Vec<usize>>,
     /// Scattered logs for small writes; see docs/guides/logs.md. They are made with the device and can't be added or removed later.
     pub logs: Option<LogsConfig>,
+    /// Bands of a shingled drive, below the logs; see docs/guides/bands.md. They are made with the device and can't be added or removed later.
+    pub bands: Option<BandsConfig>,
     /// A flash cache in front of the device; see docs/guides/cache.md.
     pub cache: Option<CacheConfig>,
     /// Time slots of volumes (docs/guides/fences.md).
@@ -90,6 +92,8 @@ pub struct DeviceConfig {
     pub null: bool,
     /// A modelled device's profile: the file behind it answers no sooner than the model would.
     pub model: Option<String>,
+    /// Make the file a host-managed shingled drive, for tests and trials: it refuses writes beside its zones' write pointers.
+    pub zones: Option<ZonesConfig>,
     /// For tests: lose, tear and reorder what isn't flushed when the process is killed.
     #[serde(default)]
     pub volatile_cache: Option<VolatileConfig>,
@@ -105,7 +109,7 @@ pub struct LogsConfig {
     pub log: Option<ByteSize>,
     /// Most extents in the table of logged data. Part of the device's format.
     pub extents: Option<u32>,
-    /// Largest write that is logged. Can be changed live.
+    /// Largest write that is logged [default: 256KiB; over bands 2MiB, but at most a quarter of a log]. Can be changed live.
     pub logged_write: Option<ByteSize>,
     /// Daily window in which all logged data are checkpointed, UTC: `01:00-05:00` [default: none].
     pub off_hours: Option<String>,
@@ -115,7 +119,7 @@ pub struct LogsConfig {
     pub idle: Option<SpanText>,
     /// Checkpoint logged data in idle time, besides swapping full logs.
     pub clean_when_idle: bool,
-    /// Log smaller writes only, or none, when the logs fill too fast.
+    /// Log smaller writes only, or none, when the logs fill too fast. Without effect over bands.
     pub adaptive: bool,
     /// Serve, degraded, although durable records of unknown ranges are corrupt. OLDER DATA MAY BE READ.
     pub accept_loss: bool,
@@ -136,6 +140,36 @@ impl Default for LogsConfig {
             accept_loss: false,
         }
     }
+}
+
+/// `zones = { … }` of a device: part of its format.
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZonesConfig {
+    /// Size of a zone.
+    pub size: ByteSize,
+    /// One zone in N is conventional and takes any write, from the first zone on: 2 or more.
+    pub conventional_every: u32,
+}
+
+/// `[pool.bands]`: every key has a default.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BandsConfig {
+    /// Size of a zone, which a band fills [default: that of the device's `zones` or of its model, else 256MiB]. Part of the device's format.
+    pub zone: Option<ByteSize>,
+    /// One zone in N holds logs and tables, and is written anywhere [default: that of the device's `zones` or of its model, else 50]. Part of the device's format.
+    pub free_every: Option<u32>,
+    /// Zones that hold no band, so that a band can be copied there [default: 2]. Part of the device's format.
+    pub spares: Option<u32>,
+    /// Memory for changes that wait for their bands' copies [default: 64MiB].
+    pub buffer: Option<ByteSize>,
+    /// Time without requests after which bands are copied that only the logs wait for [default: 200ms].
+    pub idle: Option<SpanText>,
+    /// Longest time between two requests of such a copy under load [default: 2s].
+    pub copy_patience: Option<SpanText>,
+    /// The same for a copy that clients wait for [default: 50ms].
+    pub patience: Option<SpanText>,
 }
 
 /// `[pool.fence]`
@@ -282,6 +316,7 @@ impl DeviceConfig {
             (self.null, "`null`"),
             (self.size.is_some(), "`size` (the image has one: `rbd create --size …`)"),
             (self.model.is_some(), "`model`: modelled devices need a file"),
+            (self.zones.is_some(), "`zones`: they need a file"),
             (self.volatile_cache.is_some(), "`volatile_cache`: it needs a file"),
         ];
         match others.iter().find(|(is_there, _)| *is_there) {
@@ -306,6 +341,7 @@ impl DeviceConfig {
             }
             (true, None) if self.size.is_none() => Err(BadConfig::new("a null device needs a size")),
             (true, None) if self.model.is_some() => Err(BadConfig::new("a modelled device needs a file for its data")),
+            (true, None) if self.zones.is_some() => Err(BadConfig::new("`zones` need a file for their data")),
             (true, None) if self.uuid.is_some() => Err(BadConfig::new("a null device has no uuid")),
             _ => self.model.as_deref().map_or(Ok(()), |m| DeviceSpec::named(m).map(|_| ()).map_err(BadConfig::found)),
         }

@@ -135,6 +135,8 @@ pub enum Unfit {
     UnknownLogs(String),
     /// Its logs were in use, and their layout is lost.
     LogsLost,
+    /// It has no bands, or others than those that are configured.
+    OtherBands,
 }
 
 impl Unfit {
@@ -177,6 +179,11 @@ impl fmt::Display for Unfit {
                 write!(f, "the device has logs, which can't be on an RBD image: it was copied from a disk")
             }
             Unfit::UnknownLogs(what) => f.write_str(what),
+            Unfit::OtherBands => write!(
+                f,
+                "the device was made with other bands or logs, or without bands: set `zone`, `free_every` and `spares` of [pool.bands], and `log` and `extents` of [pool.logs], \
+                 as they were, or make a new device"
+            ),
             Unfit::LogsLost => write!(
                 f,
                 "the layout pages are blank, but logs were in use: not formatted again, as that would lose what is logged; restore the device from a copy"

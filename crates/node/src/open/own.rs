@@ -191,7 +191,7 @@ pub(super) fn open_device(
         Step::Open => DeviceFile::open(path, &expect)?,
         Step::Make(size_bytes) => {
             let bytes = if size_bytes == 0 { device_bytes(path) } else { size_bytes };
-            let tables = |logs| crate::parts::logs::table_bytes(logs, bytes);
+            let tables = |_| crate::parts::logs::table_bytes(config, bytes);
             let logs_bytes = config.logs.as_ref().map_or(Ok(0), tables)?;
             let pool_uuid = expect.pool_uuid.expect("a pool's device is that pool's");
             let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes, main_uuid: None };
@@ -199,22 +199,20 @@ pub(super) fn open_device(
         }
     };
     // A device has logs if its pool has: that was checked, and a new one is made so.
-    let home_bytes = match config.logs.as_ref().zip(device.logs()) {
+    let home_bytes = match config.logs.as_ref().and(device.logs()) {
         None => home_bytes(config, device.home())?,
-        Some((logs, tables)) => {
-            let mut region = crate::parts::logs::device_of(tables, device.home());
-            // A modelled disk may be smaller than the file behind it.
-            region.len = region.len.min(model_of(config, region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes));
+        Some(tables) => {
+            let region = crate::parts::logs::device_of(tables, device.home());
             let unopened = |error| OpenError::Io { device: path.display().to_string(), error };
             let file = std::fs::File::options().read(true).write(true).open(path).map_err(unopened)?;
-            let salt = Uuid::new_v4().as_u64_pair().0;
+            let salts = [Uuid::new_v4().as_u64_pair().0, salt_of(device.superblock())];
             let (block_bytes, was_formatted) = (device.block_bytes(), device.is_formatted());
-            let made = crate::parts::logs::format_if_blank(logs, &file, region, block_bytes, salt, was_formatted)?;
+            let made = crate::parts::logs::format_if_blank(config, &file, region, block_bytes, salts, was_formatted)?;
             if !was_formatted {
-                reserve_logs(&device, &crate::parts::logs::log_runs(logs, region, block_bytes)?, made)?;
+                reserve_logs(&device, &crate::parts::logs::log_runs(config, region, block_bytes)?, made)?;
             }
             set_formatted(&mut device)?;
-            crate::parts::logs::home_bytes(logs, region.len, device.block_bytes())?
+            crate::parts::logs::home_bytes(config, region.len, device.block_bytes())?
         }
     };
     if let Some(error) = device.unreserved() {
@@ -280,6 +278,11 @@ fn check_converted(
 pub(super) fn home_bytes(config: &PoolConfig, home: Region) -> Result<u64, BadConfig> {
     let model = model_of(config, home.len)?;
     Ok(model.map_or(u64::MAX, |m| m.offer(&[]).size_bytes / MIB * MIB))
+}
+
+/// Makes checksums of the layers on a device its own.
+pub(super) fn salt_of(superblock: &Superblock) -> u64 {
+    superblock.device_uuid.as_u64_pair().0
 }
 
 /// Notes that a device's logs, or its cache, are formatted.

@@ -27,7 +27,7 @@ pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> Result<(u64, PoolPlan
     if device_bytes < plimsoll_store::DEVICE_BYTES_MIN {
         return Err(BadConfig::new(format!("a device needs at least {} bytes", plimsoll_store::DEVICE_BYTES_MIN)));
     }
-    let tables = config.logs.as_ref().map_or(Ok(0), |logs| crate::parts::logs::table_bytes(logs, device_bytes))?;
+    let tables = config.logs.as_ref().map_or(Ok(0), |_| crate::parts::logs::table_bytes(config, device_bytes))?;
     let home = *Superblock::region_map(device_bytes, tables).last().expect("home is the last");
     rehearse_layers(config, home.len + tables)
 }
@@ -50,7 +50,7 @@ pub fn rehearse_layers(config: &PoolConfig, len: u64) -> Result<(u64, PoolPlan),
     let (plan, _) = build_stack(config, &facts, std::iter::once(offer(len)).chain(further).collect())?;
     let has = match &config.logs {
         None => seen / MIB * MIB,
-        Some(logs) => crate::parts::logs::home_bytes(logs, seen, 512)?,
+        Some(_) => crate::parts::logs::home_bytes(config, len, 512)?,
     };
     Ok((has, plan))
 }

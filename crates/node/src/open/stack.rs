@@ -5,6 +5,7 @@ use crate::engine::Device;
 use crate::parts::settings;
 use crate::plan::Facts;
 use crate::planted::{self, Mistake};
+use plimsoll_bands::Planted;
 use plimsoll_base::Time;
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_pool::PoolPlan;
@@ -34,7 +35,10 @@ pub(super) fn build_live(
 /// # Errors
 /// If the configuration is wrong; the error names the mistake.
 pub fn build_stack(config: &PoolConfig, facts: &Facts, offers: Vec<Offer>) -> Result<(PoolPlan, Stack), BadConfig> {
-    let plan = crate::plan::plan(config, facts, offers[plimsoll_pool::SLOW])?;
+    let mut plan = crate::plan::plan(config, facts, offers[plimsoll_pool::SLOW])?;
+    if let Some(bands) = plan.bands.as_mut().filter(|_| planted::is(Mistake::ZonesUnreset)) {
+        bands.config.planted = Some(Planted::ResetForgotten);
+    }
     let mut stack = plimsoll_pool::build(&plan, offers).map_err(BadConfig::found)?;
     if planted::is(Mistake::RangesWhole) {
         stack.with_layer(Time::ZERO, |f: &mut Front, _| f.set_parts(1 << 62));

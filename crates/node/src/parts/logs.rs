@@ -5,10 +5,12 @@ use super::settings::{Setting, Unit};
 use super::{About, Acting, Action, Part, Shown};
 use crate::config::{BadConfig, ByteSize, LogsConfig as Section, PoolConfig};
 use crate::open::{OpenError, Unfit};
+use plimsoll_bands::{Place, Places};
 use plimsoll_base::{Span, Time, bytes_text};
+use plimsoll_device::ZonesLayout;
 use plimsoll_logs::{CleanConfig, Formatted, Layout, LogsConfig, LogsControl, LogsStatus, OffHours, Shape};
 use plimsoll_pool::LogsPlan;
-use plimsoll_stack::{Addressed, Stack};
+use plimsoll_stack::{Addressed, Offer, Stack};
 use plimsoll_store::superblock::{REGION_ALIGN, Region, Superblock};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,14 +31,22 @@ fn shape(c: &Section) -> Shape {
     }
 }
 
-fn behaviour(c: &Section, started_s_of_day: u64) -> Result<LogsConfig, BadConfig> {
-    let default = LogsConfig::default();
+/// LoggedWriteSize over bands, unless a quarter of a log is less: a write beside the logs costs a copy of its whole band.
+const LOGGED_OVER_BANDS: u64 = 2 << 20;
+
+fn behaviour(c: &Section, over_bands: bool, started_s_of_day: u64) -> Result<LogsConfig, BadConfig> {
+    let mut default = LogsConfig::default();
+    if over_bands {
+        default.record_bytes_max = default.record_bytes_max.max(LOGGED_OVER_BANDS);
+        // However fast the logs fill, bands are slower.
+        default.off_below = Span::ZERO;
+    }
     let off_hours = match &c.off_hours {
         None => None,
         Some(text) => Some(parse_off_hours(text, started_s_of_day)?),
     };
     Ok(LogsConfig {
-        logged_write_bytes: c.logged_write.map_or(default.logged_write_bytes, |b| b.0),
+        logged_write_bytes: logged_write(c, over_bands).0,
         clean: CleanConfig {
             off_hours,
             every: c.every.map(|s| s.0),
@@ -44,7 +54,7 @@ fn behaviour(c: &Section, started_s_of_day: u64) -> Result<LogsConfig, BadConfig
             when_idle: c.clean_when_idle,
             ..default.clean
         },
-        adaptive: c.adaptive,
+        adaptive: c.adaptive && !over_bands,
         accept_loss: c.accept_loss,
         ..default
     })
@@ -81,9 +91,9 @@ pub fn seconds_of_day() -> u64 {
 ///
 /// # Errors
 /// The fault.
-pub fn check(c: &Section) -> Result<(), BadConfig> {
-    behaviour(c, 0)?;
-    let (wanted, largest) = logged_write(c);
+pub fn check(c: &Section, over_bands: bool) -> Result<(), BadConfig> {
+    behaviour(c, over_bands, 0)?;
+    let (wanted, largest) = logged_write(c, over_bands);
     if wanted > largest {
         return Err(BadConfig::new(format!(
             "logs: logged_write of {wanted} bytes is more than a quarter of a log: at most {largest}"
@@ -93,16 +103,23 @@ pub fn check(c: &Section) -> Result<(), BadConfig> {
 }
 
 /// LoggedWriteSize as configured, and the most that it may be.
-pub fn logged_write(c: &Section) -> (u64, u64) {
-    (c.logged_write.map_or(LogsConfig::default().logged_write_bytes, |b| b.0), shape(c).logged_write_max())
+pub fn logged_write(c: &Section, over_bands: bool) -> (u64, u64) {
+    let largest = shape(c).logged_write_max();
+    let default = if over_bands { LOGGED_OVER_BANDS.min(largest) } else { LogsConfig::default().logged_write_bytes };
+    (c.logged_write.map_or(default, |b| b.0), largest)
+}
+
+/// The same of a pool; zeroes without logs.
+fn logged_write_of(pool: &PoolConfig) -> (u64, u64) {
+    pool.logs.as_ref().map_or((0, 0), |logs| logged_write(logs, pool.bands.is_some()))
 }
 
 /// Translates the configuration's section into the logs' part of a pool's plan. `started_s_of_day`: seconds after midnight, UTC,
-/// at which the pool starts.
+/// at which the pool starts. `over_bands`: bands lie below.
 ///
 /// # Errors
 /// Names the invalid setting and its limit.
-pub fn plan(c: &Section, started_s_of_day: u64) -> Result<LogsPlan, BadConfig> {
+pub fn plan(c: &Section, over_bands: bool, started_s_of_day: u64) -> Result<LogsPlan, BadConfig> {
     // Every field is named, so that a new one can't be forgotten here.
     let Section {
         group: _,
@@ -116,23 +133,88 @@ pub fn plan(c: &Section, started_s_of_day: u64) -> Result<LogsPlan, BadConfig> {
         adaptive: _,
         accept_loss: _,
     } = c;
-    Ok(LogsPlan { shape: shape(c), config: behaviour(c, started_s_of_day)? })
+    Ok(LogsPlan { shape: shape(c), config: behaviour(c, over_bands, started_s_of_day)? })
 }
 
-fn layout(c: &Section, bytes: u64, block_bytes: u32) -> Result<Layout, BadConfig> {
-    Layout::new(bytes, block_bytes, shape(c), 0).map_err(|e| BadConfig::found(e).about("logs"))
+/// Places of a pool's logs on its device, and of what lies below them.
+pub struct Arranged {
+    /// The logs, on what the layers below show them.
+    pub logs: Layout,
+    /// The bands below them.
+    pub bands: Option<Places>,
+    /// The zones that the device's file keeps.
+    pub zones: Option<ZonesLayout>,
+}
+
+impl Arranged {
+    /// The arrangement on a device whose layers have `bytes` of it. `salt`: of the logs' checksums, and of those below.
+    ///
+    /// # Errors
+    /// If the logs, or what lies below them, don't fit the device.
+    pub fn new(pool: &PoolConfig, bytes: u64, block_bytes: u32, salts: [u64; 2]) -> Result<Arranged, BadConfig> {
+        let [salt, below] = salts;
+        let c = pool.logs.as_ref().expect("a pool with logs is arranged");
+        let device = Offer { size_bytes: bytes, block_bytes, io_bytes_max: 64 << 20, atomic_bytes: 512, queue_max: 64 };
+        let zones = super::bands::zones(pool, below).map(|spec| plimsoll_pool::zones_layout(spec, device));
+        let zones = zones.transpose().map_err(BadConfig::found)?;
+        let device = Offer { size_bytes: zones.map_or(bytes, |z| z.size_bytes()), ..device };
+        // A modelled disk may be smaller than the file behind it.
+        let model = pool.device.model.as_deref().map(crate::plan::model).transpose()?;
+        let seen = plimsoll_pool::seen(model.as_ref(), device).map_err(BadConfig::found)?.offer;
+        let bands = pool.bands.as_ref().map(|b| super::bands::plan(b, pool, below)).transpose()?;
+        let logs = LogsPlan { shape: shape(c), config: LogsConfig::default() };
+        let (mut logs, bands) = plimsoll_pool::logs_layout(&logs, bands.as_ref(), seen).map_err(BadConfig::found)?;
+        logs.salt = salt;
+        Ok(Arranged { logs, bands, zones })
+    }
+
+    /// Pieces of the device that are a range which the logs see: address and length.
+    fn pieces(&self, at: u64, len: u64) -> Vec<(u64, u64)> {
+        let Some(places) = &self.bands else { return vec![(at, len)] };
+        let free = |place| match place {
+            Place::Free { at, len } => (at, len),
+            Place::Band { .. } => unreachable!("logs and their tables are in free zones"),
+        };
+        places.of(at, at + len).map(free).collect()
+    }
+
+    /// Addresses and bytes of the format, in the order of their writing. The last ones are the logs' layout page.
+    fn format(&self) -> Vec<(u64, Vec<u8>)> {
+        let zones = self.zones.iter().map(ZonesLayout::format);
+        let mut writes: Vec<_> = zones.chain(self.bands.iter().flat_map(plimsoll_bands::format_device)).collect();
+        for (at, bytes) in plimsoll_logs::format_device(&self.logs) {
+            let mut done = 0;
+            for (at, len) in self.pieces(at, bytes.len() as u64) {
+                writes.push((at, bytes[done..done + len as usize].to_vec()));
+                done += len as usize;
+            }
+        }
+        writes
+    }
+
+    /// Offset and length of each run of the device that holds logs, and what is written beside them in place.
+    fn runs(&self) -> Vec<(u64, u64)> {
+        let logs = (0..self.logs.logs).map(|log| (self.logs.log_start(log), self.logs.shape.log_bytes));
+        let mut runs: Vec<_> = logs.flat_map(|(at, len)| self.pieces(at, len)).collect();
+        if let Some(places) = &self.bands {
+            runs.extend(self.pieces(0, self.logs.base));
+            runs.extend(places.maps_at().map(|at| (at, places.map_bytes)));
+        }
+        runs.extend(self.zones.iter().map(|z| (z.format().0, z.format().1.len() as u64)));
+        runs
+    }
 }
 
 /// Bytes that the tables of logs take on a device of `device_bytes`, in whole regions.
 ///
 /// # Errors
 /// If the logs don't fit the device.
-pub fn table_bytes(c: &Section, device_bytes: u64) -> Result<u64, BadConfig> {
+pub fn table_bytes(pool: &PoolConfig, device_bytes: u64) -> Result<u64, BadConfig> {
     let metadata = Superblock::region_map(device_bytes, 0).last().expect("home").offset;
     let device_bytes = device_bytes / REGION_ALIGN * REGION_ALIGN;
     // Which block it has makes no difference here.
-    let layout = layout(c, device_bytes - metadata, 512)?;
-    Ok(layout.base.next_multiple_of(REGION_ALIGN))
+    let Arranged { logs, .. } = Arranged::new(pool, device_bytes - metadata, 512, [0; 2])?;
+    Ok(logs.base.next_multiple_of(REGION_ALIGN))
 }
 
 /// The part of the pool's device that the logs have: the tables and home, which follow on each other.
@@ -140,12 +222,12 @@ pub fn device_of(tables: Region, home: Region) -> Region {
     Region { len: tables.len + home.len, ..tables }
 }
 
-/// Bytes of home that the logs leave, in whole regions, on `device` of that block.
+/// Bytes of home that the logs leave, in whole regions, on a device whose layers have `bytes` of it, with that block.
 ///
 /// # Errors
 /// If the logs don't fit the device.
-pub fn home_bytes(c: &Section, device_bytes: u64, block_bytes: u32) -> Result<u64, BadConfig> {
-    Ok(layout(c, device_bytes, block_bytes)?.home_bytes / REGION_ALIGN * REGION_ALIGN)
+pub fn home_bytes(pool: &PoolConfig, bytes: u64, block_bytes: u32) -> Result<u64, BadConfig> {
+    Ok(Arranged::new(pool, bytes, block_bytes, [0; 2])?.logs.home_bytes / REGION_ALIGN * REGION_ALIGN)
 }
 
 /// The same by the layout pages of a device that has logs; `None` if neither can be read.
@@ -161,10 +243,9 @@ pub fn home_bytes_on(path: &Path, tables: Region) -> Option<u64> {
 ///
 /// # Errors
 /// If the logs don't fit the device.
-pub fn log_runs(c: &Section, device: Region, block_bytes: u32) -> Result<Vec<(u64, u64)>, BadConfig> {
-    let layout = layout(c, device.len, block_bytes)?;
-    let run = |log| (device.offset + layout.log_start(log), layout.shape.log_bytes);
-    Ok((0..layout.logs).map(run).collect())
+pub fn log_runs(pool: &PoolConfig, device: Region, block_bytes: u32) -> Result<Vec<(u64, u64)>, BadConfig> {
+    let runs = Arranged::new(pool, device.len, block_bytes, [0; 2])?.runs();
+    Ok(runs.into_iter().map(|(at, len)| (device.offset + at, len)).collect())
 }
 
 /// Refuses logs of a version that this program doesn't know, before anything on the device is converted. A device that can't be read is
@@ -182,28 +263,30 @@ pub fn check_before(path: &Path, tables: Region) -> Result<(), OpenError> {
 }
 
 /// Formats the logs of a device that has none yet; true if it did. The layout page is written last: until then it has none.
-/// `was_formatted`: the device's superblock says that it had logs.
+/// `was_formatted`: the device's superblock says that it had logs. `salts`: of the logs' checksums, and of those of bands and zones below.
 ///
 /// # Errors
-/// Those of reading and writing; or if logs were in use there whose layout pages are blank.
+/// Those of reading and writing; or if logs were in use there whose layout pages are blank, or that lie over other bands.
 pub fn format_if_blank(
-    c: &Section,
+    pool: &PoolConfig,
     file: &File,
     device: Region,
     block_bytes: u32,
-    salt: u64,
+    salts: [u64; 2],
     was_formatted: bool,
 ) -> Result<bool, OpenError> {
     let failed = OpenError::Formatting;
     let mut first = vec![0; plimsoll_logs::format::LOOK_BYTES as usize];
     file.read_exact_at(&mut first, device.offset).map_err(failed)?;
+    let arranged = Arranged::new(pool, device.len, block_bytes, salts)?;
     match plimsoll_logs::is_formatted(&first) {
         Formatted::No if !was_formatted => {}
-        Formatted::Yes => return Ok(false), // the layer sees for itself whether it is what it should be
+        // The layers see for themselves whether it is what it should be. Bands find only that no map is theirs.
+        Formatted::Yes if arranged.bands.is_none() => return Ok(false),
+        Formatted::Yes => return check_bands(&first, &arranged.logs).map(|()| false),
         Formatted::No | Formatted::LayoutLost => return Err(Unfit::LogsLost.of("logs")),
     }
-    let layout = Layout::new(device.len, block_bytes, shape(c), salt).map_err(|e| BadConfig::found(e).about("logs"))?;
-    for (at, bytes) in plimsoll_logs::format_device(&layout) {
+    for (at, bytes) in arranged.format() {
         if at == 0 {
             file.sync_data().map_err(failed)?;
         }
@@ -211,6 +294,14 @@ pub fn format_if_blank(
     }
     file.sync_data().map_err(failed)?;
     Ok(true)
+}
+
+/// Refuses logs that were made over other bands, by the layout pages of the device.
+fn check_bands(first: &[u8], logs: &Layout) -> Result<(), OpenError> {
+    let page = |at: u64| plimsoll_logs::decode_layout(&first[at as usize..]).ok();
+    let Some((found, _)) = plimsoll_logs::layout::LAYOUTS_AT.into_iter().find_map(page) else { return Ok(()) };
+    let same = |a: &Layout, b: &Layout| (a.device_bytes, a.shape, a.logs) == (b.device_bytes, b.shape, b.logs);
+    if same(&found, logs) { Ok(()) } else { Err(Unfit::OtherBands.of("bands")) }
 }
 
 /// The part.
@@ -292,7 +383,7 @@ impl Part for Logs {
 
     fn check(pool: &PoolConfig) -> Result<(), BadConfig> {
         let Some(logs) = &pool.logs else { return Ok(()) };
-        check(logs)?;
+        check(logs, pool.bands.is_some())?;
         match (pool.device.null, pool.device.rbd.is_some()) {
             (true, _) => Err(BadConfig::new("a null device forgets what it logs: take out `logs`")),
             (_, true) => Err(BadConfig::new(
@@ -307,16 +398,14 @@ impl Part for Logs {
         key: "logged_write_bytes",
         unit: Unit::Bytes,
         help: "Writes up to this are logged (LoggedWriteSize); 0: none. The logs may choose less while they fill too fast.",
-        get: |pool| Some(logged_write(pool.logs.as_ref()?).0),
+        get: |pool| pool.logs.as_ref().map(|_| logged_write_of(pool).0),
         put: |pool, bytes| {
             if let Some(logs) = &mut pool.logs {
                 logs.logged_write = Some(ByteSize(bytes));
             }
         },
-        range: |live| 0..=live.config.logs.as_ref().map_or(0, |logs| logged_write(logs).1),
-        message: |pool| {
-            Addressed::new(&LogsControl::LoggedWriteBytes(pool.logs.as_ref().map_or(0, |logs| logged_write(logs).0)))
-        },
+        range: |live| 0..=logged_write_of(&live.config).1,
+        message: |pool| Addressed::new(&LogsControl::LoggedWriteBytes(logged_write_of(pool).0)),
     }];
 
     const ACTIONS: &'static [Action] = &[Action {

@@ -6,6 +6,7 @@
 //! it.
 
 pub mod admission;
+pub mod bands;
 pub mod cache;
 pub mod cores;
 pub mod fence;
@@ -46,6 +47,7 @@ pub static PARTS: &[&dyn AnyPart] = &[
     &cache::Cache,
     &memory::Memory,
     &logs::Logs,
+    &bands::Bands,
     &fence::Fence,
     &scheduler::Scheduler,
     &osds::Osds,

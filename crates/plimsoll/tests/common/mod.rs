@@ -8,6 +8,7 @@ pub mod exposition;
 pub mod fenced;
 pub mod http;
 pub mod images;
+pub mod killed;
 pub mod mount;
 pub mod noise;
 pub mod nvme;
