@@ -32,7 +32,7 @@ enum Command {
         control: Control,
     },
     /// Change online how much of its device the cache uses
-    #[command(after_help = "Example:\n  plimsoll cache resize main --size 4GiB --control control.sock")]
+    #[command(after_help = "Example:\n  plimsoll cache resize main --size 1GiB --control control.sock")]
     Resize {
         /// Pool [default: the only one with a cache].
         pool: Option<String>,

@@ -34,7 +34,7 @@ cores = 4
 fence = { slots = 8, hybrid = true }
 [pool.cache]
 file = "fast.img"
-device_size = "5GiB"
+device_size = "1280MiB"
 [pool.logs]
 extents = 4096
 [[tenant]]

@@ -22,7 +22,7 @@ fence = { slots = 8, hybrid = true }
 tape = "main.tape"
 [pool.cache]
 file = "fast.img"
-device_size = "5GiB"
+device_size = "1280MiB"
 mode = "back"
 [pool.logs]
 extents = 4096
