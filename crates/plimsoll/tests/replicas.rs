@@ -106,9 +106,13 @@ fn farewell(mut client: Client) {
 fn a_requests_own_deadline_sends_it_where_there_is_no_queue() {
     let three = Three::start(DISK, "16GiB");
     block_on(async {
-        let volume = Volume::open(&three.addresses(), &options(PolicyKind::MittWait)).await.unwrap();
-        let noise = Noise::start(three.node(0), 100); // about a second's work
-        let data = volume.read(1 << 20..(1 << 20) + 4096, Some(Duration::from_millis(100))).await.unwrap();
+        // Deadlines far above what a free disk takes, and far below the queue: a pause of this machine makes no other refusal.
+        let limit = plimsoll_base::Span::from_millis(400);
+        let settings = PolicySettings { limit, ..options(PolicyKind::MittWait).settings };
+        let asked = Options { settings, ..options(PolicyKind::MittWait) };
+        let volume = Volume::open(&three.addresses(), &asked).await.unwrap();
+        let noise = Noise::start(three.node(0), 200); // about two seconds' work
+        let data = volume.read(1 << 20..(1 << 20) + 4096, Some(Duration::from_millis(200))).await.unwrap();
         assert_eq!(data, [0; 4096]);
         let counts = volume.counts();
         assert_eq!((counts.tries, counts.busy), (2, 1), "the first refused it, the second had it");
