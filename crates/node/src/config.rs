@@ -28,6 +28,7 @@ pub use tenant::{
 };
 pub use text::{ByteSize, SpanText};
 
+use crate::engine::tape::older_tape;
 use crate::reload::pool_section;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -355,8 +356,10 @@ impl Config {
         let tapes: Vec<(&Spanned<String>, &PathBuf)> =
             self.pool.iter().filter_map(|p| Some((&p.name, p.tape.as_ref()?))).collect();
         for (i, (name, tape)) in tapes.iter().enumerate() {
-            if tapes[..i].iter().any(|(_, t)| t == tape) {
-                errors.push(in_pool(name, BadConfig::new(format!("two pools have the tape {}", tape.display()))));
+            let is_one = |t: &&PathBuf| *t == *tape || **t == older_tape(tape) || older_tape(t) == **tape;
+            if tapes[..i].iter().map(|(_, t)| t).any(is_one) {
+                let what = "two pools have the tape {}, or one has the name under which the other's older one is kept";
+                errors.push(in_pool(name, BadConfig::new(what.replace("{}", &tape.display().to_string()))));
             }
         }
         let files: Vec<(&Spanned<String>, String)> =

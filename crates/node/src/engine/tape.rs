@@ -70,9 +70,10 @@ impl TapeWriter {
     /// Checks that a tape can be made at `path`, and makes nothing.
     ///
     /// # Errors
-    /// If something else than a tape is there, or nothing can be made in its folder.
+    /// If something else than a tape is there or where the older one is kept, or nothing can be made in its folder.
     pub fn check(path: &Path) -> io::Result<()> {
         has_a_tape(path)?;
+        may_be_an_older_one(&older_tape(path))?;
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Ok(rustix::fs::access(folder, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?)
     }
@@ -81,7 +82,7 @@ impl TapeWriter {
     /// crash it's the one that is wanted.
     ///
     /// # Errors
-    /// If it can't be written, or something else than a tape is there.
+    /// If it can't be written, or something else than a tape is there or where the older one is kept.
     pub fn create(
         path: &Path,
         bytes_max: u64,
@@ -180,15 +181,30 @@ impl Drop for TapeWriter {
     }
 }
 
+/// The file that a tape is kept in when the next one is made.
+pub fn older_tape(path: &Path) -> PathBuf {
+    let mut older = path.as_os_str().to_owned();
+    older.push(".1");
+    older.into()
+}
+
+/// Keeps the tape that is there.
 fn keep_older(path: &Path) -> io::Result<()> {
+    let older = older_tape(path);
     if has_a_tape(path)? {
-        let mut older = path.as_os_str().to_owned();
-        older.push(".1");
+        may_be_an_older_one(&older)?;
         // Earlier versions left it to the umask who may read a tape.
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
         std::fs::rename(path, older)?;
     }
     Ok(())
+}
+
+/// Refuses what isn't a tape where the older one will be kept; the error names it.
+fn may_be_an_older_one(path: &Path) -> io::Result<()> {
+    has_a_tape(path)
+        .map(drop)
+        .map_err(|e| io::Error::new(e.kind(), format!("{}, for the older tape: {e}", path.display())))
 }
 
 /// True if a tape is at `path`, false if nothing is.
