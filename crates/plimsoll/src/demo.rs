@@ -15,7 +15,7 @@ mod outcome;
 mod record;
 mod screen;
 
-use crate::output::print;
+use crate::output::{may_be_replaced, print};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use load::Load;
@@ -96,6 +96,7 @@ impl Demo {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         // An unwritable file is an error before the minute, not after it.
+        self.json.as_ref().map_or(Ok(()), |file| may_be_replaced(file))?;
         let json = self.json.as_ref().map(|file| std::fs::File::create(file).map(|f| (f, file))).transpose();
         let json = json.with_context(|| format!("cannot write {}", self.json.as_ref().expect("named").display()))?;
         let stop = Stop::on_signals()?;

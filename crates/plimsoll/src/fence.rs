@@ -1,6 +1,7 @@
 //! `plimsoll fence …`
 
 use crate::client::{Client, Control, print_json};
+use crate::output::write_over;
 use crate::part;
 use crate::table::table;
 use anyhow::{Context, Result, bail};
@@ -174,7 +175,7 @@ impl Alone {
             None => print_json(mine),
             Some(path) => {
                 let text = serde_json::to_string_pretty(mine).context("a measurement is JSON")?;
-                std::fs::write(path, text + "\n").with_context(|| format!("{}: cannot be written", path.display()))?;
+                write_over(path, &(text + "\n"))?;
                 eprintln!("{}: {:.2} ms, {:.1} requests a second", path.display(), mine.response_ms, mine.per_second);
                 Ok(())
             }

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod alone;
 mod bands;
 mod cache;
 mod check;

@@ -1,5 +1,7 @@
 //! `plimsoll profile`.
 
+use crate::alone::{is_blank, lock, options};
+use crate::output::write_over;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,6 +13,7 @@ use plimsoll_sched::batches::{BatchProfile, measure_disk_batches, measure_flash_
 use plimsoll_sched::measure::{MeasureOptions, Target, measure_disk};
 use plimsoll_sched::profile::{DeviceId, Drift};
 use plimsoll_store::{DeviceFile, Expect, Look, ROLE_MAIN};
+use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::IsTerminal;
 use std::os::unix::fs::FileExt;
@@ -31,9 +34,12 @@ pub struct ProfileArgs {
     /// Compare the device with this profile instead: exit status 1 if it has drifted by more than 10 %.
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
-    /// Also measure writes. DESTROYS ALL DATA on a file or block device.
+    /// Also measure writes. DESTROYS ALL DATA on a file or block device, which no node, mount or other program may use.
     #[arg(long)]
     writes: bool,
+    /// Measure writes on a device that isn't blank.
+    #[arg(long, requires = "writes")]
+    force: bool,
     /// Tries of each distance.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=1000))]
     tries: u32,
@@ -65,17 +71,18 @@ const SAMPLES: u64 = 64;
 
 impl RealTarget {
     fn open(path: &Path, writes: bool) -> Result<RealTarget> {
-        use std::os::unix::fs::OpenOptionsExt;
-        let o_direct = rustix::fs::OFlags::DIRECT.bits() as i32;
-        let open = |flags| File::options().read(true).write(writes).custom_flags(flags).open(path);
-        let file = match open(o_direct) {
+        let open = |flags| options(path, writes, flags).open(path);
+        let file = match open(OFlags::DIRECT) {
             Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
                 eprintln!("{}: its file system refuses direct I/O: the page cache is measured with it", path.display());
-                open(0)
+                open(OFlags::empty())
             }
             opened => opened,
         };
         let file = file.with_context(|| format!("{}: can't be opened", path.display()))?;
+        if writes {
+            lock(&file, path, true)?; // until it has been measured
+        }
         let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).context("could not read its size")?;
         if size_bytes < 64 << 20 {
             bail!("{}: has {size_bytes} bytes; at least 64 MiB are needed to tell distances apart", path.display());
@@ -203,8 +210,7 @@ impl ProfileArgs {
         match (kept, &self.out) {
             (Some(kept), _) => return self.compare(&kept, &now),
             (None, Some(path)) => {
-                std::fs::write(path, now.to_toml())
-                    .with_context(|| format!("{}: cannot be written", path.display()))?;
+                write_over(path, &now.to_toml())?;
                 let m = &now.measured;
                 eprintln!("{}: {} requests, {} s of the device's time", path.display(), m.requests, m.device_s);
             }
@@ -225,6 +231,12 @@ impl ProfileArgs {
         if path.exists() && !is_model_file {
             let options = MeasureOptions { seed: self.seed, tries: self.tries, writes: self.writes };
             let mut target = RealTarget::open(path, self.writes)?;
+            if self.writes && !self.force {
+                let blank = File::open(path).and_then(|f| is_blank(&f));
+                if !blank.with_context(|| format!("{}: read its ends", path.display()))? {
+                    bail!("{}: it isn't blank; add --force to lose what is there", path.display());
+                }
+            }
             target.warn(path)?;
             let failed = || format!("{}: a request failed", self.device);
             let profile = measure_disk(&mut target, &self.device, options, &mut progress).with_context(failed)?;

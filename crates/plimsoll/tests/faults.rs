@@ -623,6 +623,54 @@ fn nothing_is_overwritten_that_was_not_given() {
 }
 
 #[test]
+fn no_command_writes_over_a_device_or_its_own_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("p.img");
+    let trace = dir.path().join("a.csv");
+    let lines = include_str!("traces/small.csv");
+    std::fs::write(&trace, lines).unwrap();
+    let (image_path, trace_path) = (image.to_str().unwrap(), trace.to_str().unwrap());
+    let server = Server::start(dir.path(), &config(r#"{ file = "p.img", size = "64MiB" }"#, "16MiB"));
+    client(&server).write(0, &[1; 4096]).unwrap().unwrap();
+    let over = [
+        &["profile", "hdd-160g-7200", "--out", image_path][..],
+        &["replay", "--workload", "randread", "--device", "hdd-160g-7200", "--count", "10", "--out", image_path],
+        &["profile", image_path, "--writes"],
+        &["profile", image_path, "--writes", "--force"],
+    ];
+    let refused = |arguments: &[&str], why: &str| {
+        let before = std::fs::read(&image).unwrap();
+        let output = common::run(env!("CARGO_BIN_EXE_plimsoll"), arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(why), "{arguments:?}: {said}");
+        assert!(std::fs::read(&image).unwrap() == before, "{arguments:?}");
+    };
+    refused(over[0], "a process has it locked");
+    refused(over[1], "a process has it locked");
+    refused(over[2], "is it mounted, or a node's");
+    refused(over[3], "is it mounted, or a node's");
+    assert!(server.stop());
+    refused(over[0], "is a pool's device");
+    refused(over[1], "is a pool's device");
+    refused(over[2], "it isn't blank; add --force");
+    refused(&["trace", "cut", trace_path, trace_path], "is read here");
+    assert!(std::fs::read_to_string(&trace).unwrap() == lines);
+}
+
+#[test]
+fn an_older_tape_replaces_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let taped =
+        config(r#"{ file = "p.img", size = "64MiB" }"#, "16MiB").replace("[[tenant]]", "tape = \"t\"\n[[tenant]]");
+    assert!(Server::start(dir.path(), &taped).stop());
+    let precious = dir.path().join("t.1");
+    std::fs::write(&precious, b"precious data").unwrap();
+    let said = Server::try_start(dir.path(), &taped).err().expect("it starts");
+    assert!(said.contains("t.1, for the older tape: holds something else than a tape"), "{said}");
+    assert_eq!(std::fs::read(&precious).unwrap(), b"precious data");
+}
+
+#[test]
 fn logs_whose_flush_failed_need_a_restart() {
     if !may_mount() {
         return;

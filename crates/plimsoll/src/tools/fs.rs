@@ -1,14 +1,14 @@
 //! `plimsoll fs info`, and what the commands of the file system share.
 
+use crate::alone::{lock, options};
 use crate::client::print_json;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use plimsoll_fs::{BLOCK, FileDisk, Fs, Options, Stamp};
-use rustix::fs::FlockOperation;
+use rustix::fs::OFlags;
 use serde_json::json;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -56,25 +56,10 @@ pub fn blocks_of(mut file: &File) -> Result<u64> {
     Ok(file.seek(SeekFrom::End(0)).context("find its size")? / BLOCK as u64)
 }
 
-/// Options to open a device with. The kernel refuses to have a block device written that it has mounted, or that another program holds.
-pub fn options(path: &Path, write: bool) -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(write);
-    if write && std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()) {
-        options.custom_flags(rustix::fs::OFlags::EXCL.bits() as i32);
-    }
-    options
-}
-
-/// Locks a device against other commands of the file system.
-pub fn lock(file: &File, path: &Path, write: bool) -> Result<()> {
-    let how = if write { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
-    rustix::fs::flock(file, how).with_context(|| format!("{}: is it mounted? lock it", path.display()))
-}
-
 /// Opens a device, and locks it against other commands of the file system.
 pub fn open(path: &Path, write: bool) -> Result<Arc<FileDisk>> {
-    let file = options(path, write).open(path).with_context(|| format!("{}: open it", path.display()))?;
+    let file =
+        options(path, write, OFlags::empty()).open(path).with_context(|| format!("{}: open it", path.display()))?;
     lock(&file, path, write)?;
     let blocks = blocks_of(&file)?;
     Ok(Arc::new(FileDisk::new(file, blocks * BLOCK as u64)))

@@ -1,13 +1,12 @@
 //! `plimsoll mkfs`.
 
-use super::fs::{blocks_of, lock, now, options, random};
+use super::fs::{blocks_of, now, random};
+use crate::alone::{is_blank, lock, options};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use plimsoll_fs::{BLOCK, FileDisk, Format, Mode};
 use plimsoll_node::config::ByteSize;
-use std::fs::File;
-use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use rustix::fs::OFlags;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -43,23 +42,6 @@ pub struct Mkfs {
     force: bool,
 }
 
-/// Bytes at both ends of a device that are looked at: other systems have their marks there (btrfs at 64 KiB, ISO 9660 at 32 KiB, ZFS in the
-/// first and last 512 KiB, md at 4 KiB or at the end).
-const ENDS_BYTES: u64 = 1 << 20;
-
-/// Returns whether a device has nothing but zeroes at its ends.
-fn is_blank(mut file: &File) -> std::io::Result<bool> {
-    let bytes = file.seek(SeekFrom::End(0))?;
-    let mut end = vec![0; ENDS_BYTES.min(bytes) as usize];
-    for at in [0, bytes - end.len() as u64] {
-        file.read_exact_at(&mut end, at)?;
-        if end.iter().any(|b| *b != 0) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
 /// A journaling mode by its name.
 pub fn mode(name: &str) -> Result<Mode, String> {
     Mode::named(name).ok_or_else(|| "use ordered, data, adaptive or manylogs".to_owned())
@@ -69,7 +51,7 @@ impl Mkfs {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         let path = self.device.display();
-        let file = options(&self.device, true).create(self.size.is_some()).open(&self.device);
+        let file = options(&self.device, true, OFlags::empty()).create(self.size.is_some()).open(&self.device);
         let file = file.with_context(|| format!("{path}: open it for writing (--size creates a file)"))?;
         lock(&file, &self.device, true)?;
         if !self.force && !is_blank(&file).with_context(|| format!("{path}: read its ends"))? {

@@ -1,5 +1,6 @@
 //! `plimsoll replay`.
 
+use crate::output::{may_be_replaced, write_over};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -222,6 +223,7 @@ impl Replay {
 
     fn write_files(&self, report: &ReplayReport, m: &Measured, labels: &[(String, LatencyHistogram)]) -> Result<()> {
         if let Some(file) = &self.out {
+            may_be_replaced(file)?;
             report.to_table().write(file)?;
         }
         let all = m.all_responses();
@@ -235,7 +237,7 @@ impl Replay {
             let curves = named.iter().map(|(n, h)| Curve::of_histogram(n, h).thinned()).collect();
             let title = format!("{} on modelled {} ({})", report.source, report.device, report.sched);
             let svg = Plot::of_times(&title, curves).to_svg();
-            std::fs::write(file, svg).with_context(|| format!("cannot write {}", file.display()))?;
+            write_over(file, &svg)?;
         }
         if let Some(file) = &self.distributions {
             named.extend([
@@ -243,6 +245,7 @@ impl Replay {
                 ("service", &m.service),
                 ("forecast_error", &m.forecast_error),
             ]);
+            may_be_replaced(file)?;
             distribution_table(&named).write(file)?;
         }
         Ok(())

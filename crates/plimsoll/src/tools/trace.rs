@@ -1,5 +1,6 @@
 //! `plimsoll trace`.
 
+use crate::output::may_be_replaced;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use plimsoll_base::{LatencyHistogram, Span, Time};
@@ -11,6 +12,7 @@ use plimsoll_trace::tools::mix::{Mix, MixInput, Placement};
 use plimsoll_trace::tools::rerate::{Rerate, Speed};
 use plimsoll_trace::tools::window::{Busy, busiest};
 use plimsoll_trace::{Format, Op, OutputFormat, ReadOptions, RecordStream, TraceReader, TraceWriter};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Describe and change block traces: all formats in, CSV, Parquet or oracleGeneral out.
@@ -158,8 +160,13 @@ fn open(file: &Path, format: Option<Format>) -> Result<TraceReader> {
     Ok(TraceReader::open(file, &ReadOptions { format, ..ReadOptions::default() })?)
 }
 
-/// Writes `stream` to the file, whose name says the format, and says how much it was.
-fn write(stream: &mut impl RecordStream, to: &Path) -> Result<()> {
+/// Writes what is read `from` these files to another, whose name says the format, and says how much it was.
+fn write(stream: &mut impl RecordStream, from: &[&Path], to: &Path) -> Result<()> {
+    let identity = |file: &Path| std::fs::metadata(file).ok().map(|m| (m.dev(), m.ino()));
+    if let Some(same) = from.iter().find(|f| identity(f).is_some() && identity(f) == identity(to)) {
+        bail!("{}: is read here, and would be emptied before: name another file to write to", same.display());
+    }
+    may_be_replaced(to)?;
     let Some(format) = OutputFormat::from_name(to) else {
         bail!("{}: name it .csv, .csv.gz, .csv.zst, .parquet or .oracleGeneral", to.display());
     };
@@ -176,7 +183,7 @@ impl Trace {
     pub fn run(self) -> Result<()> {
         match self.command {
             TraceCommand::Info(c) => c.run(),
-            TraceCommand::Convert(c) => write(&mut open(&c.from, c.format)?, &c.to),
+            TraceCommand::Convert(c) => write(&mut open(&c.from, c.format)?, &[&c.from], &c.to),
             TraceCommand::Cut(c) => c.run(),
             TraceCommand::Mix(c) => c.run(),
             TraceCommand::Rerate(c) => c.run(),
@@ -302,7 +309,7 @@ impl CutArgs {
             let found = busiest(&mut open(&self.input, None)?, self.window, by)?;
             (piece.from, piece.to) = (found.from, found.from + found.len);
         }
-        write(&mut Cut::new(open(&self.input, None)?, piece), &self.output)
+        write(&mut Cut::new(open(&self.input, None)?, piece), &[&self.input], &self.output)
     }
 }
 
@@ -329,7 +336,8 @@ impl MixArgs {
             Ok(MixInput { stream: open(file, None)?, speed, starts_at: Time::ZERO, placement })
         };
         let inputs = self.inputs.iter().enumerate().map(input).collect::<Result<Vec<_>>>()?;
-        write(&mut Mix::new(inputs), &self.out)
+        let from: Vec<&Path> = self.inputs.iter().map(PathBuf::as_path).collect();
+        write(&mut Mix::new(inputs), &from, &self.out)
     }
 }
 
@@ -349,6 +357,6 @@ impl RerateArgs {
             }
             (None, None) => Speed::RECORDED,
         };
-        write(&mut Rerate::new(open(&self.input, None)?, speed, gap_max), &self.output)
+        write(&mut Rerate::new(open(&self.input, None)?, speed, gap_max), &[&self.input], &self.output)
     }
 }

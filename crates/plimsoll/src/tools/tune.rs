@@ -10,6 +10,7 @@ mod web;
 
 pub use live::{Interrupted, STATUS_INTERRUPTED};
 
+use crate::output::write_over;
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, Subcommand};
 use plimsoll_figure::plot::Plot;
@@ -90,5 +91,5 @@ fn load(file: &Path) -> Result<TuneFile> {
 }
 
 fn write_plot(file: &Path, plot: &Plot) -> Result<()> {
-    std::fs::write(file, plot.to_svg()).with_context(|| format!("cannot write {}", file.display()))
+    write_over(file, &plot.to_svg())
 }

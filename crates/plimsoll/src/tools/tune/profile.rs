@@ -2,6 +2,7 @@
 
 use super::live::with_system;
 use super::{load, show::bar};
+use crate::output::may_be_replaced;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use plimsoll_tune::adapter::{Guarded, Incomplete, Run, profile};
@@ -54,6 +55,7 @@ impl Record {
 
     fn record(&self, f: &TuneFile, guarded: &mut Guarded<'_>, out: &Path) -> Result<()> {
         // Before an hour's work: whether there is a place for it.
+        may_be_replaced(out)?;
         let is_new = !out.exists();
         let opened = std::fs::OpenOptions::new().append(true).create(true).open(out);
         opened.with_context(|| format!("cannot write {}", out.display()))?;
