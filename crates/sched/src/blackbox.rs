@@ -142,8 +142,10 @@ pub struct BlackBoxPredictor {
     reads: u64,
 }
 
+/// A command that only names a range is one piece: its length is none of the device's work.
 fn pieces_of(head: &IoHead) -> u64 {
-    head.len.div_ceil(PIECE_BYTES).max(1)
+    let carried_bytes = if matches!(head.op, Op::Read | Op::Write) { head.len } else { 0 };
+    carried_bytes.div_ceil(PIECE_BYTES).max(1)
 }
 
 impl BlackBoxPredictor {
@@ -245,7 +247,7 @@ impl BlackBoxPredictor {
             Looked { rows, classes: self.stripes.classes(now, head), predicted_ns, asked_again }
         });
         let pieces = pieces_of(head);
-        self.write_bytes += if head.op.is_change() { head.len } else { 0 };
+        self.write_bytes += if head.op == Op::Write { head.len } else { 0 };
         self.pieces += pieces;
         self.stripes.sent(now, head);
         self.sent += 1;
@@ -260,7 +262,7 @@ impl BlackBoxPredictor {
     fn take(&mut self, id: IoId) -> Option<InFlight> {
         let taken = self.in_flight.remove(&id)?;
         self.reads_in_flight.remove(&taken.nth);
-        self.write_bytes -= if taken.head.op.is_change() { taken.head.len } else { 0 };
+        self.write_bytes -= if taken.head.op == Op::Write { taken.head.len } else { 0 };
         self.pieces -= taken.pieces;
         Some(taken)
     }
@@ -271,7 +273,7 @@ impl BlackBoxPredictor {
             return;
         }
         let all = || self.in_flight.values();
-        let written = |f: &InFlight| if f.head.op.is_change() { f.head.len } else { 0 };
+        let written = |f: &InFlight| if f.head.op == Op::Write { f.head.len } else { 0 };
         assert_eq!(self.pieces, all().map(|f| f.pieces).sum::<u64>(), "the pieces in flight are counted wrongly");
         assert_eq!(self.write_bytes, all().map(written).sum::<u64>(), "the bytes in flight are counted wrongly");
         let reads = all().filter(|f| f.looked.is_some()).count();

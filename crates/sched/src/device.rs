@@ -3,7 +3,7 @@
 //! The device's own queue is modelled as the drive's discipline serves it: in order of arrival, or the nearest first
 //! (`sstfTime`, Appendix A, MT-M9). It is worked out when it's first asked for after the queue has changed.
 
-use crate::disk::{DiskModel, Ratio};
+use crate::disk::{DiskModel, Ratio, moves_arm};
 use plimsoll_base::{Completion, Confidence, IoHead, IoId, Op, Span, Time};
 use plimsoll_stack::layer::CHECKED_MAX;
 use serde::{Deserialize, Serialize};
@@ -144,7 +144,7 @@ impl DeviceQueue {
 
     /// Returns the end of the last request that was sent.
     fn last_end(&self) -> u64 {
-        let last = self.at_device.iter().rev().find(|d| d.head.op != Op::Flush);
+        let last = self.at_device.iter().rev().find(|d| moves_arm(d.head.op));
         last.map_or(self.arm, |d| d.head.end())
     }
 
@@ -189,7 +189,7 @@ impl DeviceQueue {
             let next = waits.min_by_key(|&i| self.at_device[i].head.offset.abs_diff(arm)).expect("one is left");
             let head = &self.at_device[next].head;
             let cost = self.model.at_depth(self.model.cost(self.progress_since, arm, head), self.choice(step));
-            if head.op != Op::Flush {
+            if moves_arm(head.op) {
                 outlook.arm_after = head.end();
             }
             if step == 0 {
@@ -212,7 +212,7 @@ impl DeviceQueue {
         // In the order of nearness the cost is worked out with the order.
         let cost =
             if alone || in_order { self.model.cost(self.progress_since, self.arm_after(), head) } else { Span::ZERO };
-        let arm_after = if head.op == Op::Flush { self.arm } else { head.end() };
+        let arm_after = if moves_arm(head.op) { head.end() } else { self.arm };
         self.at_device.push(AtDevice { head: *head, dispatched_at: now, cost, queued, asked_again });
         let cost = self.model.at_depth(cost, 1);
         self.outlook.set(alone.then_some(Outlook { next_cost: cost, all_cost: cost, arm_after }));
@@ -236,15 +236,17 @@ impl DeviceQueue {
                 self.queued.learn(busy.as_nanos() as i64, queued.as_nanos() as i64, QUEUED_SHIFT);
             }
             if let Some(learned) = d.asked_again.filter(|learned| busy < *learned) {
-                self.model.ease(busy, learned);
+                // What queues took is forgotten first. It may have been all that was wrong: then the costs are right as they are.
                 self.queued = Ratio::NEUTRAL;
+                let own = self.model.cost(d.dispatched_at, self.arm, &d.head);
+                self.model.ease(busy, learned.min(own));
             }
             self.model.learn(now, self.arm, &d.head, busy, depth);
             if d.head.op == Op::Read {
                 self.last_read = now;
             }
         }
-        if d.head.op != Op::Flush {
+        if moves_arm(d.head.op) {
             self.arm = d.head.end();
         }
         self.progress_since = now;
@@ -371,6 +373,34 @@ mod tests {
             q.completed(now, &mut Completion { io, outcome: Outcome::Done, dispatched_at: Time::NEVER });
         }
         about(q.busy_cost(said * 10), 250);
+    }
+
+    /// This machine paused for 20 s under a full queue: that is no cost of waiting work, and what is asked again isn't made cheaper for it.
+    #[test]
+    fn one_pause_does_not_raise_all_costs() {
+        let mut q = DeviceQueue::new(linear(), Discipline::Fifo, 2);
+        let mut now = Time::ZERO;
+        let said = Span::from_millis(4);
+        q.dispatched(now, &read(0, 0), Some(said));
+        for id in 1..400 {
+            q.dispatched(now, &read(id, id % 2 * 4), Some(said));
+            now += if id == 300 { Span::from_secs(20) } else { said };
+            let io = Io::new(read(id - 1, (id - 1) % 2 * 4), Data::Absent);
+            q.completed(now, &mut Completion { io, outcome: Outcome::Done, dispatched_at: Time::NEVER });
+            let cost = q.busy_cost(said);
+            assert!(cost < said * 2, "after {id}: {cost}");
+        }
+    }
+
+    #[test]
+    fn commands_do_not_move_the_arm() {
+        let mut q = DeviceQueue::new(linear(), Discipline::Fifo, 8);
+        q.dispatched(Time::ZERO, &read(1, 10), None);
+        let arm = q.arm_after();
+        for (id, op) in [(2, Op::BlockStatus), (3, Op::Cache), (4, Op::Trim)] {
+            q.dispatched(Time::ZERO, &IoHead { op, len: 1 << 30, ..read(id, 500) }, None);
+            assert_eq!(q.arm_after(), arm, "{op:?}");
+        }
     }
 
     #[test]

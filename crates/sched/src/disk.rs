@@ -24,6 +24,8 @@ const COST_MAX_NS: i64 = 60_000_000_000;
 const DEPTH_CLASSES: usize = 7;
 /// 1 in the ratios' fixed point.
 const ONE: i64 = 1 << 12;
+/// The largest ratio of actual and predicted time, either way.
+const RATIO_MAX: i64 = 16;
 /// Assumed read-ahead of a drive without a profile.
 const READ_AHEAD_GUESS: u64 = 256 << 10;
 /// Assumed time of an answer from the drive's buffer until one was seen: the fixed part, and the part for a KiB in 1/1024.
@@ -145,6 +147,51 @@ impl Table {
     }
 }
 
+/// Operations that name a range and carry none of it: their length says little of their time. A few bytes of a client name gigabytes,
+/// so they must not teach what transfers take.
+const COMMANDS: [Op; 4] = [Op::Trim, Op::WriteZeroes, Op::Cache, Op::BlockStatus];
+/// Samples of a command before its own time is believed.
+const COMMAND_SAMPLES: u32 = 4;
+/// Shift of a command's mean.
+const COMMAND_SHIFT: u32 = 3;
+/// Bound of a sample, as a multiple of the time so far, which counts as a millisecond at the least: one stall isn't what commands take.
+const COMMAND_TIMES_MAX: i64 = 16;
+
+/// Time of one kind of command: whatever its length up to a MiB, and for each MiB beyond.
+#[derive(Clone, Copy, Default, Debug)]
+struct Command {
+    one_ns: i64,
+    mib_ns: i64,
+    samples: [u32; 2],
+}
+
+impl Command {
+    /// Whether its range is long, and of how many MiB.
+    fn size_of(len: u64) -> (usize, i64) {
+        let mib = len.div_ceil(1 << 20).max(1) as i64;
+        (usize::from(mib > 1), mib)
+    }
+
+    /// The time of one of `len` bytes; `None` while too few were seen.
+    fn time_ns(&self, len: u64) -> Option<i64> {
+        let (long, mib) = Command::size_of(len);
+        let ns = if long == 1 { self.one_ns.max(self.mib_ns.saturating_mul(mib)) } else { self.one_ns };
+        (self.samples[long] >= COMMAND_SAMPLES).then(|| ns.min(COST_MAX_NS))
+    }
+
+    fn learn(&mut self, len: u64, actual_ns: i64) {
+        let (long, mib) = Command::size_of(len);
+        let mean = if long == 1 { &mut self.mib_ns } else { &mut self.one_ns };
+        let seen = &mut self.samples[long];
+        *seen = seen.saturating_add(1);
+        let so_far = mean.saturating_mul(if long == 1 { mib } else { 1 });
+        let bounded =
+            if *seen > COMMAND_SAMPLES { actual_ns.min(COMMAND_TIMES_MAX * so_far.max(1_000_000)) } else { actual_ns };
+        let each = if long == 1 { bounded / mib } else { bounded };
+        *mean += (each - *mean) >> (32 - seen.leading_zeros() - 1).min(COMMAND_SHIFT);
+    }
+}
+
 /// Correction at one depth of the device's queue: a drive that chooses among several requests needs less for each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ratio {
@@ -158,12 +205,14 @@ impl Ratio {
     /// As if one had been predicted right.
     pub(crate) const NEUTRAL: Ratio = Ratio { actual: 1 << 22, predicted: 1 << 22, value: ONE as u64 };
 
-    /// Follows by 1/2 to the power of `shift`.
+    /// Follows by 1/2 to the power of `shift`. A sample counts as no more than the largest ratio: a pause of this machine says nothing of
+    /// the device, and would raise all costs for hundreds of requests.
     pub(crate) fn learn(&mut self, actual: i64, predicted: i64, shift: u32) {
+        let actual = actual.min(predicted.max(1_000_000).saturating_mul(RATIO_MAX));
         self.actual += (actual - self.actual) >> shift;
         self.predicted += (predicted - self.predicted) >> shift;
         let value = self.actual.saturating_mul(ONE) / self.predicted.max(1);
-        self.value = value.clamp(ONE / 16, ONE * 16) as u64;
+        self.value = value.clamp(ONE / RATIO_MAX, ONE * RATIO_MAX) as u64;
     }
 
     pub(crate) fn apply(&self, cost: Span) -> Span {
@@ -210,6 +259,8 @@ pub struct DiskModel {
     ratios: [Ratio; DEPTH_CLASSES],
     region_shift: u32,
     flush_ns: i64,
+    /// In the order of [`COMMANDS`].
+    commands: [Command; COMMANDS.len()],
     buffer: DriveBuffer,
     /// Time of an answer from the drive's buffer: the fixed part, and nanoseconds for a KiB in 1/1024.
     hit_ns: i64,
@@ -223,7 +274,17 @@ pub struct DiskModel {
 }
 
 fn table_of(op: Op) -> usize {
-    usize::from(matches!(op, Op::Write | Op::Trim | Op::WriteZeroes | Op::Flush))
+    usize::from(op == Op::Write || op == Op::WriteZeroes)
+}
+
+/// Its place in [`COMMANDS`], if it is one.
+fn command_of(op: Op) -> Option<usize> {
+    COMMANDS.iter().position(|c| *c == op)
+}
+
+/// True for an operation after which the arm is at its range's end.
+pub(crate) fn moves_arm(op: Op) -> bool {
+    matches!(op, Op::Read | Op::Write | Op::WriteZeroes)
 }
 
 impl DiskModel {
@@ -237,6 +298,7 @@ impl DiskModel {
             ratios: [Ratio::NEUTRAL; DEPTH_CLASSES],
             region_shift: bits - REGIONS.trailing_zeros(),
             flush_ns: 0,
+            commands: Default::default(),
             buffer: DriveBuffer::new(READ_AHEAD_GUESS),
             hit_ns: HIT_NS,
             hit_transfer: HIT_TRANSFER,
@@ -330,6 +392,14 @@ impl DiskModel {
         if head.op == Op::Flush {
             return self.flush_ns;
         }
+        if let Some(command) = command_of(head.op) {
+            match self.commands[command].time_ns(head.len) {
+                Some(ns) => return ns,
+                // A drive may write them out, until it is seen not to.
+                None if head.op == Op::WriteZeroes => {}
+                None => return self.commands[command].one_ns,
+            }
+        }
         if let Some((begin, transfer)) = hit {
             return (begin + (transfer.saturating_mul((head.len >> 10) as i64) >> 10)).min(COST_MAX_NS);
         }
@@ -351,6 +421,12 @@ impl DiskModel {
     /// requests there.
     pub fn learn(&mut self, now: Time, from: u64, head: &IoHead, actual: Span, depth: usize) {
         let actual_ns = (actual.as_nanos().min(COST_MAX_NS as u64)) as i64;
+        if let Some(command) = command_of(head.op) {
+            if self.precision.calibrate {
+                self.commands[command].learn(head.len, actual_ns);
+            }
+            return;
+        }
         let hit = self.hits(now - actual, head);
         let raw = self.cost_ns(from, head, hit);
         let predicted = self.at_depth(Span::from_nanos(raw as u64), depth).as_nanos() as i64;
@@ -403,7 +479,7 @@ impl DiskModel {
     fn note_access(&mut self, now: Time, head: &IoHead, actual: Span, hit: bool) {
         if hit {
             self.buffer.answered(head.offset, head.end());
-        } else if head.op == Op::Read || head.op.is_change() {
+        } else if matches!(head.op, Op::Read | Op::Write) {
             let ns_per_kib = (self.tables[0].transfer[self.region(head.offset)] >> 10).max(1) as u64;
             let rate = (1024 * 1000 / ns_per_kib).clamp(1, 10_000);
             self.buffer.accessed(now - actual, now, head.offset, head.end(), head.op == Op::Read, rate);
@@ -495,6 +571,31 @@ mod tests {
             assert!((cost / want - 1.0).abs() < 0.05, "{cost} {want}");
         }
         assert!(m.confidence() > Confidence(800));
+    }
+
+    /// A client's status queries, hints and trims of gigabytes take microseconds: they neither cost nor teach a transfer.
+    #[test]
+    fn commands_that_name_a_range_teach_nothing_of_transfers() {
+        for op in [Op::BlockStatus, Op::Cache, Op::Trim, Op::WriteZeroes] {
+            let mut m = DiskModel::unknown(1 << 40);
+            for i in 0..200u64 {
+                m.learn(Time::ZERO, 0, &read((i * 7919 % 1000) << 30, 65_536), us(4000), 1 + i as usize % 4);
+            }
+            let (one, write) = (read(500 << 30, 65_536), IoHead { op: Op::Write, ..read(500 << 30, 65_536) });
+            let before = [&one, &write].map(|h| m.cost(Time::ZERO, 0, h));
+            let head = IoHead { op, ..read(3 << 30, 3 << 30) };
+            (0..50).for_each(|_| m.learn(Time::ZERO, 0, &head, us(100), 2));
+            assert_eq!([&one, &write].map(|h| m.cost(Time::ZERO, 0, h)), before, "{op:?}");
+            assert_eq!(m.at_depth(us(4000), 2), m.at_depth(us(4000), 2).min(us(4100)), "{op:?}");
+            let cost = m.cost(Time::ZERO, 0, &head);
+            assert!(cost < us(1000), "{op:?}: {cost}");
+            // One stall isn't what they take; what they always take is learned.
+            m.learn(Time::ZERO, 0, &head, Span::from_secs(20), 1);
+            assert!(m.cost(Time::ZERO, 0, &head) < us(4000), "{op:?}");
+            (0..100).for_each(|_| m.learn(Time::ZERO, 0, &head, Span::from_millis(90), 1));
+            let slow = m.cost(Time::ZERO, 0, &head);
+            assert!(slow > Span::from_millis(80) && slow < Span::from_millis(100), "{op:?}: {slow}");
+        }
     }
 
     #[test]

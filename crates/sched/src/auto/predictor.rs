@@ -128,13 +128,19 @@ pub struct AutoPredictor {
     reads: u64,
 }
 
+/// Bytes that go to or from the device: none for a command that only names a range.
+fn carried_bytes(head: &IoHead) -> u64 {
+    if matches!(head.op, Op::Read | Op::Write) { head.len } else { 0 }
+}
+
 fn pieces_of(head: &IoHead) -> u64 {
-    head.len.div_ceil(PIECE_BYTES).max(1)
+    carried_bytes(head).div_ceil(PIECE_BYTES).max(1)
 }
 
 /// In requests as a throttle counts them, and in bytes.
 fn units_of(head: &IoHead) -> [u64; 2] {
-    [head.len.div_ceil(COUNTED_BYTES).max(1), head.len]
+    let bytes = carried_bytes(head);
+    [bytes.div_ceil(COUNTED_BYTES).max(1), bytes]
 }
 
 impl AutoPredictor {
@@ -273,13 +279,13 @@ impl AutoPredictor {
             self.reads_outstanding += 1;
         }
         self.pieces += pieces_of(head);
-        self.write_bytes += if head.op.is_change() { head.len } else { 0 };
+        self.write_bytes += if head.op == Op::Write { head.len } else { 0 };
         self.flushes += u64::from(head.op == Op::Flush);
         self.stripes.sent(now, head);
         for (rate, units) in self.rates.iter_mut().zip(units_of(head)) {
             rate.sent(now, units);
         }
-        if head.op != Op::Flush {
+        if matches!(head.op, Op::Read | Op::Write) {
             self.past.end = head.end();
         }
         self.past.came_at = now;
@@ -308,7 +314,7 @@ impl AutoPredictor {
         }
         let head = &taken.head;
         self.pieces -= pieces_of(head);
-        self.write_bytes -= if head.op.is_change() { head.len } else { 0 };
+        self.write_bytes -= if head.op == Op::Write { head.len } else { 0 };
         self.flushes -= u64::from(head.op == Op::Flush);
         taken
     }
@@ -334,6 +340,7 @@ impl AutoPredictor {
         match read {
             Some(seen) => self.read_ended(now, sent_at, &head, &seen),
             None if head.op == Op::Flush => self.past.flushed_at = now,
+            None if head.op != Op::Write => {}
             None => {
                 self.past.wrote(now, head.len);
                 (self.past.wrote_at, self.past.write_ns) = (now, took.as_nanos());

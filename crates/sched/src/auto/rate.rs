@@ -94,8 +94,8 @@ impl Rate {
         let is_slow = self.requests >= OUTSTANDING && took_ns > TIMES_ALONE * self.alone_ns && self.alone_ns > 0;
         let credit = self.credit_at(now).saturating_sub(self.worth_ns(units));
         self.at = now;
-        if is_slow && between < BETWEEN_MAX {
-            let each = (between.as_nanos() << FINE_BITS) / units.max(1);
+        if is_slow && between < BETWEEN_MAX && units > 0 {
+            let each = (between.as_nanos() << FINE_BITS) / units;
             let first = self.unit_ns == 0;
             self.unit_ns =
                 if first { each } else { self.unit_ns - (self.unit_ns >> RATE_SHIFT) + (each >> RATE_SHIFT) };
