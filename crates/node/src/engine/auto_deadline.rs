@@ -28,12 +28,12 @@ pub struct AutoTerms {
 }
 
 impl AutoTerms {
-    /// A deadline that nothing has taught yet.
+    /// A deadline that is `deadline` now, or the nearest within these terms. One that nothing has taught begins with the longest.
     ///
     /// # Panics
     /// As [`AutoDeadline::new`].
-    pub fn begin(&self) -> AutoDeadline {
-        AutoDeadline::new(self.most, self.refuse_permille, self.least, self.most)
+    pub fn go_on_from(&self, deadline: Span) -> AutoDeadline {
+        AutoDeadline::new(deadline, self.refuse_permille, self.least, self.most)
     }
 }
 

@@ -65,8 +65,8 @@ struct Export {
     tenant: TenantId,
     metrics: ExportMetrics,
     marks: Marks,
-    /// For reads that come without a deadline, where the tenant has one that sets itself.
-    auto: Option<AutoDeadline>,
+    /// For reads that come without a deadline, where the tenant has one that sets itself: its terms, and what it has learned.
+    auto: Option<(AutoTerms, AutoDeadline)>,
 }
 
 /// See the module's documentation.
@@ -79,15 +79,22 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// Returns the place of a tenant's export of a volume, which is made at the first use.
+    /// Returns the place of a tenant's export of a volume, which is made at the first use. A deadline that sets itself goes on under other
+    /// terms from where it is. Connections from before a reload without any take nothing away.
     #[inline]
     pub fn place(&mut self, key: VolumeKey, tenant: TenantId, auto: Option<AutoTerms>) -> usize {
-        *self.places.entry((key, tenant)).or_insert_with(|| {
-            let auto = auto.map(|terms| terms.begin());
+        let place = *self.places.entry((key, tenant)).or_insert_with(|| {
             let mut metrics = ExportMetrics::default();
             metrics.set_objectives(self.objectives.get(&tenant).map_or(&[], Vec::as_slice));
-            self.all.insert(Export { key, tenant, metrics, marks: Marks::default(), auto })
-        })
+            self.all.insert(Export { key, tenant, metrics, marks: Marks::default(), auto: None })
+        });
+        let kept = &mut self.all[place].auto;
+        if let Some(terms) = auto
+            && kept.as_ref().is_none_or(|(before, _)| *before != terms)
+        {
+            *kept = Some((terms, terms.go_on_from(kept.as_ref().map_or(terms.most, |(_, auto)| auto.deadline()))));
+        }
+        place
     }
 
     /// A tenant's class, whose objectives are counted from now on; `None`: it goes.
@@ -110,13 +117,13 @@ impl Exports {
     /// The deadline that sets itself, as it is now; that of `terms` before the first read.
     pub fn auto_deadline(&self, key: VolumeKey, tenant: TenantId, terms: AutoTerms) -> Span {
         let export = self.places.get(&(key, tenant)).map(|at| &self.all[*at]);
-        export.and_then(|e| e.auto.as_ref()).map_or(terms.most, AutoDeadline::deadline)
+        export.and_then(|e| e.auto.as_ref()).map_or(terms.most, |(_, auto)| auto.deadline())
     }
 
     /// A read without a deadline of its own took so long, or (`None`) was refused: teaches the deadline that sets itself.
     #[inline]
     pub fn teach(&mut self, place: usize, took: Option<Span>) {
-        if let Some(auto) = &mut self.all[place].auto {
+        if let Some((_, auto)) = &mut self.all[place].auto {
             auto.ended(took);
         }
     }
@@ -245,5 +252,23 @@ mod tests {
         (0..1000).for_each(|_| all.teach(places[0], Some(Span::from_millis(2))));
         assert!(deadline(&all, 0) < terms.most);
         assert_eq!(deadline(&all, 1), terms.most);
+    }
+
+    /// A reload gives a tenant such a deadline, and then other terms: exports that exist follow.
+    #[test]
+    fn an_export_takes_on_the_terms_of_a_reload() {
+        let mut all = Exports::default();
+        let terms = AutoTerms { refuse_permille: 50, least: Span::from_millis(1), most: Span::from_millis(100) };
+        let deadline = |all: &Exports| all.auto_deadline(VOLUMES[0], TENANTS[0], terms);
+        let place = all.place(VOLUMES[0], TENANTS[0], None);
+        assert_eq!(all.place(VOLUMES[0], TENANTS[0], Some(terms)), place);
+        (0..20_000).for_each(|_| all.teach(place, Some(Span::from_millis(2))));
+        let learned = deadline(&all);
+        assert!(learned < Span::from_millis(50), "{learned}");
+        all.place(VOLUMES[0], TENANTS[0], None); // a connection from before
+        all.place(VOLUMES[0], TENANTS[0], Some(terms));
+        assert_eq!(deadline(&all), learned, "nothing is forgotten");
+        all.place(VOLUMES[0], TENANTS[0], Some(AutoTerms { most: learned / 2, ..terms }));
+        assert_eq!(deadline(&all), learned / 2, "within the new bounds");
     }
 }

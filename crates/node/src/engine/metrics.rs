@@ -150,7 +150,9 @@ impl ExportMetrics {
         match c.outcome {
             Outcome::Busy { .. } => {
                 self.busy_revoked += 1;
-                self.recent.count(now, |c| c.refused += 1);
+                // Told in time, it's a refusal that came late. After its deadline the promise is broken like any that is missed.
+                let is_late = c.io.deadline.is_set() && now > c.io.deadline;
+                self.recent.count(now, |c| if is_late { c.missed += 1 } else { c.refused += 1 });
             }
             // Its client has withdrawn it, or is gone.
             Outcome::Failed(IoError::Cancelled) => {}
@@ -318,6 +320,22 @@ mod tests {
             let io = Io::new(head, Data::Absent);
             m.ended(Time::ZERO, &Completion { io, outcome: Outcome::Failed(why), dispatched_at: Time::NEVER });
             assert_eq!(m.ops[op_index(Op::Read)].failed, failed);
+        }
+    }
+
+    /// A read that was accepted and is answered busy after its deadline broke its promise; before it, it's a refusal.
+    #[test]
+    fn a_read_given_back_too_late_is_missed() {
+        let at = |ms: u64| Time::ZERO + Span::from_millis(ms);
+        let mut m = ExportMetrics::default();
+        let mut head =
+            IoHead::new(Op::Read, VolumeKey { id: 1, generation: 1 }, Default::default(), 0, 512, Time::ZERO);
+        head.deadline = at(50);
+        for (now, missed, refused) in [(at(10), 0, 1), (at(50), 0, 2), (at(51), 1, 2)] {
+            let outcome = Outcome::Busy { wait: Span::ZERO, confidence: plimsoll_base::Confidence::CERTAIN };
+            m.ended(now, &Completion { io: Io::new(head, Data::Absent), outcome, dispatched_at: Time::NEVER });
+            let minute = m.recent.sum(crate::engine::recent::Window::Minute);
+            assert_eq!((minute.missed, minute.refused), (missed, refused), "at {now:?}");
         }
     }
 

@@ -27,7 +27,7 @@ pub struct Tally {
     pub missed: u64,
     /// Reads with a deadline that were done after it as was forecast.
     pub waited: u64,
-    /// Reads with a deadline that were answered busy, at once or later.
+    /// Reads with a deadline that were answered busy by then, at once or later.
     pub refused: u64,
     /// Requests that failed below the node: the device, or its space.
     pub failed: u64,
