@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Runs a node over a real Ceph cluster on this host, breaks things, and compares reads while one OSD stops 30 of every 100 ms.
 
-usage: tests/real_ceph.py PLIMSOLL [--only NAME]... [--seconds N] [--json FILE]
+usage: tests/real_ceph.py PLIMSOLL [--only NAME]... [--seconds N] [--rounds N] [--json FILE]
 
 Starts a cluster of one monitor, a manager and three OSDs (memory stores, a made-up CRUSH host each) on loopback, in a temporary
 directory; ends it by process id. Needs Debian's ceph-mon ceph-osd ceph-mgr ceph-common librbd1 qemu-utils qemu-block-extra
@@ -22,11 +22,11 @@ import threading
 import time
 from datetime import date
 from pathlib import Path
+from statistics import median
 
 import nbd
 
 MIB = 1 << 20
-PORT = 40300
 
 
 def run(*command, check=True, timeout=120):
@@ -56,12 +56,13 @@ class Cluster:
     def __init__(self, folder, osds=3):
         self.folder, self.osds = folder, osds
         self.processes = []
+        port = free_port()
         for sub in ("run", "log", "mon", "mgr"):
             (folder / sub).mkdir()
         fsid = Path("/proc/sys/kernel/random/uuid").read_text().strip()
         self.conf = folder / "ceph.conf"
         settings = {
-            "fsid": fsid, "mon host": f"[v2:127.0.0.1:{PORT}/0]", "public addr": "127.0.0.1", "cluster addr": "127.0.0.1",
+            "fsid": fsid, "mon host": f"[v2:127.0.0.1:{port}/0]", "public addr": "127.0.0.1", "cluster addr": "127.0.0.1",
             "auth cluster required": "none", "auth service required": "none", "auth client required": "none",
             "run dir": folder / "run", "pid file": folder / "run/$type.$id.pid", "crash dir": folder / "log",
             "admin socket": folder / "run/$type.$id.$pid.asok", "log file": folder / "log/$type.$id.log",
@@ -76,7 +77,7 @@ class Cluster:
         }
         self.conf.write_text("[global]\n" + "".join(f"{k} = {v}\n" for k, v in settings.items()))
         os.environ["CEPH_CONF"] = str(self.conf)
-        run("monmaptool", "--create", "--clobber", "--fsid", fsid, "--addv", "a", f"[v2:127.0.0.1:{PORT}]", str(folder / "monmap"))
+        run("monmaptool", "--create", "--clobber", "--fsid", fsid, "--addv", "a", f"[v2:127.0.0.1:{port}]", str(folder / "monmap"))
         run("ceph-mon", "--mkfs", "-i", "a", "--monmap", str(folder / "monmap"))
         self.monitor = self.start("ceph-mon", "a")
         self.start("ceph-mgr", "x")
@@ -237,9 +238,14 @@ def connect(uri):
     return h
 
 
-def expect(what, found):
+# What held in the scene that runs.
+CHECKED = []
+
+
+def expect(what, found, said=""):
     if not found:
-        raise SystemExit(f"FAILED: {what}")
+        raise SystemExit(f"FAILED: {what} {said}")
+    CHECKED.append(what)
     print(f"  ok: {what}", flush=True)
 
 
@@ -553,8 +559,8 @@ def moved(t):
     for n in range(2):
         took += [move(there, here, "--disconnect"), move(here, there, "--disconnect")]
     load.all(there.uri)
-    for what in ["seconds", "unserved_seconds"]:
-        print(f"  {what} of {len(took)} moves: {sorted(round(t[what], 2) for t in took)}", flush=True)
+    t.results["moves"] = {what: sorted(round(of[what], 2) for of in took) for what in ("seconds", "unserved_seconds")}
+    print(f"  {len(took)} moves: {t.results['moves']}", flush=True)
     # And back, by force.
     load = Load(there.uri, 14, load.model)
     load.start()
@@ -564,6 +570,7 @@ def moved(t):
     expect("a gateway that hangs isn't taken for one that releases", refused.returncode != 0 and "--force" in refused.stderr)
     by_force = move(there, here, "--force")
     expect("the first gateway serves again", by_force["by_force"] and here.is_ready())
+    t.results["moves"]["by_force_seconds"] = round(by_force["seconds"], 1)
     print(f"  moved by force in {by_force['seconds']:.1f} s, 5 s of it without an answer", flush=True)
     listed = re.findall(r"^\S+:0/\d+ (\d+-\d+-\d+)", run("ceph", "osd", "blocklist", "ls").stdout, re.MULTILINE)
     days = [(date.fromisoformat(end) - date.today()).days for end in listed]
@@ -580,6 +587,120 @@ def moved(t):
     after.end()
     after.all(here.uri)
     expect(f"{load.writes} and {after.writes} writes are there: it wrote nothing after it was taken", True)
+    here.stop()
+    there.stop()
+
+
+def cache(t, name, mode):
+    """A pool's cache in a file."""
+    return f'[pool.cache]\nfile = "{t.folder / name}"\ndevice_size = "64MiB"\nmode = "{mode}"\nweu = "256KiB"'
+
+
+def cache_of(node):
+    return json.loads(node.cli("cache", "status", "ceph", "--json").stdout)
+
+
+def blocked():
+    return set(re.findall(r"^\S+:0/\d+", run("ceph", "osd", "blocklist", "ls").stdout, re.MULTILINE))
+
+
+def cached(t):
+    """A write-back cache on an image: a move in order drains it; without its owner a failover is refused by name until it is given up."""
+    image("cached")
+    here = Node(t.plimsoll, t.folder, "cached", cache(t, "here.cache", "back"), own=OWN).start()
+    there = Node(t.plimsoll, t.folder, "cached", own=OWN, name="there").start(is_owner=False)
+
+    def is_back(node):
+        volume = cache_of(node)["volumes"][0]
+        return volume["mode"] == "back" and volume["behind"]
+
+    load = Load(here.uri, 21)
+    load.start()
+    load.more(500)
+    expect("the cache is written back to", is_back(here))
+    took = move(here, there, "--disconnect")
+    load.end(is_served=False)
+    load.all(there.uri)
+    print(f"  moved in {took['seconds']:.2f} s, {took['unserved_seconds']:.2f} s of it without a gateway", flush=True)
+    expect(f"a move in order drains the cache: {load.writes} writes are there", load.writes >= 500)
+    move(there, here, "--disconnect")
+    expect("the cache is written back to again where there is one", is_back(here))
+    load.all(here.uri)
+
+    # What only the cache may have.
+    image_has = {at: list(contents) for at, contents in load.model.items()}
+    h, draw = connect(here.uri), random.Random(22)
+    newest = {at: draw.randbytes(4096) for at in range(256)}
+    for at, content in newest.items():
+        h.pwrite(content, at * 4096)
+    h.flush()
+    before = blocked()
+    here.process.send_signal(signal.SIGSTOP)
+    refused = here.cli("pool", "move", "ceph", "--to", there.control, "--force", check=False)
+    named = "newest data of volumes v" in refused.stderr
+    expect("a failover by force without the cache is refused by name", refused.returncode != 0 and named, refused.stderr)
+    expect("and doesn't block the owner", blocked() == before)
+    here.process.send_signal(signal.SIGCONT)
+    h.pwrite(newest[0], 0)
+    right = all(bytes(h.pread(4096, at * 4096)) == content for at, content in newest.items())
+    expect("the owner goes on, with its data", right)
+    here.process.kill()
+    here.process.wait()
+    refused = there.cli("pool", "take", "ceph", check=False)
+    named = "volumes v" in refused.stderr and "plimsoll cache give-up" in refused.stderr
+    expect("nor is the pool of an owner that is dead taken without the cache", refused.returncode != 0 and named, refused.stderr)
+    run(t.plimsoll, "cache", "give-up", "v", "--pool", "ceph", "--lose-data", "--config", there.config)
+    there.cli("pool", "take", "ceph")
+    h = connect(there.uri)
+    found = {at: bytes(h.pread(4096, at * 4096)) for at in newest}
+    older = sum(content != newest[at] for at, content in found.items())
+    known = all(content == newest[at] or content in image_has.get(at, [bytes(4096)]) for at, content in found.items())
+    expect(f"once given up it is served: {older} of {len(found)} blocks have the image's older content, and none another", known)
+    for at in range(256):
+        found[at] = draw.randbytes(4096)
+        h.pwrite(found[at], at * 4096)
+    h.shutdown()
+    # The former owner comes back with the cache that was given up.
+    here.start(is_owner=False)
+    move(there, here, "--disconnect")
+    h = connect(here.uri)
+    right = all(bytes(h.pread(4096, at * 4096)) == content for at, content in found.items())
+    expect("the cache that was given up counts for nothing when its owner comes back", right and cache_of(here)["start_extents"] == 0)
+    here.stop()
+    there.stop()
+
+
+def warm(t):
+    """Write-through caches of two gateways: one is warm only if no other gateway had the pool since."""
+    image("warm")
+    here = Node(t.plimsoll, t.folder, "warm", cache(t, "warm-here.cache", "through"), own=OWN).start()
+    there = Node(t.plimsoll, t.folder, "warm", cache(t, "warm-there.cache", "through"), own=OWN, name="there").start(is_owner=False)
+    contents = [random.Random(seed).randbytes(4 * MIB) for seed in range(3)]
+
+    def fill(node, content):
+        h = connect(node.uri)
+        inserted = cache_of(node)["inserted"]
+        h.pwrite(content, 0)
+        h.flush()
+        wait("the cache has it", lambda: bytes(h.pread(4 * MIB, 0)) == content and cache_of(node)["inserted"] > inserted + 100)
+
+    def has(node, content, is_warm):
+        found = cache_of(node)["start_extents"]
+        right = bytes(connect(node.uri).pread(4 * MIB, 0)) == content
+        return right and (found > 0) == is_warm
+
+    fill(here, contents[0])
+    move(here, there)
+    expect("a cache that never had the pool is cold", has(there, contents[0], False))
+    fill(there, contents[1])
+    move(there, here)
+    expect("a cache is cold if another gateway had the pool since, and the data are right", has(here, contents[1], False))
+    fill(here, contents[2])
+    here.stop()
+    here.start()
+    expect("a cache is warm after a restart if nobody else had the pool", has(here, contents[2], True))
+    move(here, there)
+    expect("the other one is cold again", has(there, contents[2], False))
     here.stop()
     there.stop()
 
@@ -626,18 +747,26 @@ def written(h):
         return False
 
 
-def load(uri, seconds, depth=8):
-    """Random reads of 4 KiB by fio; requests a second, and p50, p99 and p99.9 in milliseconds."""
+def load(uri, seconds, pid, at=0, depth=8):
+    """Random reads of 4 KiB by fio; requests a second, p50, p99 and p99.9 in milliseconds, and the server's processor time for each read."""
+    before = processor_us(pid)
     out = run(
-        "fio", "--name=r", "--ioengine=nbd", f"--uri={uri}", "--rw=randread", "--bs=4k", f"--iodepth={depth}", "--size=64m",
+        "fio", "--name=r", "--ioengine=nbd", f"--uri={uri}", "--rw=randread", "--bs=4k", f"--iodepth={depth}", f"--offset={at}", "--size=64m",
         "--time_based", f"--runtime={seconds}", "--randseed=7", "--output-format=json", timeout=seconds + 60,
     ).stdout
+    used = processor_us(pid) - before
     r = json.loads(out[out.index("{") :])["jobs"][0]["read"]
     p = r["clat_ns"]["percentile"]
     return {
         "iops": r["iops"], "reads": r["total_ios"], "p50": p["50.000000"] / 1e6, "p99": p["99.000000"] / 1e6,
-        "p99.9": p["99.900000"] / 1e6, "max": r["clat_ns"]["max"] / 1e6,
+        "p99.9": p["99.900000"] / 1e6, "max": r["clat_ns"]["max"] / 1e6, "cpu_us": used / r["total_ios"],
     }
+
+
+def processor_us(pid):
+    """User and system time of a process and its threads, in microseconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) * 1_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class Daemon:
@@ -661,69 +790,118 @@ class Daemon:
         self.process.wait()
 
 
-def steered(t):
-    """Reads while osd.1 is stopped 30 of every 100 ms: steered, and what there is besides."""
-    rows = []
+POLICIES = [("qsd default", "", "")] + [("qsd balance", "balance", "")] + [(f"qsd localize h{i}", "localize", f"host=h{i}") for i in range(2)]
 
-    def row(name, uri, node=None):
+
+def place_of(content, uri):
+    """Where a volume's bytes begin in its image."""
+    h = connect(uri)
+    at = next((at for at in range(0, 256 * MIB, 65536) if bytes(h.pread(512, at)) == content[:512]), None)
+    is_whole = at is not None and all(bytes(h.pread(MIB, at + n)) == content[n : n + MIB] for n in range(0, len(content), MIB))
+    expect(f"qemu-storage-daemon reads the volume's bytes in the same image, at {at}", is_whole)
+    return at
+
+
+def steered(t):
+    """Reads while osd.1 is stopped 30 of every 100 ms: steered, and what there is besides, by turns on one image."""
+    rows, place = [], None
+
+    def measured(name, number, server, uri, at=0):
         for state in ("healthy", "slow"):
             slow = Slow(t.cluster.pids[1]) if state == "slow" else None
             if slow:
                 slow.start()
             try:
-                load(uri, 2)
-                r = {"row": name, "osd.1": state, **load(uri, t.seconds)}
+                load(uri, 2, server.pid, at)
+                r = {"row": name, "osd.1": state, "round": number, **load(uri, t.seconds, server.pid, at)}
             finally:
                 if slow:
                     slow.end()
             rows.append(r)
-            print(f"  {name:26} {state:8} {r['iops']:7.0f} reads/s  p50 {r['p50']:6.2f}  p99 {r['p99']:6.2f}  p99.9 {r['p99.9']:6.2f}  max {r['max']:7.2f} ms", flush=True)
-        if node:
-            print(node.pool())
+            print(
+                f"  {number} {name:22} {state:8} {r['iops']:7.0f} reads/s  p50 {r['p50']:6.2f}  p99 {r['p99']:6.2f}  p99.9 {r['p99.9']:6.2f}"
+                f"  max {r['max']:7.2f} ms  {r['cpu_us']:4.0f} us of CPU a read",
+                flush=True,
+            )
 
-    # A volume's bytes, and the same in an image of its own for qemu-storage-daemon.
     image("steered", "1G")
     fill = random.Random(5).randbytes(64 * MIB)
-    (t.folder / "fill").write_bytes(fill)
-    run("rbd", "import", "--dest-pool", "rbd", t.folder / "fill", "filled")
-    for name, extra in (("steered", ""), ("default (one black box)", 'sched = "blackbox"')):
-        node = Node(t.plimsoll, t.folder, "steered", extra, volume="768MiB").start()
-        if not extra:
-            wait("reads are steered", lambda: "not steered" not in node.pool() and "osd.2" in node.pool())
-        h = connect(node.uri)
-        for offset in range(0, 64 * MIB, MIB):
-            h.pwrite(fill[offset : offset + MIB], offset)
-        # Later writes of every group tell replicas that the earlier ones are stable: elsewhere, in objects that aren't read. 16 groups have
-        # 176 objects there.
-        for offset in range(64 * MIB, 768 * MIB, 4 * MIB):
-            h.pwrite(b"w" * 4096, offset)
-        h.shutdown()
-        row(name, node.uri, node)
-        node.stop()
-    policies = [("qsd default", "", ""), ("qsd balance", "balance", "")]
-    policies += [(f"qsd localize h{i}", "localize", f"host=h{i}") for i in range(3)]
-    for name, policy, location in policies:
-        daemon = Daemon(t.folder, "filled", policy, location)
-        row(name, daemon.uri)
-        daemon.stop()
-    if t.json:
-        Path(t.json).write_text(json.dumps(rows, indent=1))
-    p = {(r["row"], r["osd.1"]): r["p99.9"] for r in rows}
-    healthy, slow, qsd = p["steered", "healthy"], p["steered", "slow"], p["qsd default", "slow"]
-    print(f"  p99.9 with a slow OSD: {slow / healthy:.1f} times the healthy one's (goal 2), {slow / qsd:.2f} of qemu-storage-daemon's (goal 0.2)")
+    for number in range(1, t.rounds + 1):
+        for name, extra in (("steered", ""), ("one black box", 'sched = "blackbox"')):
+            node = Node(t.plimsoll, t.folder, "steered", extra, volume="768MiB").start()
+            if not extra:
+                wait("reads are steered", lambda: "not steered" not in node.pool() and "osd.2" in node.pool())
+            h = connect(node.uri)
+            for offset in range(0, 64 * MIB, MIB):
+                h.pwrite(fill[offset : offset + MIB], offset)
+            # Later writes of every group tell replicas that the earlier ones are stable: elsewhere, in objects that aren't read. 16 groups
+            # have 176 objects there.
+            for offset in range(64 * MIB, 768 * MIB, 4 * MIB):
+                h.pwrite(b"w" * 4096, offset)
+            h.shutdown()
+            measured(name, number, node.process, node.uri)
+            if not extra and number == t.rounds:
+                print(node.pool())
+            node.stop()
+        for name, policy, location in POLICIES:
+            daemon = Daemon(t.folder, "steered", policy, location)
+            place = place_of(fill, daemon.uri) if place is None else place
+            measured(name, number, daemon.process, daemon.uri, place)
+            daemon.stop()
+    t.results["steered"] = summary(rows, t.rounds)
+    for name, r in t.results["steered"]["ratios"].items():
+        print(f"  {name}: {r['median']:.2f} (by round: {', '.join(f'{of:.2f}' for of in r['rounds'])})", flush=True)
 
 
-SCENES = [data, lock, killed, osds, monitors, resized, deleted, full, moved, racks, steered, replaced]
+def summary(rows, rounds):
+    """Medians of the rounds, and ratios within each round."""
+    of = {(r["row"], r["osd.1"], r["round"]): r for r in rows}
+    keys = dict.fromkeys((r["row"], r["osd.1"]) for r in rows)
+    values = ("iops", "p50", "p99", "p99.9", "max", "cpu_us")
+    every = range(1, rounds + 1)
+    medians = [{"row": row, "osd.1": state, **{v: median(of[row, state, n][v] for n in every) for v in values}} for row, state in keys]
+    wanted = {
+        "p99.9 with a slow OSD over the healthy one's (goal: at most 2)": ("p99.9", ("steered", "slow"), ("steered", "healthy")),
+        "p99.9 with a slow OSD over qemu-storage-daemon's (goal: at most 0.2)": ("p99.9", ("steered", "slow"), ("qsd default", "slow")),
+        "p99.9 with a slow OSD over that of a node that doesn't steer": ("p99.9", ("steered", "slow"), ("one black box", "slow")),
+        "p99.9 healthy over qemu-storage-daemon's": ("p99.9", ("steered", "healthy"), ("qsd default", "healthy")),
+        "CPU a read, healthy, over qemu-storage-daemon's": ("cpu_us", ("steered", "healthy"), ("qsd default", "healthy")),
+        "CPU a read, slow, over qemu-storage-daemon's": ("cpu_us", ("steered", "slow"), ("qsd default", "slow")),
+        "reads/s, healthy, over qemu-storage-daemon's": ("iops", ("steered", "healthy"), ("qsd default", "healthy")),
+        "reads/s, slow, over qemu-storage-daemon's": ("iops", ("steered", "slow"), ("qsd default", "slow")),
+    }
+    ratios = {}
+    for name, (value, above, below) in wanted.items():
+        by_round = [of[(*above, n)][value] / of[(*below, n)][value] for n in every]
+        ratios[name] = {"rounds": by_round, "median": median(by_round)}
+    return {"rows": rows, "medians": medians, "ratios": ratios}
+
+
+def facts(t):
+    """The run's circumstances, for its record."""
+    here = Path(__file__).resolve().parent
+    return {
+        "date": date.today().isoformat(),
+        "commit": run("git", "-C", here, "describe", "--always", "--dirty", "--exclude=*").stdout.strip(),
+        "ceph": run("ceph-osd", "--version").stdout.split()[2],
+        "qemu": run("qemu-storage-daemon", "--version").stdout.split()[2],
+        "kernel": os.uname().release, "processors": os.cpu_count(), "niceness": os.nice(0), "seconds": t.seconds, "rounds": t.rounds,
+    }
+
+
+SCENES = [data, lock, killed, osds, monitors, resized, deleted, full, moved, cached, warm, racks, steered, replaced]
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("plimsoll")
     p.add_argument("--only", action="append", default=[])
-    p.add_argument("--seconds", type=int, default=15)
+    p.add_argument("--seconds", type=int, default=10)
+    p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--json")
     t = p.parse_args()
     t.plimsoll = str(Path(t.plimsoll).resolve())
+    t.results = {}
     with tempfile.TemporaryDirectory(prefix="plimsoll-ceph-") as folder:
         t.folder = Path(folder)
         (t.folder / "ceph").mkdir()
@@ -731,10 +909,15 @@ def main():
         t.cluster = Cluster(t.folder / "ceph")
         print(f"cluster up in {time.monotonic() - began:.0f} s", flush=True)
         try:
+            scenes = {}
             for scene in SCENES:
                 if not t.only or scene.__name__ in t.only:
                     print(f"{scene.__name__}: {scene.__doc__}", flush=True)
+                    began, CHECKED[:] = time.monotonic(), []
                     scene(t)
+                    scenes[scene.__name__] = {"seconds": round(time.monotonic() - began, 1), "held": list(CHECKED)}
+            if t.json:
+                Path(t.json).write_text(json.dumps({**facts(t), "scenes": scenes, **t.results}, indent=1))
         finally:
             t.cluster.stop()
 
