@@ -794,7 +794,7 @@ POLICIES = [("qsd default", "", "")] + [("qsd balance", "balance", "")] + [(f"qs
 
 
 def place_of(content, uri):
-    """Where a volume's bytes begin in its image."""
+    """Finds the beginning of a volume's bytes in its image."""
     h = connect(uri)
     at = next((at for at in range(0, 256 * MIB, 65536) if bytes(h.pread(512, at)) == content[:512]), None)
     is_whole = at is not None and all(bytes(h.pread(MIB, at + n)) == content[n : n + MIB] for n in range(0, len(content), MIB))
