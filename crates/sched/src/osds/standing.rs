@@ -20,7 +20,8 @@ const AVOID_MIN: Span = Span::from_secs(1);
 const AVOID_MAX: Span = Span::from_secs(32);
 /// A read that later ones have overtaken is given up after this time: it says nothing of the OSD any more.
 const GIVEN_UP_AFTER: Span = Span::from_secs(10);
-/// An OSD is forgiven once it has answered this many reads in a row in time after it was asked again.
+/// An OSD is forgiven once it has answered this many reads in a row in time, and was asked again for as long as it had been avoided: one
+/// that stops again and again answers many reads between two stops.
 const FORGIVEN_AFTER: u32 = 16;
 /// Of a thousand reads in time, this many may be refused.
 const NEEDLESS_PERMILLE: u32 = 10;
@@ -48,6 +49,8 @@ pub(super) struct Standing {
     answered: IoId,
     /// Until then it isn't read from where there is another.
     avoided_until: Time,
+    /// It isn't forgiven before.
+    forgiven_at: Time,
     avoid: Span,
     in_time: u32,
     /// Typical time of its reads; `None` before the first.
@@ -65,6 +68,7 @@ impl Standing {
             outstanding: BTreeMap::new(),
             answered: IoId(0),
             avoided_until: Time::ZERO,
+            forgiven_at: Time::ZERO,
             avoid: AVOID_MIN,
             in_time: 0,
             typical: None,
@@ -161,6 +165,7 @@ impl Standing {
         self.in_time = 0;
         if now >= self.avoided_until {
             self.avoided_until = now + self.avoid;
+            self.forgiven_at = self.avoided_until + self.avoid;
             self.avoid = (self.avoid * 2).min(AVOID_MAX);
         }
         self.stands_out = true;
@@ -177,7 +182,7 @@ impl Standing {
             return;
         }
         self.in_time += 1;
-        if self.in_time >= FORGIVEN_AFTER && now >= self.avoided_until {
+        if self.in_time >= FORGIVEN_AFTER && now >= self.forgiven_at {
             self.avoid = AVOID_MIN;
             self.stands_out = false;
         }

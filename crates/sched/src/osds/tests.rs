@@ -177,8 +177,10 @@ fn an_osd_is_asked_again_and_forgiven() {
     b.collect();
     b.end(us(3100), 1, Outcome::Done);
     b.end(us(3200), 0, Outcome::Done);
-    let now = us(3000) + Span::from_secs(1);
-    let now = b.learn(now, 0, 20);
+    let asked = us(3000) + Span::from_secs(1);
+    let now = b.learn(asked, 0, 20);
+    assert!(b.view(now, 0).stands_out, "it was asked again for less time than it was avoided");
+    let now = b.learn(asked + Span::from_secs(1), 0, 1);
     assert!(!b.view(now, 0).stands_out);
 }
 
@@ -405,4 +407,47 @@ fn an_osd_that_no_map_has_any_more_is_not_shown() {
     let mut shown = numbers(&b);
     shown.sort_unstable();
     assert_eq!(shown, [0, 1, 2]);
+}
+
+/// An OSD that stops again and again answers many reads in time between two stops. Each time it is asked again, reads of clients stall. Its period
+/// doesn't divide the time for which it is avoided: otherwise it would be asked again in a stop each time.
+#[test]
+fn an_osd_that_goes_on_to_stall_is_asked_ever_more_seldom() {
+    const SECONDS: u64 = 60;
+    let mut b = Bench::new();
+    let (offset, end) = (b.of(0), us(0) + Span::from_secs(SECONDS));
+    let mut at = b.learn(us(0), 0, 100);
+    while at < end {
+        let begun = at;
+        b.offer(begun, Op::Read, offset, None).expect("no deadline");
+        let stops = b.at[0].0 == 0 && begun.since(us(0)).as_micros() % 101_000 < 30_000;
+        at += Span::from_micros(if stops { 3000 } else { 200 });
+        b.stack.wake(at);
+        b.collect();
+        while !b.at.is_empty() {
+            b.end(at, 0, Outcome::Done);
+        }
+        at += Span::from_micros(800);
+    }
+    let late = b.view(at, 0).late;
+    assert!((4..=8).contains(&late), "{late} reads stalled in {SECONDS} s");
+    assert!(b.stand_out(at) == [0], "it still stops");
+    // It is well again: asked after half a minute, and forgiven after as long again.
+    let (mut reads, calm) = (0, at + Span::from_secs(70));
+    while at < calm {
+        b.offer(at, Op::Read, offset, None).expect("no deadline");
+        reads += u64::from(b.at[0].0 == 0);
+        at += Span::from_micros(200);
+        b.end(at, 0, Outcome::Done);
+        at += Span::from_millis(5);
+    }
+    assert!(reads > 1000 && b.stand_out(at).is_empty(), "{reads} reads");
+    // The next stall counts as a first one.
+    let stalled = at;
+    b.offer(stalled, Op::Read, offset, None).expect("no deadline");
+    b.stack.wake(stalled + Span::from_millis(3));
+    b.collect();
+    (0..2).for_each(|_| drop(b.end(stalled + Span::from_millis(4), 0, Outcome::Done)));
+    let again = b.learn(stalled + Span::from_millis(1010), 0, 1);
+    assert_eq!(b.view(again, 0).steered, b.view(stalled + Span::from_millis(4), 0).steered);
 }
