@@ -176,6 +176,7 @@ write = true
         self.control.unlink(missing_ok=True)
         out = open(self.log, "a")
         self.process = subprocess.Popen([self.plimsoll, "serve", "--config", self.config], stdout=out, stderr=out)
+        SERVERS.append(self.process)
         is_up = self.is_ready if is_owner else self.control.exists
         wait(f"{self.name} serves: {self.log}", lambda: self.socket.exists() and is_up() or self.has_ended(), seconds)
         if self.has_ended():
@@ -240,6 +241,8 @@ def connect(uri):
 
 # What held in the scene that runs.
 CHECKED = []
+# What is ended when a scene fails, too.
+SERVERS = []
 
 
 def expect(what, found, said=""):
@@ -296,6 +299,7 @@ def lock(t):
     second = Node(t.plimsoll, t.folder, "lock", name="second")
     out = open(second.log, "w")
     second.process = subprocess.Popen([t.plimsoll, "serve", "--config", second.config], stdout=out, stderr=out)
+    SERVERS.append(second.process)
     wait("the second gateway says why", lambda: "another client has it" in second.log.read_text(), 90)
     second.stop()
     expect("a second gateway is refused by name", True)
@@ -783,6 +787,7 @@ class Daemon:
             "qemu-storage-daemon", "--blockdev", f"driver=rbd,node-name=v,pool=rbd,image={image},conf={conf},cache.direct=on,read-only=on",
             "--nbd-server", f"addr.type=unix,addr.path={self.socket}", "--export", "type=nbd,id=e,node-name=v,name=v",
         ])
+        SERVERS.append(self.process)
         wait("qemu-storage-daemon", self.socket.exists)
 
     def stop(self):
@@ -919,6 +924,8 @@ def main():
             if t.json:
                 Path(t.json).write_text(json.dumps({**facts(t), "scenes": scenes, **t.results}, indent=1))
         finally:
+            for server in SERVERS:
+                server.kill()
             t.cluster.stop()
 
 
