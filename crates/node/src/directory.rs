@@ -157,6 +157,8 @@ pub struct Directory {
     pub subsystems: BTreeMap<String, NvmeName>,
     /// Promises for requests that ask for none themselves.
     pub promises: Promises,
+    /// Counts its changes, for those who wait for a volume.
+    pub changes: watch::Sender<u64>,
 }
 
 /// A name for NVMe/TCP hosts.
@@ -168,6 +170,29 @@ pub struct NvmeName {
     pub queues_max: u16,
     /// The node's number among several that serve it, from 1.
     pub path: Option<u16>,
+    /// Its volume on an RBD image, where the gateways of the image are the paths.
+    pub image: Option<ImagePath>,
+}
+
+/// A volume on an RBD image, as each of the image's gateways configures it. Only the gateway with the image's lock serves it. The others know
+/// of it what stands here, and show the same namespace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ImagePath {
+    /// Its name.
+    pub volume: String,
+    /// Name of its pool.
+    pub pool: String,
+    /// Its size for hosts.
+    pub size_bytes: u64,
+    /// True if changes are refused.
+    pub read_only: bool,
+}
+
+impl ImagePath {
+    /// True if the volume is at least as large as its hosts know it, and takes the changes that they may make.
+    pub fn fits(&self, volume: &Volume) -> bool {
+        volume.size_bytes >= self.size_bytes && (self.read_only || !volume.read_only)
+    }
 }
 
 impl NvmeName {
@@ -175,7 +200,13 @@ impl NvmeName {
     pub fn all(config: &Config) -> BTreeMap<String, NvmeName> {
         let name = |s: &SubsystemConfig| {
             let path = s.path.as_ref().map(|p| *p.get_ref());
-            let name = NvmeName { export: s.export.get_ref().clone(), queues_max: s.queues, path };
+            let image = s.volume_on_image(config).filter(|_| path.is_some()).map(|v| ImagePath {
+                volume: v.name.get_ref().clone(),
+                pool: v.pool.get_ref().clone(),
+                size_bytes: v.size.0,
+                read_only: v.read_only,
+            });
+            let name = NvmeName { export: s.export.get_ref().clone(), queues_max: s.queues, path, image };
             (s.nqn.get_ref().clone(), name)
         };
         config.subsystem.iter().map(name).collect()
@@ -497,7 +528,13 @@ impl Directory {
 
     /// Returns whether a grant of `who` covers the volume of an export, which may not be there.
     pub fn is_granted(&self, who: &Identity, name: &str) -> bool {
-        parse_name(name).is_ok_and(|asked| self.grants_for(who).any(|g| covers(g, asked.volume)))
+        self.may_write(who, name).is_some()
+    }
+
+    /// Returns whether `who` may write the volume of an export, which may not be there. `None` without a grant.
+    pub fn may_write(&self, who: &Identity, name: &str) -> Option<bool> {
+        let volume = parse_name(name).ok()?.volume;
+        self.grants_for(who).filter(|g| covers(g, volume)).map(|g| g.write).reduce(|a, b| a || b)
     }
 
     fn resolve<'a, 'n>(&'a self, who: &Identity, name: &'n str) -> Result<(&'a Volume, Asked<'n>, bool), Refusal> {

@@ -29,7 +29,7 @@ pub use ending::{Ending, unclean_note};
 pub use error::NodeError;
 pub use lifecycle::RemovedPool;
 pub(crate) use lifecycle::lost_here;
-pub use moving::ImageView;
+pub use moving::{ImageView, PathView};
 pub use patch::{ReplicaStep, VolumePatch};
 pub use pool::RunningPool;
 pub use pools::Pools;
@@ -206,7 +206,10 @@ impl Node {
     }
 
     fn directory_mut<R>(&self, f: impl FnOnce(&mut Directory) -> R) -> R {
-        f(&mut self.directory.write().expect("no panic while held"))
+        let mut directory = self.directory.write().expect("no panic while held");
+        let done = f(&mut directory);
+        directory.changes.send_modify(|n| *n += 1);
+        done
     }
 
     fn directory_ref<R>(&self, f: impl FnOnce(&Directory) -> R) -> R {

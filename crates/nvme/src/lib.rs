@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod auth;
+pub mod away;
 mod bytes;
 pub mod command;
 pub mod controller;

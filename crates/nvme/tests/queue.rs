@@ -1,5 +1,6 @@
 //! An I/O queue's bytes, and what is refused.
 
+use plimsoll_nvme::away::AwayQueue;
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::host::{Command, Ear, Heard, connect_data, parameters, range};
 use plimsoll_nvme::opening::{Asked, Opening, Terms};
@@ -282,4 +283,57 @@ fn a_host_that_ends_the_connection_is_heard() {
     let mut bytes = vec![2, 0, 24, 0, 24, 0, 0, 0, 1, 0];
     bytes.resize(24, 0);
     assert_eq!(queue(PLAIN, false).next(&bytes), Err(Fault::Host(1)));
+}
+
+/// A queue whose namespace is served elsewhere: each command ends with a status of the path, however its bytes are cut, and with its data.
+#[test]
+fn a_queue_of_an_inaccessible_namespace_refuses_each_command_and_goes_on() {
+    for (digests, flow_control) in [(PLAIN, false), (BOTH, true)] {
+        let (terms, replies) = open(digests, flow_control);
+        let mut queue = AwayQueue::new(terms, replies, NAMESPACE);
+        let bytes = [
+            sent(Command::read(1, 0, 8), digests, &[]),
+            sent(Command::write(2, 0, 8, true), digests, &[7; 4096]),
+            sent(Command::write(3, 0, 256, false), digests, &[]),
+            sent(Command::flush(4), digests, &[]),
+            sent(Command::read(5, NAMESPACE.blocks, 1), digests, &[]),
+        ]
+        .concat();
+        for piece in bytes.chunks(7) {
+            let mut input = piece;
+            while !input.is_empty() {
+                queue.take(&mut input).expect("no fault");
+            }
+        }
+        assert!(queue.is_between());
+        let ends: Vec<_> = done(queue.output(), digests)
+            .into_iter()
+            .map(|heard| match heard {
+                Heard::Done { id, status, head, .. } => (id, status, head),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let head = |n: u16| if flow_control { n } else { 0xffff };
+        let mut expected: Vec<_> = (1..=4).map(|n| (n, Status::INACCESSIBLE, head(n))).collect();
+        expected.push((5, Status::OUT_OF_RANGE, head(5)));
+        assert_eq!(ends, expected);
+        // It goes on where it was.
+        let mut out = Vec::new();
+        queue.take(&mut &bytes[..3]).unwrap();
+        assert!(!queue.is_between());
+        queue.into_replies().complete(&mut out, 6, 0, Status::OK);
+        assert!(matches!(done(&out, digests)[..], [Heard::Done { id: 6, head: at, .. }] if at == head(6)));
+    }
+}
+
+/// Data that nobody asked for end the connection.
+#[test]
+fn a_queue_of_an_inaccessible_namespace_asks_for_no_data() {
+    let (terms, replies) = open(PLAIN, false);
+    let mut queue = AwayQueue::new(terms, replies, NAMESPACE);
+    let ready = Heard::Ready { id: 1, tag: 0, offset: 0, length: 512 };
+    let mut bytes = Vec::new();
+    ready.send_data(&mut bytes, PLAIN, &[7; 512], 512);
+    assert_eq!(queue.take(&mut &bytes[..]), Err(Fault::Sequence));
+    assert!(!queue.output().is_empty(), "it is told why");
 }

@@ -6,7 +6,7 @@ use crate::client::{Client, Control, Silent, print_json, segment};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use hyper::Method;
-use plimsoll_node::http::api::{Health, PoolImage, PoolReleased, PoolTaken, Status, VolumeStatus};
+use plimsoll_node::http::api::{Health, PoolImage, PoolPath, PoolReleased, PoolTaken, Status, VolumeStatus};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -73,6 +73,9 @@ impl Facts {
         if new.served {
             return Err(format!("pool `{pool}` is served at {to} already"));
         }
+        if let Old::Answers(old) = &self.old {
+            self.paths_agree(old)?;
+        }
         let served_at_old = match &self.old {
             Old::Answers(old) if old.served => Some(old),
             _ => None,
@@ -109,6 +112,30 @@ impl Facts {
                 new.device
             )),
         }
+    }
+
+    /// Refuses a move after which NVMe/TCP hosts would not find their namespaces at the new gateway, or would take them for others.
+    fn paths_agree(&self, old: &PoolImage) -> Result<(), String> {
+        let Facts { pool, new, names: [from, to], .. } = self;
+        let found = |all: &[PoolPath], nqn: &str| all.iter().find(|p| p.nqn == nqn).cloned();
+        for nqn in old.paths.iter().chain(&new.paths).map(|p| p.nqn.as_str()) {
+            let fault = match (found(&old.paths, nqn), found(&new.paths, nqn)) {
+                (Some(_), None) => format!("it is a path at {from} only"),
+                (None, Some(_)) => format!("it is a path at {to} only"),
+                (Some(one), Some(other)) if one.path == other.path => {
+                    format!("both gateways have `path = {}`", one.path)
+                }
+                (Some(one), Some(other)) if PoolPath { path: one.path, ..other.clone() } != one => {
+                    format!("its namespace is {} at {from}, and {} at {to}", namespace(&one), namespace(&other))
+                }
+                _ => continue,
+            };
+            return Err(format!(
+                "pool `{pool}` isn't moved, and nothing was changed: NVMe/TCP hosts could not go on with subsystem `{nqn}`: {fault}. Correct \
+                 `[[subsystem]]` and `[[volume]]`, and restart the node that was wrong"
+            ));
+        }
+        Ok(())
     }
 
     fn in_order(&self, old: &PoolImage) -> Result<Plan, String> {
@@ -357,6 +384,12 @@ pub fn volume(name: &str, whole_pool: bool, to: &To, control: &Control) -> Resul
     pool(&volume.pool, to, control)
 }
 
+/// A path's namespace, for people.
+fn namespace(path: &PoolPath) -> String {
+    let read_only = if path.read_only { ", read-only" } else { "" };
+    format!("volume `{}` of {} bytes{read_only}", path.volume, path.size_bytes)
+}
+
 /// The text for a pool that nobody serves after a move.
 fn nowhere(name: &str, from: &str, to: &str, why: &str, back: Option<&str>) -> String {
     match back {
@@ -464,6 +497,7 @@ mod tests {
             needs_cache: Some(Vec::new()),
             connections: 0,
             faults: Vec::new(),
+            paths: Vec::new(),
         }
     }
 
@@ -502,6 +536,30 @@ mod tests {
         // What only the old gateway's cache has is written back by the release.
         let dirty = PoolImage { needs_cache: Some(vec!["v".into()]), ..image(false, Some("a")) };
         assert_eq!(facts(answers(true, Some("a")), dirty).plan(), Ok(Plan::InOrder));
+    }
+
+    /// A host joins paths to one namespace only, and finds the other gateway's controllers by their numbers.
+    #[test]
+    fn gateways_whose_paths_do_not_agree_move_nothing() {
+        let path =
+            |path, size_bytes| PoolPath { nqn: "nqn.a".into(), path, volume: "v".into(), size_bytes, read_only: false };
+        let with = |old: &[PoolPath], new: &[PoolPath], owner| {
+            let old = PoolImage { paths: old.to_vec(), ..image(owner == Some("a"), owner) };
+            facts(Old::Answers(old), PoolImage { paths: new.to_vec(), ..image(false, owner) })
+        };
+        for owner in [Some("a"), None] {
+            assert!(with(&[path(1, 512)], &[path(2, 512)], owner).plan().is_ok());
+            refused(&with(&[path(1, 512)], &[], owner), "a path at old.sock only");
+            refused(&with(&[], &[path(1, 512)], owner), "a path at new.sock only");
+            refused(&with(&[path(1, 512)], &[path(1, 512)], owner), "both gateways have `path = 1`");
+            refused(
+                &with(&[path(1, 512)], &[path(2, 1024)], owner),
+                "`v` of 512 bytes at old.sock, and volume `v` of 1024",
+            );
+            let read_only = PoolPath { read_only: true, ..path(2, 512) };
+            let by_force = Facts { force: true, ..with(&[path(1, 512)], &[read_only], owner) };
+            refused(&by_force, "read-only at new.sock");
+        }
     }
 
     #[test]

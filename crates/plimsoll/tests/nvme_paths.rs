@@ -3,55 +3,16 @@
 
 mod common;
 use common::client::Client;
-use common::nvme::{HOST, Host, NQN, PLAIN, serve, serving, start};
+use common::nvme::{
+    HOST, Host, INACCESSIBLE, Listener, NON_OPTIMIZED, OPTIMIZED, PLAIN, identifiers, serve, serving, start,
+};
 use common::{Server, config, http};
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
 use plimsoll_nvme::command::Status;
-use plimsoll_nvme::host::Command;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 const DEVICE: &str = r#"{ file = "p.img", size = "64MiB" }"#;
-const OPTIMIZED: u8 = 1;
-const NON_OPTIMIZED: u8 = 2;
-const INACCESSIBLE: u8 = 3;
-const ANA_LOG: u8 = 0xc;
-/// A notice of an ANA change, with the log page to read.
-const ANA_EVENT: u64 = 2 | 3 << 8 | (ANA_LOG as u64) << 16;
-
-/// An admin queue of a host that hears of ANA changes.
-struct Listener {
-    admin: Host,
-    controller: u16,
-    /// The event request that is outstanding.
-    request: u16,
-}
-
-impl Listener {
-    fn new(address: &str) -> Listener {
-        let (mut admin, controller) = Host::admin(address, PLAIN, NQN);
-        admin.ok(Command::set_feature(1, 0xb, 1 << 11), &[]);
-        admin.send(&Command::event_request(100), &[]);
-        Listener { admin, controller, request: 100 }
-    }
-
-    /// The state in the ANA log page, and the number of its changes.
-    fn ana(&mut self) -> (u8, u64) {
-        let log = self.admin.data(Command::log_page(2, ANA_LOG, 52)).expect("a log page");
-        let number = |at: usize| u64::from_le_bytes(log[at..at + 8].try_into().unwrap());
-        assert_eq!((log[8], log[20], number(0)), (1, 1, number(24)), "one group of one namespace");
-        (log[32], number(0))
-    }
-
-    /// Waits for an event, and reads the ANA log page, as Linux does.
-    fn changed(&mut self) -> (u8, u64) {
-        assert_eq!(self.admin.done(self.request), Ok(ANA_EVENT), "an event");
-        self.request += 1;
-        self.admin.send(&Command::event_request(self.request), &[]);
-        self.ana()
-    }
-}
-
 /// Writes as a client that writes to all replicas.
 fn writer(dir: &Path) -> Client {
     Client::connect(&dir.join("nbd.sock"), "vol?replica=write").unwrap()
@@ -139,17 +100,6 @@ fn with_copy(dir: &Path, path: u16, changes: u64) -> (Server, String) {
     assert!(server.stop());
     let config = serving(DEVICE, "vol?replica=read", &format!("path = {path}\n"));
     start(dir, &config.replace("size = \"16MiB\"\n", "size = \"16MiB\"\nread_only = true\n"))
-}
-
-/// The identifiers by which Linux joins paths: the namespace's descriptors; and the subsystem's serial number.
-fn identifiers(address: &str) -> (Vec<u8>, Vec<u8>) {
-    let (mut admin, _) = Host::admin(address, PLAIN, NQN);
-    let descriptors = admin.data(Command::identify(1, 3, 1)).expect("descriptors");
-    let namespace = admin.data(Command::identify(2, 0, 1)).expect("the namespace");
-    assert_eq!(namespace[104..120], descriptors[4..20], "the NGUID");
-    assert_eq!(descriptors[4..20], descriptors[24..40], "the UUID");
-    let controller = admin.data(Command::identify(3, 1, 0)).expect("the controller");
-    (descriptors[..40].to_vec(), controller[4..24].to_vec())
 }
 
 /// A copy that was changed after its hosts joined it with others: its controllers' identifier isn't the copy's any more.

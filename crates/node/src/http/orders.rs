@@ -1,9 +1,9 @@
 //! Orders that concern the whole process: `POST /v1/reload`, `POST /v1/drain`. The code that runs the node carries them out.
 
-use super::api::{Draining, PoolImage, PoolTaken, Reloaded};
+use super::api::{Draining, PoolImage, PoolPath, PoolTaken, Reloaded};
 use super::{ApiError, Shared};
 use crate::config::Config;
-use crate::node::{ImageView, NodeError, lost_here};
+use crate::node::{ImageView, NodeError, PathView, lost_here};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
@@ -125,10 +125,18 @@ pub(super) async fn pool_image(State(control): Shared, Path(name): Path<String>)
             looked.map_err(|e| ApiError::from(e).at(place))?
         }
     };
-    let ImageView { device, is_served, why_not, device_uuid, owner, needs_cache, connections, faults } = view;
+    let ImageView { device, is_served, why_not, device_uuid, owner, needs_cache, connections, faults, paths } = view;
+    let path = |p: PathView| PoolPath {
+        nqn: p.nqn,
+        path: p.path,
+        volume: p.image.volume,
+        size_bytes: p.image.size_bytes,
+        read_only: p.image.read_only,
+    };
+    let paths = paths.into_iter().map(path).collect();
     let connections = connections as u64;
     let (pool, served) = (name, is_served);
-    Ok(Json(PoolImage { pool, device, served, why_not, device_uuid, owner, needs_cache, connections, faults }))
+    Ok(Json(PoolImage { pool, device, served, why_not, device_uuid, owner, needs_cache, connections, faults, paths }))
 }
 
 pub(super) async fn drain(State(control): Shared) -> Result<(StatusCode, Json<Draining>), ApiError> {

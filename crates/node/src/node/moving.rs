@@ -5,6 +5,7 @@ use super::lifecycle::{RemovedPool, lost_here, not_on_an_image};
 use super::pool::RunningPool;
 use super::{Node, NodeError, Result, blocking};
 use crate::config::{Config, PoolConfig};
+use crate::directory::{ImagePath, NvmeName};
 use crate::engine::{ClientFilter, Command};
 use plimsoll_base::CacheMode;
 use plimsoll_cache::{Cache, CacheControl};
@@ -39,6 +40,19 @@ pub struct ImageView {
     pub connections: usize,
     /// Faults for which a start would refuse the pool. The lock isn't one of them.
     pub faults: Vec<String>,
+    /// Subsystems of which this node is one of several paths.
+    pub paths: Vec<PathView>,
+}
+
+/// A subsystem of a pool's volume with `path`, as it was configured at the node's start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathView {
+    /// Its NQN.
+    pub nqn: String,
+    /// The node's number.
+    pub path: u16,
+    /// Its volume, with what hosts see of it.
+    pub image: ImagePath,
 }
 
 impl Node {
@@ -66,6 +80,7 @@ impl Node {
             needs_cache: Some(self.volumes_behind(number)),
             connections: asked.map_or(0, |(_, n)| n),
             faults: Vec::new(),
+            paths: self.paths_of(name),
         }))
     }
 
@@ -93,7 +108,17 @@ impl Node {
         };
         // It could not be served before a restart.
         let lost = known.filter(|pool| pool.has_lost_lock()).map(|_| lost_here(name));
-        Ok(ImageView { why_not, faults: view.faults.into_iter().chain(lost).collect(), ..view })
+        let faults = view.faults.into_iter().chain(lost).collect();
+        Ok(ImageView { why_not, faults, paths: self.paths_of(name), ..view })
+    }
+
+    /// The subsystems of a pool's volumes of which this node is one of several paths.
+    fn paths_of(&self, pool: &str) -> Vec<PathView> {
+        let path = |(nqn, s): (&String, &NvmeName)| {
+            let image = s.image.clone().filter(|image| image.pool == pool)?;
+            Some(PathView { nqn: nqn.clone(), path: s.path?, image })
+        };
+        self.directory_ref(|d| d.subsystems.iter().filter_map(path).collect())
     }
 
     /// Writes a pool's cache back while its clients go on, then releases it as [`Node::release_pool`] does.

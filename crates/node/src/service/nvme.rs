@@ -6,7 +6,7 @@
 use super::{Guest, Service, keep_alive};
 use crate::config::PATHS_MAX;
 use crate::crowd::{PeerKey, Standing};
-use crate::directory::{Identity, NvmeName, Shown};
+use crate::directory::{Directory, Identity, ImagePath, NvmeName, Shown};
 use crate::engine::{Health, HostId, QueueParams, Wire};
 use crate::events::{Kind, Severity};
 use crate::replica::{Behind, Replica, ReplicaUse};
@@ -17,6 +17,7 @@ use plimsoll_base::VolumeKey;
 use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
 use plimsoll_nbd::wire::TransmissionFlags;
 use plimsoll_nvme::auth::{Parties, Proof};
+use plimsoll_nvme::away::AwayQueue;
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::controller::{Controller, Role, Subsystem, Target};
 use plimsoll_nvme::opening::{Asked, Connect, Opening, Parameter, Terms};
@@ -25,14 +26,15 @@ use plimsoll_nvme::queue::{Namespace, Replies};
 use plimsoll_nvme::wire::{AnaState, BLOCK_BYTES, DISCOVERY_NQN};
 use plimsoll_stack::LayerState;
 use plimsoll_store::Uuid;
-use rustix::net::Shutdown;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, Weak};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -62,18 +64,40 @@ struct Association {
     host: ([u8; 16], String),
     peer: PeerKey,
     subsystem: String,
-    /// The volume that its host was shown. Its name may be another volume's by the time a queue comes. None: a discovery.
-    volume: Option<Weak<Replica>>,
+    of: Of,
     queues_max: u16,
     is_ready: bool,
     queues: BTreeMap<u16, Weak<OwnedFd>>,
 }
 
+/// Namespace of an association.
+#[derive(Clone, Debug)]
+enum Of {
+    Discovery,
+    /// The volume that its host was shown. Its name may be another volume's by the time a queue comes.
+    Volume(Weak<Replica>),
+    /// A volume on an RBD image, which may be served elsewhere. The configuration identifies it.
+    Image,
+}
+
+impl Of {
+    fn volume(replica: &Arc<Replica>) -> Of {
+        Of::Volume(Arc::downgrade(replica))
+    }
+
+    fn is(&self, other: &Of) -> bool {
+        match (self, other) {
+            (Of::Volume(one), Of::Volume(other)) => one.ptr_eq(other),
+            (Of::Image, Of::Image) => true,
+            _ => false,
+        }
+    }
+}
+
 impl Association {
-    fn new(connect: &Connect, peer: PeerKey, volume: Option<&Arc<Replica>>, queues_max: u16) -> Association {
+    fn new(connect: &Connect, peer: PeerKey, of: Of, queues_max: u16) -> Association {
         let (host, subsystem) = ((connect.host_id, connect.host.clone()), connect.subsystem.clone());
-        let volume = volume.map(Arc::downgrade);
-        Association { host, peer, subsystem, volume, queues_max, is_ready: false, queues: BTreeMap::new() }
+        Association { host, peer, subsystem, of, queues_max, is_ready: false, queues: BTreeMap::new() }
     }
 
     /// Ends its I/O queues. Until their connections are gone, with what they have under way, no others take their places.
@@ -142,16 +166,16 @@ impl Controllers {
         })
     }
 
-    /// Checks that a host may connect this queue, for a volume.
-    fn check(&self, connect: &Connect, volume: &Arc<Replica>) -> Result<(), No> {
-        self.with(|all| may_join(all, connect, volume))
+    /// Checks that a host may connect this queue, for a namespace.
+    fn check(&self, connect: &Connect, of: &Of) -> Result<(), No> {
+        self.with(|all| may_join(all, connect, of))
     }
 
     /// An I/O queue's socket, which is shut down with the controller. False if the controller has ended since [`Controllers::check`], or
     /// another connection has become the queue.
-    fn join(&self, connect: &Connect, volume: &Arc<Replica>, socket: &Arc<OwnedFd>) -> bool {
+    fn join(&self, connect: &Connect, of: &Of, socket: &Arc<OwnedFd>) -> bool {
         self.with(|all| {
-            if may_join(all, connect, volume).is_err() {
+            if may_join(all, connect, of).is_err() {
                 return false;
             }
             let association = all.get_mut(&connect.controller).expect("just seen");
@@ -177,6 +201,17 @@ impl Controllers {
         }
     }
 
+    /// Serves a host on a task of its own, which ends with the node.
+    fn add_session(&self, session: impl Future<Output = io::Result<()>> + Send + 'static, end: &'static str) {
+        let mut sessions = self.sessions.lock().expect("no panic while held");
+        while sessions.try_join_next().is_some() {} // those that have ended meanwhile
+        sessions.spawn(async move {
+            if let Err(error) = session.await {
+                tracing::debug!(%error, "{end}");
+            }
+        });
+    }
+
     /// Ends all controllers.
     pub async fn end(&self) {
         let mut sessions = std::mem::take(&mut *self.sessions.lock().expect("no panic while held"));
@@ -185,16 +220,14 @@ impl Controllers {
 }
 
 /// Refuses a queue that a host may not connect.
-fn may_join(all: &BTreeMap<u16, Association>, connect: &Connect, volume: &Arc<Replica>) -> Result<(), No> {
+fn may_join(all: &BTreeMap<u16, Association>, connect: &Connect, of: &Of) -> Result<(), No> {
     let no = |parameter| Err((Status::CONNECT_PARAMETER, Some(parameter)));
     match all.get(&connect.controller) {
         None => no(Parameter::Controller),
         Some(a) if a.subsystem != connect.subsystem => no(Parameter::Subsystem),
         Some(a) if (a.host.0, &a.host.1) != (connect.host_id, &connect.host) => no(Parameter::Host),
         // The host's controller identifies a volume that is gone: it makes another one.
-        Some(a) if a.volume.as_ref().is_none_or(|v| !std::ptr::eq(v.as_ptr(), Arc::as_ptr(volume))) => {
-            no(Parameter::Controller)
-        }
+        Some(a) if !a.of.is(of) => no(Parameter::Controller),
         Some(a) if !a.is_ready => Err((Status::SEQUENCE, None)),
         Some(a) if connect.queue > a.queues_max => no(Parameter::Queue),
         // Its connection may have broken, which isn't noticed yet: the host tries again.
@@ -226,14 +259,16 @@ fn ids_of(path: u16) -> Range<u16> {
 /// Reason for a controller to change, or to end, though its host does nothing.
 enum Watched {
     Volume(WatchedVolume),
+    Image(WatchedImage),
     /// A discovery controller has no volume. It ends when others need its place.
     Nothing(oneshot::Receiver<()>),
 }
 
 impl Watched {
-    fn ana(&self) -> AnaState {
+    fn ana(&mut self) -> AnaState {
         match self {
             Watched::Volume(volume) => volume.ana(),
+            Watched::Image(volume) => volume.ana(),
             Watched::Nothing(_) => AnaState::Optimized,
         }
     }
@@ -248,6 +283,10 @@ impl Watched {
                 true => Ok(()),
                 false => Err("its volume's pool has ended"),
             },
+            Watched::Image(volume) => {
+                volume.changes().await;
+                Ok(())
+            }
             Watched::Nothing(ends) => {
                 let _ = ends.await; // nothing is ever sent
                 Err("newer discovery controllers need its place")
@@ -311,6 +350,73 @@ impl WatchedVolume {
         tokio::select! {
             changed = self.health.changed() => changed.is_ok(),
             () = looks => true,
+        }
+    }
+}
+
+/// A volume on an RBD image, which this node serves while it has the image's lock.
+struct WatchedImage {
+    directory: Arc<RwLock<Directory>>,
+    who: Identity,
+    export: String,
+    image: ImagePath,
+    changes: watch::Receiver<u64>,
+    /// Of the volume, while it is served here.
+    health: Option<watch::Receiver<Health>>,
+    /// The volume that was accessible when it was last looked at.
+    served: Weak<Replica>,
+}
+
+impl WatchedImage {
+    fn new(directory: &Arc<RwLock<Directory>>, who: &Identity, export: &str, image: &ImagePath) -> WatchedImage {
+        let changes = directory.read().expect("no panic while held").changes.subscribe();
+        WatchedImage {
+            directory: directory.clone(),
+            who: who.clone(),
+            export: export.to_string(),
+            image: image.clone(),
+            changes,
+            health: None,
+            served: Weak::new(),
+        }
+    }
+
+    fn ana(&mut self) -> AnaState {
+        self.changes.mark_unchanged();
+        let served = self.look();
+        self.served = served.as_ref().map(Arc::downgrade).unwrap_or_default();
+        if served.is_some() { AnaState::Optimized } else { AnaState::Inaccessible }
+    }
+
+    /// The volume, if its host may use it here now.
+    fn look(&mut self) -> Option<Arc<Replica>> {
+        let directory = self.directory.read().expect("no panic while held");
+        let volume = directory.volumes.get(&self.image.volume);
+        // Without its sender the pool's thread has ended.
+        self.health = volume.map(|v| v.health.clone()).filter(|health| health.has_changed().is_ok());
+        let state = self.health.as_mut()?.borrow_and_update().state;
+        let volume = volume.filter(|v| self.image.fits(v))?;
+        // A failed flush closes the volume to those who come later.
+        let goes_on = std::ptr::eq(self.served.as_ptr(), Arc::as_ptr(&volume.replica));
+        let is_open = match state {
+            LayerState::Recovering | LayerState::Failed => false,
+            LayerState::Ready | LayerState::Degraded => goes_on || directory.look_up(&self.who, &self.export).is_ok(),
+        };
+        is_open.then(|| volume.replica.clone())
+    }
+
+    /// Waits until the state may have changed.
+    async fn changes(&mut self) {
+        let health = async {
+            match &mut self.health {
+                Some(health) => _ = health.changed().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            // The directory is there as long as the node.
+            _ = self.changes.changed() => (),
+            () = health => (),
         }
     }
 }
@@ -451,23 +557,42 @@ impl Service {
             Connected::Controller(controller, place, watched) => {
                 let Guest { seat, .. } = guest;
                 let session = attend(door.stream, door.received, *controller, place, watched, seat);
-                let mut sessions = self.nvme.sessions.lock().expect("no panic while held");
-                while sessions.try_join_next().is_some() {} // those that have ended meanwhile
-                sessions.spawn(async {
-                    if let Err(error) = session.await {
-                        tracing::debug!(%error, "an NVMe controller ends");
-                    }
-                });
+                self.nvme.add_session(session, "an NVMe controller ends");
+                Ok(())
+            }
+            Connected::Away(name, image, (terms, replies)) => {
+                // One for its controller, which ends it, and then for its pool; the other is gone by then.
+                guest.seat.takes_descriptors(1).map_err(super::full)?;
+                let socket = Arc::new(door.stream.as_fd().try_clone_to_owned()?);
+                if !self.nvme.join(&connect, &Of::Image, &socket) {
+                    return Ok(());
+                }
+                let namespace = self.namespace_of(&guest.who, &name, &image);
+                let waiting = Waiting {
+                    watched: WatchedImage::new(&self.directory, &guest.who, &name.export, &image),
+                    queue: AwayQueue::new(terms, replies, namespace),
+                    params: (host_of(&connect), terms, namespace),
+                    export: name.export,
+                    socket,
+                    guest,
+                };
+                self.nvme.add_session(
+                    waiting.run(self.clone(), door),
+                    "an NVMe queue of a volume that is served elsewhere ends",
+                );
                 Ok(())
             }
             Connected::Queue(name, shown, (terms, replies)) => {
                 let std = door.stream.into_std()?;
                 std.set_nonblocking(false)?;
                 let socket = Arc::new(OwnedFd::from(std));
-                if !self.nvme.join(&connect, &shown.replica, &socket) {
+                if !self.nvme.join(&connect, &of(&name, &shown), &socket) {
                     return Ok(());
                 }
-                let namespace = namespace_of(&shown.export);
+                let namespace = match &name.image {
+                    Some(image) => self.namespace_of(&guest.who, &name, image),
+                    None => namespace_of(&shown.export),
+                };
                 let wire = Wire::Nvme(QueueParams { host: host_of(&connect), terms, namespace, replies });
                 let early = door.received.buffer[door.received.have].to_vec();
                 self.attach(socket, (&name.export, wire, &shown.replica), guest, early).map(drop)
@@ -490,16 +615,20 @@ impl Service {
     ) -> io::Result<Result<Connected, No>> {
         // Whoever has no grant learns nothing of others' controllers.
         let granted = self.nvme_export(connect, &guest.who);
-        let checked = granted.and_then(|(name, shown)| {
-            self.nvme.check(connect, &shown.replica)?;
-            Ok((name, shown))
+        let checked = granted.and_then(|known| {
+            self.nvme.check(connect, &known.of())?;
+            Ok(known)
         });
-        let (name, shown) = match checked {
+        let known = match checked {
             Ok(checked) => checked,
             Err(no) => return Ok(Err(no)),
         };
         let Some(admitted) = door.admit(connect.controller, proof, (guest, &self.nvme.powers)).await? else {
             return Ok(Ok(Connected::Not));
+        };
+        let (name, shown) = match known {
+            Known::Here(name, shown) => (name, shown),
+            Known::Away(name, image) => return Ok(Ok(Connected::Away(name, image, admitted))),
         };
         // It may have become writable since its controller was made.
         if let Err(refusal) = self.mark_open(&guest.who, &name.export, &shown).await {
@@ -527,12 +656,12 @@ impl Service {
         };
         let (ids, queues_max) = match &known {
             None => (DISCOVERY_IDS, 0),
-            Some((name, _)) => (ids_of(name.path.unwrap_or(1)), name.queues_max),
+            Some(known) => (ids_of(known.name().path.unwrap_or(1)), known.name().queues_max),
         };
         let address = guest.who.address.ok_or(io::ErrorKind::NotConnected)?;
         let peer = PeerKey::host(address.ip());
-        let volume = known.as_ref().map(|(_, shown)| &shown.replica);
-        let id = match self.nvme.add(ids, Association::new(connect, peer, volume, queues_max)) {
+        let of = known.as_ref().map_or(Of::Discovery, Known::of);
+        let id = match self.nvme.add(ids, Association::new(connect, peer, of, queues_max)) {
             Ok(id) => id,
             Err(no) => return Ok(Err(no)),
         };
@@ -546,13 +675,13 @@ impl Service {
             },
             None => None,
         };
-        let (role, watched) = match known {
+        let (role, mut watched) = match known {
             None => {
                 let ends = self.nvme.discoveries.lock().expect("no panic while held").add(peer);
                 (Role::Discovery(self.nvme_targets(&guest.who, door.stream.local_addr()?)), Watched::Nothing(ends))
             }
-            Some((name, shown)) => match self.nvme_subsystem(connect, (name, shown), guest).await {
-                Ok((subsystem, watched)) => (Role::Io(subsystem), Watched::Volume(watched)),
+            Some(known) => match self.nvme_subsystem(connect, known, guest).await {
+                Ok((subsystem, watched)) => (Role::Io(subsystem), watched),
                 // Its Connect has succeeded already: the connection closes, and the host tries again.
                 Err(_) if proves => return Ok(Ok(Connected::Not)),
                 Err(no) => return Ok(Err(no)),
@@ -565,25 +694,54 @@ impl Service {
     }
 
     /// The export of the subsystem that a host asks for, if it may use it. Changes nothing.
-    fn nvme_export(&self, connect: &Connect, who: &Identity) -> Result<(NvmeName, Shown), No> {
+    fn nvme_export(&self, connect: &Connect, who: &Identity) -> Result<Known, No> {
         let name = self.nvme_name(&connect.subsystem)?;
         let directory = || self.directory.read().expect("no panic while held");
+        if let Some(image) = &name.image {
+            let directory = directory();
+            let is_here = directory.volumes.get(&image.volume).is_some_and(|v| image.fits(v));
+            match directory.look_up(who, &name.export) {
+                Ok(_) if is_here => {}
+                // Whoever may use the volume is shown its namespace, inaccessible as it is.
+                Err(r) if matches!(r.reason, RefusalReason::Forbidden | RefusalReason::TlsRequired) => {
+                    return Err(no(r));
+                }
+                _ if !directory.is_granted(who, &name.export) => {
+                    return Err((Status::CONNECT_PARAMETER, Some(Parameter::Subsystem)));
+                }
+                _ => {
+                    let image = image.clone();
+                    return Ok(Known::Away(name, image));
+                }
+            }
+        }
         let shown = self.look_up(who, &name.export, true).map_err(|refusal| match refusal.reason {
             // The configuration has the subsystem, so its volume may come: a pool that couldn't be opened yet, or was moved away. Linux gives
             // up a controller that it may not ask for again.
             RefusalReason::Unknown if directory().is_granted(who, &name.export) => (Status::CONNECT_BUSY, None),
             _ => no(refusal),
         })?;
-        Ok((name, shown))
+        Ok(Known::Here(name, shown))
+    }
+
+    /// A namespace on an RBD image, the same at each gateway.
+    fn namespace_of(&self, who: &Identity, name: &NvmeName, image: &ImagePath) -> Namespace {
+        let directory = self.directory.read().expect("no panic while held");
+        let may_write = directory.may_write(who, &name.export) == Some(true);
+        Namespace { blocks: image.size_bytes / BLOCK_BYTES, read_only: image.read_only || !may_write }
     }
 
     /// Opens a subsystem for a host that may use it.
     async fn nvme_subsystem(
         &self,
         connect: &Connect,
-        (name, shown): (NvmeName, Shown),
+        known: Known,
         guest: &mut Guest,
-    ) -> Result<(Subsystem, WatchedVolume), No> {
+    ) -> Result<(Subsystem, Watched), No> {
+        if let Some(image) = known.name().image.clone() {
+            return self.nvme_image(connect, (known.name(), &image), guest);
+        }
+        let Known::Here(name, shown) = known else { return Err((Status::CONNECT_BUSY, None)) };
         let namespace = namespace_of(&shown.export);
         self.mark_open(&guest.who, &name.export, &shown).await.map_err(no)?;
         let (tenant, data, watched) = {
@@ -597,18 +755,33 @@ impl Service {
             (tenant, data, WatchedVolume { health: volume.health.clone(), copy })
         };
         guest.seat.belongs_to(tenant).map_err(|_| (Status::CONNECT_BUSY, None))?;
-        let nqn = connect.subsystem.clone();
-        let of_name = Uuid::new_v5(&Uuid::NAMESPACE_OID, nqn.as_bytes());
-        let serial = of_name.simple().to_string()[..20].to_string();
-        let uuid = identifier(of_name, data);
-        let queues_max = name.queues_max;
-        Ok((Subsystem { nqn, serial, uuid: uuid.into_bytes(), namespace, queues_max }, watched))
+        Ok((subsystem(connect, &name, data, namespace), Watched::Volume(watched)))
+    }
+
+    /// Opens a subsystem whose volume is on an RBD image, here or not.
+    fn nvme_image(
+        &self,
+        connect: &Connect,
+        (name, image): (&NvmeName, &ImagePath),
+        guest: &mut Guest,
+    ) -> Result<(Subsystem, Watched), No> {
+        // A tenant that isn't known yet takes its seats with the queues.
+        let tenant = self.directory.read().expect("no panic while held").tenant(&guest.who, &name.export);
+        if let Ok((_, tenant)) = tenant {
+            guest.seat.belongs_to(tenant).map_err(|_| (Status::CONNECT_BUSY, None))?;
+        }
+        let namespace = self.namespace_of(&guest.who, name, image);
+        let watched = WatchedImage::new(&self.directory, &guest.who, &name.export, image);
+        Ok((subsystem(connect, name, Contents::Image(&image.volume), namespace), Watched::Image(watched)))
     }
 
     /// Subsystems that a host may use.
     fn nvme_targets(&self, who: &Identity, address: SocketAddr) -> Vec<Target> {
         let directory = self.directory.read().expect("no panic while held");
-        let may_use = |(_, name): &(&String, &NvmeName)| directory.look_up(who, &name.export).is_ok();
+        let may_use = |(_, name): &(&String, &NvmeName)| {
+            let may_come = name.image.is_some() && directory.is_granted(who, &name.export);
+            may_come || directory.look_up(who, &name.export).is_ok()
+        };
         let target =
             |(nqn, name): (&String, &NvmeName)| Target { nqn: nqn.clone(), address, port_id: name.path.unwrap_or(1) };
         directory.subsystems.iter().filter(may_use).map(target).collect()
@@ -621,6 +794,102 @@ enum Connected {
     Not,
     Controller(Box<Controller>, Place, Watched),
     Queue(NvmeName, Shown, (Terms, Replies)),
+    /// A queue whose volume is served elsewhere.
+    Away(NvmeName, ImagePath, (Terms, Replies)),
+}
+
+/// An export that a host may use.
+enum Known {
+    Here(NvmeName, Shown),
+    /// It is on an RBD image, and another gateway serves it, or none.
+    Away(NvmeName, ImagePath),
+}
+
+impl Known {
+    fn name(&self) -> &NvmeName {
+        match self {
+            Known::Here(name, _) | Known::Away(name, _) => name,
+        }
+    }
+
+    fn of(&self) -> Of {
+        match self {
+            Known::Here(name, shown) => of(name, shown),
+            Known::Away(..) => Of::Image,
+        }
+    }
+}
+
+/// Namespace of an export that is here.
+fn of(name: &NvmeName, shown: &Shown) -> Of {
+    if name.image.is_some() { Of::Image } else { Of::volume(&shown.replica) }
+}
+
+fn subsystem(connect: &Connect, name: &NvmeName, contents: Contents<'_>, namespace: Namespace) -> Subsystem {
+    let nqn = connect.subsystem.clone();
+    let of_name = Uuid::new_v5(&Uuid::NAMESPACE_OID, nqn.as_bytes());
+    let serial = of_name.simple().to_string()[..20].to_string();
+    let uuid = identifier(of_name, contents).into_bytes();
+    Subsystem { nqn, serial, uuid, namespace, queues_max: name.queues_max }
+}
+
+/// An I/O queue that waits for its volume: each command ends with a status of the path until the volume is served here.
+struct Waiting {
+    watched: WatchedImage,
+    queue: AwayQueue,
+    params: (HostId, Terms, Namespace),
+    export: String,
+    /// The queue's connection, for its controller, and then for the volume's pool.
+    socket: Arc<OwnedFd>,
+    guest: Guest,
+}
+
+impl Waiting {
+    async fn run(mut self, service: Arc<Service>, door: Door) -> io::Result<()> {
+        let Door { mut stream, mut received, .. } = door;
+        loop {
+            let is_here = self.watched.ana() == AnaState::Optimized;
+            self.refuse(&mut stream, &mut received).await?;
+            if is_here && self.queue.is_between() {
+                // What came before the volume was served here may be older than changes that its host has made through another path since.
+                match rustix::net::recv(&self.socket, &mut received.buffer[..], RecvFlags::DONTWAIT) {
+                    Ok((_, 0)) => return Ok(()),
+                    Ok((_, n)) => received.have = 0..n,
+                    Err(Errno::AGAIN) => return self.hand_over(&service, stream).await,
+                    Err(e) => return Err(e.into()),
+                }
+                continue;
+            }
+            tokio::select! {
+                biased;
+                () = self.watched.changes() => {}
+                more = received.more(&mut stream) => if !more? {
+                    return Ok(());
+                },
+            }
+        }
+    }
+
+    /// Refuses all commands that have come.
+    async fn refuse(&mut self, stream: &mut TcpStream, received: &mut Received) -> io::Result<()> {
+        while !received.have.is_empty() {
+            let taken = received.take(|input| self.queue.take(input));
+            send(stream, self.queue.output()).await?;
+            taken.map_err(|fault| io::Error::other(fault.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Gives the queue to its volume's pool.
+    async fn hand_over(self, service: &Service, stream: TcpStream) -> io::Result<()> {
+        let Waiting { queue, params: (host, terms, namespace), export, socket, guest, .. } = self;
+        let shown = service.look_up(&guest.who, &export, true).map_err(super::refused)?;
+        service.mark_open(&guest.who, &export, &shown).await.map_err(super::refused)?;
+        stream.into_std()?.set_nonblocking(false)?;
+        let replies = queue.into_replies();
+        let wire = Wire::Nvme(QueueParams { host, terms, namespace, replies });
+        service.attach(socket, (&export, wire, &shown.replica), guest, Vec::new()).map(drop)
+    }
 }
 
 /// The authentication of a host that has a secret.
@@ -635,18 +904,21 @@ fn proof(secrets: &HostSecrets, connect: &Connect) -> io::Result<Proof> {
 }
 
 /// Contents of a namespace, as far as they tell two apart.
-enum Contents {
+enum Contents<'a> {
     /// One of several nodes' copies: the number of changes that it has seen. Copies that have seen different changes have different data.
     Copy(u64),
     /// A volume of one node. One that is made anew, or restored, is another.
     Volume(Option<Uuid>, VolumeKey),
+    /// A volume of this name on an RBD image. A gateway that doesn't serve it knows no more of it.
+    Image(&'a str),
 }
 
 /// The identifier of a subsystem's namespace: of its name and contents. A host joins paths of the same identifier only, and gives up a
 /// namespace whose identifier is another after a reconnection: its file system doesn't go on in a volume that has taken the place of its own.
-fn identifier(of_name: Uuid, contents: Contents) -> Uuid {
+fn identifier(of_name: Uuid, contents: Contents<'_>) -> Uuid {
     match contents {
         Contents::Copy(changes) => Uuid::new_v5(&of_name, &changes.to_le_bytes()),
+        Contents::Image(volume) => Uuid::new_v5(&Uuid::new_v5(&of_name, b"image"), volume.as_bytes()),
         Contents::Volume(device, key) => {
             let of_device = Uuid::new_v5(&of_name, device.unwrap_or_default().as_bytes());
             Uuid::new_v5(&of_device, &(u64::from(key.generation) << 32 | u64::from(key.id)).to_le_bytes())
@@ -749,20 +1021,22 @@ mod tests {
     fn a_queue_is_one_connection_and_its_controllers() {
         let (all, volume) = (Controllers::default(), volume());
         let mut connect = connect_of("nqn.h", "nqn.a");
-        let ready =
-            |connect: &Connect| Association { is_ready: true, ..Association::new(connect, PEER, Some(&volume), 2) };
+        let ready = |connect: &Connect| Association {
+            is_ready: true,
+            ..Association::new(connect, PEER, Of::volume(&volume), 2)
+        };
         connect.controller = all.add(ids_of(1), ready(&connect)).unwrap();
         let controller = connect.controller;
         let (first, second) = (socket(), socket());
-        assert!(all.check(&connect, &volume).is_ok() && all.check(&connect, &volume).is_ok());
-        assert!(all.join(&connect, &volume, &first));
-        assert!(!all.join(&connect, &volume, &second), "the first one would outlive its controller");
+        assert!(all.check(&connect, &Of::volume(&volume)).is_ok() && all.check(&connect, &Of::volume(&volume)).is_ok());
+        assert!(all.join(&connect, &Of::volume(&volume), &first));
+        assert!(!all.join(&connect, &Of::volume(&volume), &second), "the first one would outlive its controller");
         drop(first);
-        assert!(all.join(&connect, &volume, &second), "the queue is free again");
+        assert!(all.join(&connect, &Of::volume(&volume), &second), "the queue is free again");
         all.remove(controller);
         // Another controller has its number by now.
         assert_eq!(all.add(ids_of(1), ready(&connect_of("nqn.h", "nqn.b"))).unwrap(), controller);
-        assert!(!all.join(&connect, &volume, &socket()));
+        assert!(!all.join(&connect, &Of::volume(&volume), &socket()));
     }
 
     /// It would be a part of the controller's namespace, which has another's data and size.
@@ -770,11 +1044,17 @@ mod tests {
     fn a_queue_for_another_volume_than_the_controllers_is_refused() {
         let (all, volume) = (Controllers::default(), volume());
         let mut connect = connect_of("nqn.h", "nqn.a");
-        let association = Association { is_ready: true, ..Association::new(&connect, PEER, Some(&volume), 2) };
+        let association = Association { is_ready: true, ..Association::new(&connect, PEER, Of::volume(&volume), 2) };
         connect.controller = all.add(ids_of(1), association).unwrap();
         let made_again = self::volume();
-        assert_eq!(all.check(&connect, &made_again), Err((Status::CONNECT_PARAMETER, Some(Parameter::Controller))));
-        assert!(!all.join(&connect, &made_again, &socket()) && all.join(&connect, &volume, &socket()));
+        assert_eq!(
+            all.check(&connect, &Of::volume(&made_again)),
+            Err((Status::CONNECT_PARAMETER, Some(Parameter::Controller)))
+        );
+        assert!(
+            !all.join(&connect, &Of::volume(&made_again), &socket())
+                && all.join(&connect, &Of::volume(&volume), &socket())
+        );
     }
 
     /// A host that is granted the same subsystem claims another's identifier, and connects a queue of that one's controller.
@@ -782,11 +1062,13 @@ mod tests {
     fn a_queue_of_another_hosts_controller_is_refused() {
         let (all, volume) = (Controllers::default(), volume());
         let mut theirs = connect_of("nqn.theirs", "nqn.a");
-        let association = Association { is_ready: true, ..Association::new(&theirs, PEER, Some(&volume), 2) };
+        let association = Association { is_ready: true, ..Association::new(&theirs, PEER, Of::volume(&volume), 2) };
         theirs.controller = all.add(ids_of(1), association).unwrap();
         let ours = Connect { host: "nqn.ours".into(), ..theirs.clone() };
-        assert_eq!(all.check(&ours, &volume), Err((Status::CONNECT_PARAMETER, Some(Parameter::Host))));
-        assert!(!all.join(&ours, &volume, &socket()) && all.join(&theirs, &volume, &socket()));
+        assert_eq!(all.check(&ours, &Of::volume(&volume)), Err((Status::CONNECT_PARAMETER, Some(Parameter::Host))));
+        assert!(
+            !all.join(&ours, &Of::volume(&volume), &socket()) && all.join(&theirs, &Of::volume(&volume), &socket())
+        );
     }
 
     /// Refused and failed reads of a host are remembered for no other host that claims its identifier or its NQN.
@@ -825,7 +1107,7 @@ mod tests {
     #[test]
     fn a_peer_has_a_share_of_the_controllers() {
         let (all, connect) = (Controllers::default(), connect_of("nqn.h", "nqn.a"));
-        let add = |peer| all.add(ids_of(1), Association::new(&connect, peer, None, 2));
+        let add = |peer| all.add(ids_of(1), Association::new(&connect, peer, Of::Discovery, 2));
         let ids: Vec<u16> = (0..CONTROLLERS_MAX / 2).map(|_| add(PEER).unwrap()).collect();
         assert_eq!(
             add(PEER),
@@ -843,18 +1125,22 @@ mod tests {
     fn queues_end_when_their_controller_is_disabled() {
         let (all, volume) = (Controllers::default(), volume());
         let mut connect = connect_of("nqn.h", "nqn.a");
-        let association = Association { is_ready: true, ..Association::new(&connect, PEER, Some(&volume), 2) };
+        let association = Association { is_ready: true, ..Association::new(&connect, PEER, Of::volume(&volume), 2) };
         connect.controller = all.add(ids_of(1), association).unwrap();
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let queue = Arc::new(OwnedFd::from(ours));
-        assert!(all.join(&connect, &volume, &queue));
-        assert_eq!(all.check(&connect, &volume), Err((Status::CONNECT_BUSY, None)));
+        assert!(all.join(&connect, &Of::volume(&volume), &queue));
+        assert_eq!(all.check(&connect, &Of::volume(&volume)), Err((Status::CONNECT_BUSY, None)));
         all.set_ready(connect.controller, false);
         assert_eq!(std::io::Read::read(&mut theirs, &mut [0; 8]).unwrap(), 0, "its connection is over");
-        assert_eq!(all.check(&connect, &volume), Err((Status::SEQUENCE, None)));
+        assert_eq!(all.check(&connect, &Of::volume(&volume)), Err((Status::SEQUENCE, None)));
         all.set_ready(connect.controller, true);
-        assert_eq!(all.check(&connect, &volume), Err((Status::CONNECT_BUSY, None)), "its requests may be under way");
+        assert_eq!(
+            all.check(&connect, &Of::volume(&volume)),
+            Err((Status::CONNECT_BUSY, None)),
+            "its requests may be under way"
+        );
         drop(queue);
-        assert!(all.check(&connect, &volume).is_ok());
+        assert!(all.check(&connect, &Of::volume(&volume)).is_ok());
     }
 }

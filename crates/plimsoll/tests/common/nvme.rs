@@ -136,6 +136,20 @@ impl Host {
         self.stream.write_all(&out).unwrap();
     }
 
+    /// Sends a command, and hears its end with the data of a read; `None` if the node has closed.
+    pub fn try_ask(&mut self, command: &Command, data: &[u8]) -> Option<Result<Vec<u8>, Status>> {
+        let mut out = Vec::new();
+        command.send(&mut out, self.digests, data);
+        self.stream.write_all(&out).ok()?;
+        match self.hear()? {
+            Heard::Data { id, data, done: true, .. } if id == self.id(command) => Some(Ok(data)),
+            Heard::Done { id, status, .. } if id == self.id(command) => {
+                Some(if status == Status::OK { Ok(Vec::new()) } else { Err(status) })
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// The next thing that the node says; `None` once it has closed.
     pub fn hear(&mut self) -> Option<Heard> {
         loop {
@@ -207,4 +221,60 @@ impl Host {
         self.stream.write_all(&out).unwrap();
         self.done(self.next_id)
     }
+}
+
+pub const OPTIMIZED: u8 = 1;
+pub const NON_OPTIMIZED: u8 = 2;
+pub const INACCESSIBLE: u8 = 3;
+const ANA_LOG: u8 = 0xc;
+/// A notice of an ANA change, with the log page to read.
+const ANA_EVENT: u64 = 2 | 3 << 8 | (ANA_LOG as u64) << 16;
+
+/// The state in the ANA log page of a controller that has no event to tell, and the number of its changes.
+pub fn ana(admin: &mut Host) -> (u8, u64) {
+    let log = admin.data(Command::log_page(2, ANA_LOG, 52)).expect("a log page");
+    let number = |at: usize| u64::from_le_bytes(log[at..at + 8].try_into().unwrap());
+    assert_eq!((log[8], log[20], number(0)), (1, 1, number(24)), "one group of one namespace");
+    (log[32], number(0))
+}
+
+/// An admin queue of a host that hears of ANA changes.
+pub struct Listener {
+    admin: Host,
+    pub controller: u16,
+    /// The event request that is outstanding.
+    request: u16,
+}
+
+impl Listener {
+    pub fn new(address: &str) -> Listener {
+        let (mut admin, controller) = Host::admin(address, PLAIN, NQN);
+        admin.ok(Command::set_feature(1, 0xb, 1 << 11), &[]);
+        admin.send(&Command::event_request(100), &[]);
+        Listener { admin, controller, request: 100 }
+    }
+
+    /// The state in the ANA log page, and the number of its changes.
+    pub fn ana(&mut self) -> (u8, u64) {
+        ana(&mut self.admin)
+    }
+
+    /// Waits for an event, and reads the ANA log page, as Linux does.
+    pub fn changed(&mut self) -> (u8, u64) {
+        assert_eq!(self.admin.done(self.request), Ok(ANA_EVENT), "an event");
+        self.request += 1;
+        self.admin.send(&Command::event_request(self.request), &[]);
+        self.ana()
+    }
+}
+
+/// The identifiers by which Linux joins paths: the namespace's descriptors; and the subsystem's serial number.
+pub fn identifiers(address: &str) -> (Vec<u8>, Vec<u8>) {
+    let (mut admin, _) = Host::admin(address, PLAIN, NQN);
+    let descriptors = admin.data(Command::identify(1, 3, 1)).expect("descriptors");
+    let namespace = admin.data(Command::identify(2, 0, 1)).expect("the namespace");
+    assert_eq!(namespace[104..120], descriptors[4..20], "the NGUID");
+    assert_eq!(descriptors[4..20], descriptors[24..40], "the UUID");
+    let controller = admin.data(Command::identify(3, 1, 0)).expect("the controller");
+    (descriptors[..40].to_vec(), controller[4..24].to_vec())
 }

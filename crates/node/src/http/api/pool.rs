@@ -185,6 +185,24 @@ pub struct PoolImage {
     pub connections: u64,
     /// Faults for which a start here would refuse the pool; the lock isn't one of them.
     pub faults: Vec<String>,
+    /// Subsystems of its volumes with `path`, as they were configured at the node's start.
+    #[serde(default)]
+    pub paths: Vec<PoolPath>,
+}
+
+/// A subsystem for NVMe/TCP hosts of which the node is one of several paths.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PoolPath {
+    /// Its NQN.
+    pub nqn: String,
+    /// The node's number.
+    pub path: u16,
+    /// Its volume.
+    pub volume: String,
+    /// Size of its namespace.
+    pub size_bytes: u64,
+    /// True if the volume is read-only.
+    pub read_only: bool,
 }
 
 /// `DELETE /v1/pools/{name}`: the pool isn't served any more. Its data stay on its devices.
