@@ -2,9 +2,14 @@
 
 mod common;
 use common::client::Client;
+use common::nvme::{HOST, Host, PLAIN};
 use common::{Server, config, ok, run};
 use plimsoll_base::Rng;
 use plimsoll_nbd::wire::{Command, CommandFlags};
+use plimsoll_node::engine::tape::TapeReader;
+use plimsoll_nvme::command::Status;
+use plimsoll_nvme::host::{Command as NvmeCommand, range};
+use plimsoll_stack::tape::{Decided, Entry, Input};
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -231,4 +236,107 @@ fn a_tape_is_good_up_to_where_it_was_cut_or_damaged() {
     }
     assert!(refused(b"something else").contains("is not a tape"));
     assert!(refused(&good[..20]).contains("header was cut"));
+}
+
+/// Requests of clients on a tape, in order: as they were offered, and how they ended.
+fn requests(tape: &Path) -> Vec<Value> {
+    let (mut tape, mut all, mut last) = (TapeReader::open(tape).unwrap(), Vec::<Value>::new(), 0);
+    let mut inside = std::collections::BTreeMap::new();
+    while let Some(entries) = tape.next_frame().unwrap() {
+        for entry in &entries {
+            match entry {
+                Entry::Input(_, Input::Offer(request, data)) => {
+                    let mut request = serde_json::to_value(request).unwrap();
+                    // Two requests of different times have the same promise if it ends as long after their arrival.
+                    let arrived = request["arrived_ns"].take().as_u64().unwrap();
+                    let deadline = request["deadline_ns"].as_u64().map(|at| at - arrived);
+                    request["deadline_ns"] = serde_json::json!(deadline);
+                    request["data"] = serde_json::to_value(data).unwrap();
+                    last = all.len();
+                    all.push(request);
+                }
+                Entry::Decided(Decided::Accepted(id)) => _ = inside.insert(*id, last),
+                Entry::Decided(Decided::Busy(..)) => all[last]["end"] = "busy".into(),
+                Entry::Decided(Decided::Ended(id, ended)) => {
+                    all[inside[id]]["end"] = serde_json::to_value(ended).unwrap();
+                }
+                _ => {}
+            }
+        }
+    }
+    all
+}
+
+/// A request has the same fields on the tape, whichever protocol its client speaks: operation, place, tenant, priority, promise, end.
+#[test]
+fn requests_over_nvme_are_recorded_as_those_over_nbd() {
+    const EXPORTS: [&str; 3] =
+        ["vol?tenant=u&priority=rt:2", "vol?deadline=20us&busy=error", "vol?deadline=10s&busy=error&tenant=u"];
+    let dir = tempfile::tempdir().unwrap();
+    let device = "{ file = \"p.img\", size = \"256MiB\", model = \"cheetah-15k5\" }\ntape = \"p.tape\"";
+    let listen = "unix = \"nbd.sock\"\nnvme_tcp = \"127.0.0.1:0\"\n";
+    let more = "[[tenant]]\nname = \"u\"\nclass = \"best-effort\"\nweight = 300\n";
+    let nqn = |n: usize| format!("nqn.2026-11.test:{n}");
+    let subsystems: String = (0..EXPORTS.len())
+        .map(|n| format!("[[subsystem]]\nnqn = \"{}\"\nexport = \"{}\"\n", nqn(n), EXPORTS[n]))
+        .collect();
+    let text = config(device, "64MiB").replace("unix = \"nbd.sock\"\n", listen) + more + &subsystems;
+    let (server, address) = common::nvme::start(dir.path(), &text);
+
+    let mut nbd = EXPORTS.map(|export| Client::connect(&server.socket(), export).unwrap());
+    let plain = &mut nbd[0];
+    for (command, flags, at, len) in [
+        (Command::Write, CommandFlags::EMPTY, 8192, 4096),
+        (Command::Write, CommandFlags::FUA, 65536, 65536),
+        (Command::Read, CommandFlags::EMPTY, 8192, 4096),
+        (Command::Flush, CommandFlags::EMPTY, 0, 0),
+        (Command::WriteZeroes, CommandFlags::NO_HOLE, 16384, 4096),
+        (Command::Trim, CommandFlags::EMPTY, 32768, 4096),
+    ] {
+        let data = vec![7; if command == Command::Write { len as usize } else { 0 }];
+        plain.send(command, flags, at, len, &data).unwrap();
+        assert!(plain.receive().unwrap().1.is_ok(), "{command:?}");
+    }
+    assert!(nbd[1].read(1 << 20, 4096).unwrap().is_err(), "no disk is that fast");
+    assert!(nbd[2].read(2 << 20, 8192).unwrap().is_ok());
+
+    let mut hosts = [0, 1, 2].map(|n| {
+        let (admin, controller) = Host::admin(&address, PLAIN, &nqn(n));
+        let mut queue = Host::open(&address, PLAIN);
+        queue.connect(1, controller, (HOST, &nqn(n))).unwrap();
+        (admin, queue)
+    });
+    let plain = &mut hosts[0].1;
+    assert_eq!(plain.ask(NvmeCommand::write(1, 16, 8, true), &[7; 4096]), Ok(0));
+    plain.send(&NvmeCommand::write(2, 128, 128, false).durable(), &[]);
+    let ready = plain.hear().expect("it asks for the data");
+    let mut data = Vec::new();
+    ready.send_data(&mut data, PLAIN, &[7; 65536], 65536);
+    std::io::Write::write_all(&mut plain.stream, &data).unwrap();
+    assert_eq!(plain.done(2), Ok(0));
+    assert_eq!(plain.read(16, 8), Ok(vec![7; 4096]));
+    assert_eq!(plain.ask(NvmeCommand::flush(3), &[]), Ok(0));
+    assert_eq!(plain.ask(NvmeCommand::write_zeroes(4, 32, 8), &[]), Ok(0));
+    assert_eq!(plain.ask(NvmeCommand::deallocate(5, 1), &range(64, 8)), Ok(0));
+    assert_eq!(hosts[1].1.read(2048, 8), Err(Status::INACCESSIBLE));
+    assert!(hosts[2].1.read(4096, 16).is_ok());
+    drop((nbd, hosts));
+    assert!(server.stop());
+
+    let all = requests(&dir.path().join("p.tape"));
+    assert_eq!(all.len(), 16, "{all:#?}");
+    let (over_nbd, over_nvme) = all.split_at(8);
+    for (one, other) in over_nbd.iter().zip(over_nvme) {
+        assert_eq!(one, other);
+    }
+    // And they tell requests apart.
+    let of = |n: usize, field: &str| over_nvme[n][field].clone();
+    let field = |field: &str| [0, 6, 7].map(|n| of(n, field));
+    assert_eq!(field("deadline_ns"), [Value::Null, 20_000.into(), 10_000_000_000_u64.into()]);
+    assert_eq!(field("end"), ["Done", "busy", "Done"].map(Value::from));
+    let [u, t, also_u] = field("tenant");
+    assert!(u == also_u && u != t, "{u} {t} {also_u}");
+    assert_ne!(of(0, "priority"), of(7, "priority"));
+    assert_ne!(of(0, "flags"), of(1, "flags"), "FUA");
+    assert_eq!(replayed(dir.path())["replayed"]["complete"], true);
 }
