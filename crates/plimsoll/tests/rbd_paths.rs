@@ -246,17 +246,20 @@ fn a_host_goes_on_when_the_lock_is_taken_by_force() {
     let [(old, first), (new, second)] = two.start();
     let mut here = Listener::new(&first);
     let mut queue = Host::io(&first, PLAIN, here.controller, 1);
-    assert_eq!(queue.write_fetched(0, &contents(1), 4096), Ok(0));
+    // Beside the load's blocks.
+    let apart = BLOCKS * SECTORS;
+    assert_eq!(queue.write_fetched(apart, &contents(1), 4096), Ok(0));
     let load = Load::start(Multipath::new(&[&second]));
     old.signal(Signal::STOP);
     until("all threads have stopped", || has_stopped(&old));
-    queue.send(&Command::write(11, 0, 8, false).data(4096, true), &contents(u64::MAX));
+    queue.send(&Command::write(11, apart, 8, true), &contents(u64::MAX));
     moved(&old, &new, &["--force"]);
     load.more(50);
     old.signal(Signal::CONT);
     assert_eq!(queue.done(11), Err(Status::INACCESSIBLE), "the write of before");
     assert_eq!(here.changed(), (INACCESSIBLE, 1));
     load.end();
+    assert!(Multipath::new(&[&second]).read(BLOCKS) == contents(1), "what was refused isn't there");
     drop(old);
     // A new start has no lock: its path is there, inaccessible.
     let (old, first) = two.start_one(0);
