@@ -273,6 +273,24 @@ async fn replicas_that_are_behind_arent_read_until_they_have_caught_up() {
     assert_eq!(volume.read(0..512, None).await.unwrap(), [1; 512]);
 }
 
+/// It was stopped in order, and the others went on: it knows of nothing that it lacks.
+#[tokio::test]
+async fn a_replica_that_comes_back_is_compared_with_the_others_before_it_is_read() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    fakes.iter().for_each(|f| f.set(|s| s.generation = 1));
+    let volume = open(&fakes, PolicyKind::Base).await;
+    fakes[0].set(|s| s.does = Does::Gone);
+    eventually("the first to go", || matches!(volume.replicas()[0].state, LinkState::Down(_))).await;
+    fakes[1..].iter().for_each(|f| f.set(|s| s.generation = 2));
+    eventually("the others' change", || volume.replicas()[1..].iter().all(|r| r.generation == 2)).await;
+    fakes[0].set(|s| s.does = Does::Serve);
+    while !is_behind(&volume, 0) {
+        assert_ne!(volume.replicas()[0].state, LinkState::Up, "it lacks a change");
+        tokio::time::sleep(MS(1)).await;
+    }
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
+}
+
 #[tokio::test]
 async fn nothing_older_is_read_than_what_was_read_before() {
     let (_dir, fakes) = nodes([Does::Serve; 3]);

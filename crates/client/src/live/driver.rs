@@ -295,7 +295,8 @@ impl Driver {
         let number = running.sent.len() as u32;
         let (offset, length) = (running.course.get().offset, running.course.get().len as u32);
         let l = &mut self.links[link];
-        let open = l.open.as_mut();
+        // It was read when this get began. By now it may be behind, or connected again and not asked yet.
+        let open = if l.state == LinkState::Up { l.open.as_mut() } else { None };
         let cookie =
             open.and_then(|o| o.submit(now, For::Try { get, number }, Command::Read, (offset, length), promise));
         running.sent.push(Sent { link, cookie });
@@ -524,6 +525,10 @@ fn near(known: u64, low: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::link::Open;
+    use crate::live::stream::Stream;
+    use plimsoll_nbd::client::Opened;
+    use plimsoll_nbd::wire::MetaContext;
 
     #[test]
     fn a_generation_is_known_from_its_lower_half() {
@@ -540,6 +545,42 @@ mod tests {
         assert_eq!(generation_max(7, a_while), 7 + (1 << 20) + 5_000_000);
         assert!(near(1000, 1000 + (1 << 31) - 1) > generation_max(1000, a_while), "half the lower word too large");
         assert_eq!(generation_max(u64::MAX - 1, Span::from_secs(1 << 30)), u64::MAX);
+    }
+
+    /// A driver whose links are up, and the far ends of their sockets.
+    fn connected(policy: crate::PolicyKind, replicas: usize) -> (Driver, Vec<tokio::net::UnixStream>) {
+        let policy = policy.build(&crate::PolicySettings::default()).unwrap();
+        let mut driver = Driver::new(vec!["one".into(); replicas], policy, Options::default());
+        let opened = Opened {
+            size_bytes: 1 << 20,
+            structured_replies: true,
+            meta_contexts: vec![(1, MetaContext::Promise.name().to_string())],
+            ..Opened::default()
+        };
+        let mut far_ends = Vec::new();
+        for link in 0..replicas {
+            let (near, far) = tokio::net::UnixStream::pair().unwrap();
+            driver.links[link].open = Some(Open::new(driver.now(), Arc::new(Stream::Unix(near)), &opened));
+            driver.links[link].state = LinkState::Up;
+            far_ends.push(far);
+        }
+        (driver, far_ends)
+    }
+
+    const TERMS: Terms = Terms { deadline: None, limit: Duration::from_secs(30), refusable: false };
+
+    #[tokio::test]
+    async fn a_read_that_goes_on_to_another_replica_asks_none_that_is_behind_by_now() {
+        let (mut driver, _far) = connected(crate::PolicyKind::Base, 2);
+        let (send, mut answer) = oneshot::channel();
+        driver.begin(0, 512, TERMS, send);
+        let first = (0..2).find(|i| !driver.links[*i].open.as_ref().unwrap().pending.is_empty()).unwrap();
+        let second = 1 - first;
+        driver.links[second].state = LinkState::Behind("lacks a change".into());
+        driver.lose(first, "it was stopped");
+        assert!(driver.links[second].open.as_ref().unwrap().pending.is_empty(), "it isn't asked");
+        let e = answer.try_recv().unwrap().unwrap_err().to_string();
+        assert!(e.contains("it was stopped") && e.contains("lacks a change"), "{e}");
     }
 
     #[test]

@@ -25,6 +25,8 @@ impl Driver {
         }
         self.links[link].state = if new.promises { LinkState::Opening } else { LinkState::Up };
         self.links[link].open = Some(new);
+        // It may have missed all changes that others have reported since its last answer.
+        self.links[link].known_then = self.known();
         self.changed.notify_waiters();
         self.ask_health(link);
         Ok(())
