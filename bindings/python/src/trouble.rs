@@ -41,9 +41,10 @@ impl Trouble {
 /// The exception for a volume that wasn't opened: arguments that make no sense, or its nodes.
 pub fn unopened(e: live::OpenError) -> PyErr {
     match e {
-        live::OpenError::Replicas(_) | live::OpenError::Policy(_) | live::OpenError::Time(_) => {
-            PyValueError::new_err(e.to_string())
-        }
+        live::OpenError::Replicas(_)
+        | live::OpenError::Twice(_)
+        | live::OpenError::Policy(_)
+        | live::OpenError::Time(_) => PyValueError::new_err(e.to_string()),
         _ => OpenError::new_err(e.to_string()),
     }
 }

@@ -111,6 +111,37 @@ async fn a_write_that_is_given_up_ends_the_writer_without_a_farewell() {
     until_farewells(&fakes, [1, 1]).await;
 }
 
+/// A node marks a replica that gets a second writer: nobody could read it, and neither writer would know.
+#[tokio::test]
+async fn a_second_writer_is_refused_and_the_first_goes_on() {
+    let (_dir, fakes) = two();
+    let first = open(&fakes).await.unwrap();
+    let e = open(&fakes).await.err().expect("there is one");
+    assert!(matches!(&e, OpenError::Writer(all) if all.len() == 2), "{e}");
+    assert!(fakes.iter().all(|f| f.get(|s| !s.marked)), "none is marked");
+    first.write(0, &[7; 512]).await.unwrap();
+    first.close().await;
+    // One on some of them is one, too.
+    let first = open(&fakes[1..]).await.expect("the other has left");
+    let e = open(&fakes).await.err().expect("the second has one");
+    assert!(matches!(&e, OpenError::Writer(all) if all.len() == 1 && all[0].contains("b.sock")), "{e}");
+    first.close().await;
+    let e = open(&[fakes[0].clone(), fakes[0].clone()]).await.err().expect("it would be its own second");
+    assert!(matches!(&e, OpenError::Twice(_)), "{e}");
+    open(&fakes).await.expect("all have left").close().await;
+    assert!(fakes.iter().all(|f| f.get(|s| !s.marked)), "none is marked");
+}
+
+/// It comes after the look at the replicas: they are marked, and that isn't kept from whoever came second.
+#[tokio::test]
+async fn a_writer_that_comes_at_the_same_moment_is_told() {
+    let (_dir, fakes) = two();
+    fakes[1].set(|s| s.marks_writers = true);
+    let e = open(&fakes).await.err().expect("another came");
+    assert!(matches!(&e, OpenError::Writer(all) if all.len() == 1 && all[0].contains("b.sock")), "{e}");
+    until_farewells(&fakes, [1, 1]).await;
+}
+
 #[tokio::test]
 async fn a_writer_needs_all_replicas_and_one_size() {
     let (dir, fakes) = two();

@@ -22,6 +22,10 @@ pub enum OpenError {
     NoneOpen(Vec<(String, String)>),
     /// A writer needs all replicas, and these can't be connected to: which, and why.
     NotAll(Vec<(String, String)>),
+    /// A writer was to be opened, and these replicas have one: which.
+    Writer(Vec<String>),
+    /// An address that was given twice to a writer: its replica would have two writers.
+    Twice(String),
     /// Replicas that can't be of the same volume: which, and their sizes in bytes.
     Sizes(Vec<(String, u64)>),
     /// Replicas that aren't equal, though none is known to lack changes: which, and how many changes each has seen. A writer would add
@@ -60,6 +64,13 @@ impl fmt::Display for OpenError {
                 f.write_str("a writer needs all replicas")?;
                 all.iter().try_for_each(|(address, why)| write!(f, "; {address}: {why}"))
             }
+            OpenError::Writer(all) => {
+                f.write_str(
+                    "the volume has a writer, and has one at a time: close it first, or wait until its nodes have noticed its end",
+                )?;
+                all.iter().try_for_each(|address| write!(f, "; {address}"))
+            }
+            OpenError::Twice(address) => write!(f, "{address}: named twice, and a replica has one writer"),
             OpenError::Sizes(all) => {
                 f.write_str("these aren't replicas of one volume, their sizes differ")?;
                 all.iter().try_for_each(|(address, bytes)| write!(f, "; {address}: {bytes} bytes"))

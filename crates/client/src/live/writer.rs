@@ -4,12 +4,14 @@ use super::address::Address;
 use super::error::OpenError;
 use super::home::{FORKED, Home};
 use super::options::Options;
-use super::session::Session;
+use super::session::{Health, Session};
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 /// Longest range of one TRIM, in bytes.
@@ -80,18 +82,24 @@ impl Writer {
     /// Connects to all replicas. Each answer is waited for as long as [`Options::limit`] says.
     ///
     /// # Errors
-    /// If a replica can't be connected to, they aren't of one size, or no write fits all; and if they have seen different numbers of
-    /// changes: one of them lacks some that another has. Replicas that are marked as such may have seen fewer: nobody reads them before a resync.
+    /// If a replica can't be connected to or has a writer, one is named twice, they aren't of one size, or no write fits all; and if they
+    /// have seen different numbers of changes: one of them lacks some that another has. Replicas that are marked as such may have seen fewer: nobody reads them before a resync.
     /// One that is marked and has seen more may have acknowledged changes that the others lack. None of these has been written to.
+    ///
+    /// Two writers that open at the same moment may mark the replicas. One of them at least gets [`OpenError::Writer`].
     pub async fn open(replicas: &[Address], options: &Options) -> Result<Writer, OpenError> {
         if replicas.is_empty() {
             return Err(OpenError::Replicas(0));
         }
+        if let Some((_, twice)) = replicas.iter().enumerate().find(|(i, a)| replicas[..*i].contains(a)) {
+            return Err(OpenError::Twice(twice.to_string()));
+        }
         // As a reader first: whoever is refused must not have been the volume's second writer.
-        for (_, session) in sessions(replicas, "replica=read", options).await?.0 {
+        let seen = sessions(replicas, options, &Role::Reads).await?;
+        for (_, session) in seen.all {
             let _ = session.close().await; // a reader's end tells a node nothing
         }
-        let (all, lengths) = sessions(replicas, "replica=write", options).await?;
+        let Opened { all, lengths, .. } = sessions(replicas, options, &Role::Writes { complete: seen.complete }).await?;
         let Lengths { size_bytes, payload_bytes_max, unit_bytes } = lengths;
         let sessions = Mutex::new(Sessions { all, broken: None, adrift: false });
         let home = Home::here();
@@ -217,20 +225,64 @@ struct Lengths {
 
 type Open = Vec<(String, Session)>;
 
+/// Time for a former writer's farewell to arrive: it may have been sent just before.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Interval of asking for it.
+const ASK_EVERY: Duration = Duration::from_millis(10);
+
+/// Purpose of sessions.
+enum Role {
+    /// To look whether a writer may come.
+    Reads,
+    /// To write. `complete` weren't marked before.
+    Writes { complete: Vec<(String, u64)> },
+}
+
+struct Opened {
+    all: Open,
+    lengths: Lengths,
+    /// Replicas that aren't marked, and how many changes each has seen.
+    complete: Vec<(String, u64)>,
+}
+
+/// Asks for a replica's state. A writer that has left may still be counted for a moment, for which it waits `until` then.
+async fn health(session: &mut Session, role: &Role, until: Instant) -> io::Result<Health> {
+    loop {
+        let health = session.health().await?;
+        if matches!(role, Role::Writes { .. }) || health.writers == 0 || Instant::now() >= until {
+            return Ok(health);
+        }
+        tokio::time::sleep(ASK_EVERY).await;
+    }
+}
+
 /// Connects to all replicas, if a writer may add its changes to what they have.
-async fn sessions(replicas: &[Address], role: &str, options: &Options) -> Result<(Open, Lengths), OpenError> {
+async fn sessions(replicas: &[Address], options: &Options, role: &Role) -> Result<Opened, OpenError> {
     let (mut all, mut failed) = (Vec::new(), Vec::new());
+    let (term, writers) = match role {
+        Role::Reads => ("replica=read", 0),
+        Role::Writes { .. } => ("replica=write", 1),
+    };
     for address in replicas {
-        match Session::open(address, address.export_with(role), options.limit).await {
+        match Session::open(address, address.export_with(term), options.limit).await {
             Ok(session) => all.push((address.to_string(), session)),
             Err(e) => failed.push((address.to_string(), e.to_string())),
         }
     }
-    let (mut complete, mut marked) = (Vec::new(), Vec::new());
+    let (mut complete, mut marked, mut written) = (Vec::new(), Vec::new(), Vec::new());
+    let until = Instant::now() + FAREWELL;
     for (address, session) in &mut all {
-        match session.health().await {
-            Ok(health) if health.behind == 0 => complete.push((address.clone(), health.generation)),
-            Ok(health) => marked.push((address.clone(), health.generation)),
+        match health(session, role, until).await {
+            Ok(health) => {
+                // A mark that came with this session is by another writer's.
+                let was_complete =
+                    matches!(role, Role::Writes { complete } if complete.iter().any(|(a, _)| a == address));
+                if health.writers > writers || was_complete && health.behind != 0 {
+                    written.push(address.clone());
+                }
+                let replicas = if health.behind == 0 { &mut complete } else { &mut marked };
+                replicas.push((address.clone(), health.generation));
+            }
             Err(e) => failed.push((address.clone(), e.to_string())),
         }
     }
@@ -241,6 +293,8 @@ async fn sessions(replicas: &[Address], role: &str, options: &Options) -> Result
     let newer = |complete: &[(String, u64)]| complete.first().is_some_and(|c| marked.iter().any(|m| m.1 > c.1));
     let wrong = if !failed.is_empty() {
         OpenError::NotAll(failed)
+    } else if !written.is_empty() {
+        OpenError::Writer(written)
     } else if differ(&sizes) {
         OpenError::Sizes(sizes)
     } else if differ(&complete) {
@@ -250,7 +304,8 @@ async fn sessions(replicas: &[Address], role: &str, options: &Options) -> Result
     } else if payload_bytes_max < unit_bytes {
         OpenError::Lengths { unit_bytes, payload_bytes_max }
     } else {
-        return Ok((all, Lengths { size_bytes: sizes[0].1, payload_bytes_max, unit_bytes }));
+        let lengths = Lengths { size_bytes: sizes[0].1, payload_bytes_max, unit_bytes };
+        return Ok(Opened { all, lengths, complete });
     };
     for (_, session) in all {
         let _ = session.close().await; // the first failure is told

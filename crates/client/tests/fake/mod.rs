@@ -33,7 +33,7 @@ pub enum Does {
     Queue(Duration),
     /// Answers nothing at all any more, and keeps the connection.
     Hang,
-    /// The same, and doesn't even read what comes.
+    /// The same, and doesn't even read what comes until it does anything else.
     HangUnread,
     /// Takes a connection and says nothing.
     HangInHandshake,
@@ -71,6 +71,12 @@ pub struct State {
     /// Sessions that were ended as NBD wants it, without those of readers.
     pub farewells: u32,
     pub probes: u32,
+    /// Connections with `replica=write`.
+    pub writers: u32,
+    /// A second one has come.
+    pub marked: bool,
+    /// Each one seems to be a second one.
+    pub marks_writers: bool,
     pub exports: Vec<String>,
 }
 
@@ -100,6 +106,9 @@ impl Fake {
             changes: Vec::new(),
             farewells: 0,
             probes: 0,
+            writers: 0,
+            marked: false,
+            marks_writers: false,
             exports: vec![],
         };
         let fake = Fake { state: Arc::new(Mutex::new(state)), path: path.clone() };
@@ -127,11 +136,30 @@ impl Fake {
     }
 }
 
-/// Agreed terms, the bytes that came after them, and whether the client only reads.
-type Begun = (Box<Negotiated>, Vec<u8>, bool);
+/// Agreed terms, the bytes that came after them, whether the client only reads, and whether it is a writer.
+type Begun<'a> = (Box<Negotiated>, Vec<u8>, bool, Option<Written<'a>>);
 
-fn handshake(stream: &mut UnixStream, shared: &Mutex<State>) -> io::Result<Option<Begun>> {
+/// A writer's connection. A second one marks the replica, as a node does.
+struct Written<'a>(&'a Mutex<State>);
+
+impl<'a> Written<'a> {
+    fn new(shared: &'a Mutex<State>) -> Written<'a> {
+        let mut state = shared.lock().unwrap();
+        state.marked |= state.writers > 0 || state.marks_writers;
+        state.writers += 1;
+        Written(shared)
+    }
+}
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().writers -= 1;
+    }
+}
+
+fn handshake<'a>(stream: &mut UnixStream, shared: &'a Mutex<State>) -> io::Result<Option<Begun<'a>>> {
     let mut reads = false;
+    let mut writes = false;
     let mut machine = ServerHandshake::new(TlsMode::Off);
     let mut have = Vec::new();
     loop {
@@ -153,12 +181,14 @@ fn handshake(stream: &mut UnixStream, shared: &Mutex<State>) -> io::Result<Optio
                     };
                     drop(state);
                     reads = name.ends_with("replica=read");
+                    writes = name.ends_with("replica=write");
                     shared.lock().unwrap().exports.push(name);
                     machine.answer_export(Ok(info));
                 }
                 Event::Transmission(agreed) => {
                     stream.write_all(machine.output())?;
-                    return Ok(Some((agreed, have, reads)));
+                    let written = writes.then(|| Written::new(shared));
+                    return Ok(Some((agreed, have, reads, written)));
                 }
                 _ => return Ok(None),
             }
@@ -192,12 +222,12 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
     if shared.lock().unwrap().does == Does::Gone {
         return;
     }
-    let Ok(Some((agreed, mut have, reads))) = handshake(&mut stream, shared) else { return };
+    let Ok(Some((agreed, mut have, reads, written))) = handshake(&mut stream, shared) else { return };
+    let _written = written;
     let (rules, replies) = (agreed.rules(), Replies { structured: agreed.structured_replies });
     loop {
-        if shared.lock().unwrap().does == Does::HangUnread {
-            std::thread::sleep(Duration::from_secs(60));
-            return;
+        while shared.lock().unwrap().does == Does::HangUnread {
+            std::thread::sleep(Duration::from_millis(1));
         }
         while have.len() < REQUEST_BYTES {
             let mut some = [0; 4096];
@@ -256,10 +286,11 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
             }
             Command::BlockStatus => {
                 shared.lock().unwrap().probes += 1;
-                let behind = u32::from(state.does == Does::Behind);
+                let behind = u32::from(state.does == Does::Behind || state.marked);
                 let low = (NoteKind::GenerationLow, state.generation as u32);
                 let high = (NoteKind::GenerationHigh, (state.generation >> 32) as u32);
-                let notes = [low, high, (NoteKind::InFlight, 0), (NoteKind::Behind, behind)];
+                let writers = (NoteKind::Writers, state.writers);
+                let notes = [low, high, (NoteKind::InFlight, 0), (NoteKind::Behind, behind), writers];
                 let told = state.written.filter(|_| agreed.meta_contexts.contains(MetaContext::Written));
                 promise::notes(&mut out, cookie, id, &notes, if told.is_some() { Last::No } else { Last::Yes });
                 if let Some(extents) = told {
