@@ -142,6 +142,31 @@ async fn a_writer_that_comes_at_the_same_moment_is_told() {
     until_farewells(&fakes, [1, 1]).await;
 }
 
+/// A flush changes nothing, and everything before it was acknowledged everywhere: the replicas stay complete, the writer is broken.
+#[tokio::test]
+async fn a_flush_that_is_late_or_given_up_leaves_the_replicas_complete() {
+    for late in [true, false] {
+        let (_dir, fakes) = two();
+        let limit = Duration::from_secs(if late { 2 } else { 20 });
+        let options = Options { limit, ..Options::default() };
+        let addresses = fakes.each_ref().map(Fake::address);
+        let writer = Writer::open(&addresses, &options).await.unwrap();
+        writer.write(0, &[7; 512]).await.unwrap();
+        fakes[1].set(|s| s.does = Does::HangUnread);
+        if late {
+            let e = writer.flush().await.unwrap_err();
+            assert!(matches!(&e, WriteError::Failed(heard) if heard.len() == 1 && heard[0].contains("2s")), "{e}");
+        } else {
+            assert!(tokio::time::timeout(Duration::from_millis(50), writer.flush()).await.is_err(), "it hangs");
+        }
+        fakes[1].set(|s| s.does = Does::Serve);
+        let e = writer.write(0, &[7; 512]).await.unwrap_err();
+        assert!(matches!(&e, WriteError::Closed(_)), "{e}");
+        writer.close().await;
+        until_farewells(&fakes, [1, 1]).await;
+    }
+}
+
 #[tokio::test]
 async fn a_writer_needs_all_replicas_and_one_size() {
     let (dir, fakes) = two();

@@ -68,6 +68,8 @@ pub struct Session {
     patience: Duration,
     /// Reason why nothing more is asked.
     broken: Option<String>,
+    /// A request that changes nothing was sent completely, and its answer hasn't come.
+    asked: bool,
 }
 
 impl Drop for Session {
@@ -129,7 +131,18 @@ impl Session {
         written_id: u32,
     ) -> Session {
         let (home, stream) = (Home::here(), Some(stream));
-        Session { home, stream, transactions, received, opened, written_id, number: 0, patience, broken: None }
+        Session {
+            home,
+            stream,
+            transactions,
+            received,
+            opened,
+            written_id,
+            number: 0,
+            patience,
+            broken: None,
+            asked: false,
+        }
     }
 
     /// Size of the export in bytes.
@@ -192,12 +205,21 @@ impl Session {
         (sizes.payload_max, sizes.minimum)
     }
 
+    /// Returns whether it takes no more requests, though the server has all changes: a flush or a question about the replica was sent, and
+    /// its answer hasn't come.
+    pub fn lacks_nothing(&self) -> bool {
+        self.broken.is_some() && self.asked
+    }
+
     /// Ends the session as NBD wants it: a server knows then that nothing of it is missing.
     ///
     /// # Errors
-    /// The error of the socket. After a request that failed half way it only disconnects, and that is the error.
+    /// The error of the socket. After a request that failed half way it only disconnects, and that is the error. A flush or a question about
+    /// the replica is no such request once it is sent.
     pub async fn close(mut self) -> io::Result<()> {
-        self.usable()?;
+        if self.home.is_left() || !self.asked {
+            self.usable()?;
+        }
         let request =
             Request { command: Command::Disconnect, flags: CommandFlags::EMPTY, cookie: 0, offset: 0, length: 0 };
         let mut out = Vec::new();
@@ -280,8 +302,10 @@ impl Session {
         self.transactions.submit(&mut out, request).map_err(|e| io::Error::other(e.to_string()))?;
         // It stays so if this future is dropped half way.
         self.broken = Some("a request was given up before its answer had come".into());
+        self.asked = false;
         let ended = self.carry_out(&request, out, payload).await;
         self.broken = ended.as_ref().err().map(|e| format!("a request on it failed: {e}"));
+        self.asked &= ended.is_err();
         ended
     }
 
@@ -299,6 +323,7 @@ impl Session {
             send(stream, &out).await?;
             send(stream, payload).await?;
         }
+        self.asked = matches!(request.command, Command::Flush | Command::BlockStatus);
         self.answer(request).await
     }
 

@@ -48,7 +48,7 @@ struct Sessions {
     all: Vec<(String, Session)>,
     /// The first failure.
     broken: Option<String>,
-    /// A change is under way, or was given up half way: nothing can follow on these connections, not even a farewell.
+    /// A change is under way, or was given up half way: nothing can follow on these connections, not even a farewell. A flush is no change.
     adrift: bool,
 }
 
@@ -56,7 +56,7 @@ struct Sessions {
 /// that a count of changes says which replica is newer.
 ///
 /// A replica whose writer is lost without [`Writer::close`] is one that may lack writes, and isn't read until it is resynced; so
-/// is one on which a change fails, and one that gets a second writer. In a child that was forked, changes fail, and closing or dropping
+/// is one on which a change or a flush fails, and one that gets a second writer. In a child that was forked, changes fail, and closing or dropping
 /// the writer does nothing.
 pub struct Writer {
     home: Home,
@@ -146,8 +146,8 @@ impl Writer {
     }
 
     /// Ends the sessions in order, after a change that is under way: replicas that have acknowledged everything lack nothing. Changes
-    /// that wait for their turn fail with [`WriteError::Closed`]. After a failure it only disconnects, and the replicas that failed stay
-    /// marked.
+    /// that wait for their turn fail with [`WriteError::Closed`]. After a change that failed it only disconnects, and the replicas that failed
+    /// stay marked. A flush that is late or was given up is no change: its replicas lack nothing, and get a farewell.
     ///
     /// A change under way, even a long one of many pieces, goes on to its end: half of it would be neither written nor not. Each piece
     /// takes [`Options::limit`] at most, and so does the farewell to each replica.
@@ -202,14 +202,17 @@ impl Writer {
     async fn send(sessions: &mut Sessions, change: Change<'_>) -> Result<(), WriteError> {
         // They stay so if this future is dropped half way.
         sessions.broken = Some("a change was given up before all replicas had acknowledged it".into());
-        sessions.adrift = true;
+        sessions.adrift = !matches!(change, Change::Flush);
         let ended = all(sessions.all.iter_mut().map(|(_, s)| change.send(s)).collect()).await;
         sessions.adrift = false;
         let mut heard = Vec::new();
         let failed = ended.iter().enumerate().rev().filter_map(|(i, end)| Some((i, end.as_ref().err()?)));
         for (i, e) in failed {
-            // Ends without NBD's farewell: the replica may lack the change.
-            heard.push(format!("{}: {e}", sessions.all.remove(i).0));
+            heard.push(format!("{}: {e}", sessions.all[i].0));
+            // Ends without NBD's farewell: the replica may lack the change. One whose flush is late lacks nothing.
+            if !sessions.all[i].1.lacks_nothing() {
+                sessions.all.remove(i);
+            }
         }
         heard.reverse();
         sessions.broken = heard.first().cloned();
