@@ -167,6 +167,25 @@ async fn a_flush_that_is_late_or_given_up_leaves_the_replicas_complete() {
     }
 }
 
+/// A node marks the replica of a writer that goes without a farewell, though nothing was written.
+#[tokio::test]
+async fn an_open_that_is_given_up_marks_no_replica() {
+    let (_dir, fakes) = two();
+    fakes[1].set(|s| s.does = Does::HangWriters);
+    let addresses = fakes.each_ref().map(Fake::address);
+    let options = Options { limit: Duration::from_secs(2), ..Options::default() };
+    let asked = async {
+        while fakes[1].get(|s| s.writers == 0 || s.probes < 2) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        opened = Writer::open(&addresses, &options) => panic!("it hangs: {:?}", opened.err()),
+        () = asked => {}
+    }
+    until_farewells(&fakes, [1, 1]).await;
+}
+
 #[tokio::test]
 async fn a_writer_needs_all_replicas_and_one_size() {
     let (dir, fakes) = two();

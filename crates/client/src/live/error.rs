@@ -26,6 +26,8 @@ pub enum OpenError {
     Writer(Vec<String>),
     /// An address that was given twice to a writer: its replica would have two writers.
     Twice(String),
+    /// The runtime ended meanwhile.
+    Ended,
     /// Replicas that can't be of the same volume: which, and their sizes in bytes.
     Sizes(Vec<(String, u64)>),
     /// Replicas that aren't equal, though none is known to lack changes: which, and how many changes each has seen. A writer would add
@@ -71,6 +73,7 @@ impl fmt::Display for OpenError {
                 all.iter().try_for_each(|address| write!(f, "; {address}"))
             }
             OpenError::Twice(address) => write!(f, "{address}: named twice, and a replica has one writer"),
+            OpenError::Ended => f.write_str("the runtime ended while the volume was opened"),
             OpenError::Sizes(all) => {
                 f.write_str("these aren't replicas of one volume, their sizes differ")?;
                 all.iter().try_for_each(|(address, bytes)| write!(f, "; {address}: {bytes} bytes"))

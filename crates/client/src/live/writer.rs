@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 /// Longest range of one TRIM, in bytes.
@@ -86,6 +87,8 @@ impl Writer {
     /// have seen different numbers of changes: one of them lacks some that another has. Replicas that are marked as such may have seen fewer: nobody reads them before a resync.
     /// One that is marked and has seen more may have acknowledged changes that the others lack. None of these has been written to.
     ///
+    /// A future that is dropped leaves no replica marked: those that were connected get a farewell.
+    ///
     /// Two writers that open at the same moment may mark the replicas. One of them at least gets [`OpenError::Writer`].
     pub async fn open(replicas: &[Address], options: &Options) -> Result<Writer, OpenError> {
         if replicas.is_empty() {
@@ -96,10 +99,16 @@ impl Writer {
         }
         // As a reader first: whoever is refused must not have been the volume's second writer.
         let seen = sessions(replicas, options, &Role::Reads).await?;
-        for (_, session) in seen.all {
-            let _ = session.close().await; // a reader's end tells a node nothing
-        }
-        let Opened { all, lengths, .. } = sessions(replicas, options, &Role::Writes { complete: seen.complete }).await?;
+        farewell(seen.all).await;
+        // In a task of its own: a node takes a writer that goes without a farewell for one that was lost.
+        let (replicas, options) = (replicas.to_vec(), options.clone());
+        let opening = async move {
+            let Opened { all, lengths, .. } =
+                sessions(&replicas, &options, &Role::Writes { complete: seen.complete }).await?;
+            Ok((Parting { all, runtime: Handle::current() }, lengths))
+        };
+        let (mut opened, lengths) = tokio::spawn(opening).await.unwrap_or_else(|_| Err(OpenError::Ended))?;
+        let all = std::mem::take(&mut opened.all);
         let Lengths { size_bytes, payload_bytes_max, unit_bytes } = lengths;
         let sessions = Mutex::new(Sessions { all, broken: None, adrift: false });
         let home = Home::here();
@@ -150,7 +159,8 @@ impl Writer {
     /// stay marked. A flush that is late or was given up is no change: its replicas lack nothing, and get a farewell.
     ///
     /// A change under way, even a long one of many pieces, goes on to its end: half of it would be neither written nor not. Each piece
-    /// takes [`Options::limit`] at most, and so does the farewell to each replica.
+    /// takes [`Options::limit`] at most, and so do the farewells, which go to all replicas at once. They are sent even if this future is
+    /// dropped meanwhile.
     pub async fn close(&self) {
         if self.home.is_left() {
             return;
@@ -161,9 +171,8 @@ impl Writer {
         if sessions.adrift {
             sessions.all.clear();
         }
-        for (_, session) in sessions.all.drain(..) {
-            let _ = session.close().await; // one that can't be told is one that lost its writer
-        }
+        // In a task of its own: a caller that goes takes back no farewell.
+        let _ = tokio::spawn(farewell(std::mem::take(&mut sessions.all))).await; // it fails only if the runtime ends
     }
 
     fn range(&self, offset: u64, length: u64) -> Result<Range<u64>, WriteError> {
@@ -310,10 +319,27 @@ async fn sessions(replicas: &[Address], options: &Options, role: &Role) -> Resul
         let lengths = Lengths { size_bytes: sizes[0].1, payload_bytes_max, unit_bytes };
         return Ok(Opened { all, lengths, complete });
     };
-    for (_, session) in all {
-        let _ = session.close().await; // the first failure is told
-    }
+    farewell(all).await;
     Err(wrong)
+}
+
+/// Ends sessions in order, side by side. A replica that the farewell doesn't reach is one that lost its writer.
+async fn farewell(sessions: Open) {
+    all(sessions.into_iter().map(|(_, s)| Box::pin(s.close()) as Doing<'_>).collect()).await;
+}
+
+/// A writer's sessions on the way to the caller, who may have gone.
+struct Parting {
+    all: Open,
+    runtime: Handle,
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        if !self.all.is_empty() {
+            self.runtime.spawn(farewell(std::mem::take(&mut self.all)));
+        }
+    }
 }
 
 #[derive(Clone, Copy)]

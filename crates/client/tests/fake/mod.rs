@@ -35,6 +35,8 @@ pub enum Does {
     Hang,
     /// The same, and doesn't even read what comes until it does anything else.
     HangUnread,
+    /// Answers no writer's question how its replica is.
+    HangWriters,
     /// Takes a connection and says nothing.
     HangInHandshake,
     /// Sends what is no NBD.
@@ -223,7 +225,6 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
         return;
     }
     let Ok(Some((agreed, mut have, reads, written))) = handshake(&mut stream, shared) else { return };
-    let _written = written;
     let (rules, replies) = (agreed.rules(), Replies { structured: agreed.structured_replies });
     loop {
         while shared.lock().unwrap().does == Does::HangUnread {
@@ -286,6 +287,9 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
             }
             Command::BlockStatus => {
                 shared.lock().unwrap().probes += 1;
+                if state.does == Does::HangWriters && written.is_some() {
+                    continue;
+                }
                 let behind = u32::from(state.does == Does::Behind || state.marked);
                 let low = (NoteKind::GenerationLow, state.generation as u32);
                 let high = (NoteKind::GenerationHigh, (state.generation >> 32) as u32);
