@@ -291,6 +291,35 @@ async fn a_replica_that_comes_back_is_compared_with_the_others_before_it_is_read
     assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
 }
 
+/// Nobody carries their bytes any more, nor looks at the time.
+#[test]
+fn reads_fail_at_once_when_the_runtime_that_opened_the_volume_has_ended() {
+    let (_dir, fakes) = nodes([Does::Hold, Does::Serve, Does::Serve]);
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let volume = first.block_on(open(&fakes, PolicyKind::Base));
+    let soon = |volume: Volume| async move {
+        let ask = Ask { limit: Some(MS(100)), ..Ask::default() };
+        tokio::time::timeout(MS(20_000), volume.ask(0..512, ask)).await.expect("it ends")
+    };
+    let is_ended = |e: &ReadError| matches!(e, ReadError::Failed(_)) && e.to_string().contains("has ended");
+    second.block_on(async {
+        let under_way = tokio::spawn(soon(volume.clone()));
+        eventually("the request", || volume.counts().tries == 1).await;
+        drop_outside(first).await;
+        let e = under_way.await.unwrap().unwrap_err();
+        assert!(is_ended(&e), "{e}");
+        let e = soon(volume.clone()).await.unwrap_err();
+        assert!(is_ended(&e), "{e}");
+    });
+    assert!(volume.replicas().iter().all(|r| matches!(r.state, LinkState::Down(_))));
+}
+
+/// A runtime can't be dropped inside of another.
+async fn drop_outside(runtime: tokio::runtime::Runtime) {
+    tokio::task::spawn_blocking(move || drop(runtime)).await.unwrap();
+}
+
 #[tokio::test]
 async fn nothing_older_is_read_than_what_was_read_before() {
     let (_dir, fakes) = nodes([Does::Serve; 3]);

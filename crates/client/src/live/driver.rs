@@ -117,6 +117,8 @@ pub struct Driver {
     touched: Vec<usize>,
     /// Counters.
     pub counts: Counts,
+    /// The tasks that carry its bytes have ended.
+    stopped: bool,
 }
 
 impl Driver {
@@ -138,6 +140,7 @@ impl Driver {
             news: VecDeque::new(),
             touched: Vec::new(),
             counts: Counts::default(),
+            stopped: false,
         }
     }
 
@@ -218,6 +221,21 @@ impl Driver {
             let Step { orders, ended: _ } = running.course.left(now, policy);
             self.carry_out(now, get.0, Step { orders, ended: None }, Vec::new());
             self.settle();
+        }
+    }
+
+    /// The tasks that carry its bytes have ended: fails all reads, now and later.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+        // First all of them: no read goes on to another.
+        self.links.iter_mut().for_each(|l| l.state = LinkState::Down(ENDED.into()));
+        (0..self.links.len()).for_each(|link| self.lose(link, ENDED));
+        // Those that only wait for a timer.
+        for (_, running) in &mut self.gets {
+            if let Some(waiter) = running.waiter.take() {
+                self.counts.failed += 1;
+                let _ = waiter.send(Err(ReadError::Failed(vec![ENDED.into()]))); // the caller may have gone
+            }
         }
     }
 
@@ -504,6 +522,7 @@ impl Driver {
     }
 }
 
+const ENDED: &str = "the runtime in which the volume was opened has ended: open it in one that goes on";
 /// No fewer timers are looked through for those of gets that have ended.
 const TIMERS_SWEPT: usize = 1024;
 const NOTHING: Answer = Answer { reply: Reply::Failed, in_flight: 0, service: Span::ZERO };

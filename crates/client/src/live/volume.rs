@@ -140,7 +140,7 @@ impl Group {
 impl Volume {
     /// Opens a volume over its replicas, in the order of the data's placement. Those that can't be reached now are tried
     /// again in the background; one that can be read is enough. Needs a tokio runtime with time and I/O, which must go on
-    /// running as long as the volume is read.
+    /// running as long as the volume is read: when it ends, all reads fail.
     ///
     /// # Errors
     /// If no replica can be read within [`Options::connect`], if they aren't of one size, or the options make no sense.
@@ -204,7 +204,7 @@ impl Volume {
     ///
     /// # Errors
     /// If the range or the deadline makes no sense, no replica brings the data, or [`Options::limit`] has come; in a child that was
-    /// forked.
+    /// forked; after the end of the runtime that opened the volume.
     pub async fn read(&self, range: Range<u64>, deadline: Option<Duration>) -> Outcome {
         self.ask(range, Ask { deadline, ..Ask::default() }).await
     }

@@ -16,6 +16,9 @@ const LATELY: Span = Span::from_secs(3);
 impl Driver {
     /// A link is connected. Fails where its export can't be a replica of the others'.
     pub fn attach(&mut self, link: usize, stream: Arc<Stream>, opened: &Opened) -> Result<(), String> {
+        if self.stopped {
+            return Err(super::ENDED.into());
+        }
         let new = Open::new(self.now(), stream, opened);
         if let Some(size) = self.size_bytes.filter(|s| *s != new.size_bytes) {
             return Err(format!(
