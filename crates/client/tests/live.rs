@@ -379,6 +379,20 @@ async fn servers_that_know_no_promises_are_read_without_them() {
     assert_eq!(fakes[0].get(|s| s.exports.last().cloned()), Some("vol".to_string()));
 }
 
+/// Deadlines, refusals and the comparison of replicas would be missing without a word.
+#[tokio::test]
+async fn servers_that_know_no_promises_arent_read_unless_that_was_said() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    fakes.iter().for_each(|f| f.set(|s| s.promises = false));
+    let e = Volume::open(&addresses(&fakes), &options(PolicyKind::Mitt)).await.err().expect("they are foreign");
+    assert!(matches!(&e, OpenError::NoneOpen(all) if all.len() == 3), "{e}");
+    assert!(e.to_string().contains("`foreign`"), "{e}");
+    // One beside others isn't read either.
+    fakes[1..].iter().for_each(|f| f.set(|s| s.promises = true));
+    let volume = open(&fakes, PolicyKind::Mitt).await;
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
+}
+
 #[tokio::test]
 async fn a_caller_that_leaves_has_its_requests_withdrawn() {
     let (_dir, fakes) = nodes([Does::Slow(MS(1500)), Does::Serve, Does::Serve]);

@@ -21,7 +21,8 @@ pub struct Options {
     /// another had seen isn't taken. Exact while one change at a time is under way: replicas may take several in different
     /// orders, and a count of changes doesn't say which. Ends where an operator has an older replica taken for right.
     pub monotonic: bool,
-    /// The servers aren't Plimsoll's: no deadlines, no probes, no generations; and exports' names are left as they are.
+    /// The servers aren't Plimsoll's: no deadlines, no probes, no generations; and exports' names are left as they are. Without it such
+    /// servers aren't read.
     pub foreign: bool,
     /// For policies that draw.
     pub seed: u64,

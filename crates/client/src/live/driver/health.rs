@@ -20,6 +20,10 @@ impl Driver {
             return Err(super::ENDED.into());
         }
         let new = Open::new(self.now(), stream, opened);
+        if !new.promises && !self.options.foreign {
+            let what = "the server doesn't know deadlines, refusals and counts of changes (x-plimsoll:promise): it isn't a Plimsoll node";
+            return Err(format!("{what}. The option `foreign` reads it without them"));
+        }
         if let Some(size) = self.size_bytes.filter(|s| *s != new.size_bytes) {
             return Err(format!(
                 "it has {} bytes, the other replicas have {size}: it isn't one of them",
