@@ -5,7 +5,7 @@ mod fake;
 use fake::{Does, Fake, SIZE};
 use plimsoll_client::live::Session;
 use plimsoll_nbd::promise::Deadline;
-use plimsoll_nbd::wire::Extent;
+use plimsoll_nbd::wire::{Command, Extent};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -58,6 +58,18 @@ async fn pieces_are_the_volumes_whatever_a_server_says() {
     fake.set(|s| s.written = None);
     let e = open(&fake, PATIENCE).await.err().unwrap();
     assert!(e.to_string().contains("a Plimsoll node?"), "{e}");
+}
+
+/// A header has 32 bits for a length: what is left of longer data would be taken for requests.
+#[tokio::test]
+async fn data_that_are_too_long_for_a_write_arent_sent() {
+    let (_dir, fake) = one(&[4096]);
+    fake.set(|s| s.block_sizes.payload_max = 4096);
+    let mut session = open(&fake, PATIENCE).await.unwrap();
+    let e = session.write(0, &[7; 8192]).await.unwrap_err().to_string();
+    assert!(e.contains("8192") && e.contains("at most 4096"), "{e}");
+    session.write(512, &[7; 4096]).await.expect("the session is as it was");
+    assert_eq!(fake.get(|s| s.changes.clone()), [(Command::Write, 512, 4096)]);
 }
 
 /// The late answer to a request that was given up is never taken for that to another.

@@ -186,9 +186,16 @@ impl Session {
     /// Writes.
     ///
     /// # Errors
-    /// The error of the socket or the server.
+    /// The error of the socket or the server, or data longer than a write may be ([`Session::payload_bytes_max`]): nothing was sent then.
     pub async fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.call(Command::Write, offset, data.len() as u32, data).await.map(drop)
+        let (most, _) = self.payload_bytes_max();
+        let length = u32::try_from(data.len()).ok().filter(|length| *length <= most).ok_or_else(|| {
+            let length = data.len();
+            io::Error::other(format!(
+                "a write of {length} bytes: the server takes at most {most} at once, nothing was sent"
+            ))
+        })?;
+        self.call(Command::Write, offset, length, data).await.map(drop)
     }
 
     /// Gives up a range's content.
