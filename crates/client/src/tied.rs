@@ -26,8 +26,8 @@ impl ReplicaPolicy for Tied {
     }
 
     fn began(&mut self, _: Time, course: &Course, a_try: u32, out: &mut Orders) {
-        let begun = |i: u32| course.tries()[i as usize].begun;
-        course.numbers_under_way().filter(|&i| i != a_try && !begun(i)).for_each(|i| out.cancel(i));
+        let waits = |i: u32| !course.tries()[i as usize].begun && !course.tries()[i as usize].cancelled;
+        course.numbers_under_way().filter(|&i| i != a_try && waits(i)).for_each(|i| out.cancel(i));
     }
 
     fn refused(&mut self, _: Time, course: &Course, _: u32, out: &mut Orders) {
@@ -68,6 +68,7 @@ mod tests {
         assert!(step.orders.sends[0].tells);
         assert_eq!(sends(&c.timer(ms(1), &mut p)), [(1, None)]);
         assert_eq!(c.began(ms(2), 1, &mut p).orders.cancels, [0]);
+        assert!(c.began(ms(2), 1, &mut p).orders.cancels.is_empty(), "once");
         // The one that was called off says so; nothing more is asked.
         assert!(c.answered(ms(3), 0, answer(Reply::Failed), &mut p).orders.sends.is_empty());
         assert_eq!(c.answered(ms(9), 1, answer(Reply::Done), &mut p).ended, Some(Ended::Done(1)));

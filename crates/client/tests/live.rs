@@ -207,6 +207,19 @@ async fn garbage_ends_a_connection_and_the_next_node_answers() {
     assert!(e.to_string().contains("speaks no NBD"), "{e}");
 }
 
+/// Each notice would withdraw the other copy once more.
+#[tokio::test]
+async fn a_node_that_begins_a_read_again_and_again_is_given_up() {
+    let (_dir, fakes) = nodes([Does::Hold, Does::BeginsAgain, Does::Serve]);
+    let mut tied = options(PolicyKind::Tied);
+    tied.settings.hop = Span::from_micros(1);
+    let volume = Volume::open(&addresses(&fakes), &tied).await.unwrap();
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [3; 512]);
+    assert_eq!(volume.counts().cancels, 1);
+    let ended = || matches!(&volume.replicas()[1].state, LinkState::Down(why) if why.contains("chunks of notes"));
+    eventually("the end of its connection", ended).await;
+}
+
 #[tokio::test]
 async fn a_smaller_volume_is_no_replica() {
     let (_dir, fakes) = nodes([Does::Serve; 3]);

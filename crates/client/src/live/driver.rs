@@ -326,7 +326,8 @@ impl Driver {
     }
 
     fn cancel(&mut self, at: usize, number: u32) {
-        let Sent { link, cookie } = self.gets[at].sent[number as usize];
+        let Sent { link, cookie } = &mut self.gets[at].sent[number as usize];
+        let (link, cookie) = (*link, cookie.take()); // withdrawn once, whatever a node says
         if let (Some(open), Some(cookie)) = (&mut self.links[link].open, cookie) {
             self.counts.cancels += 1;
             open.cancel(cookie);
@@ -433,6 +434,10 @@ impl Driver {
                     let p = open.pending.get_mut(&cookie).expect("in flight");
                     let begun = notes.iter().any(|n| n.0 == NoteKind::Begun);
                     p.heard(notes);
+                    p.note_chunks += 1;
+                    if p.note_chunks > NOTE_CHUNKS_MAX {
+                        return Err(format!("sends more than {NOTE_CHUNKS_MAX} chunks of notes for a request"));
+                    }
                     if let (For::Try { get, number }, true) = (p.what, begun) {
                         self.began(now, get, number);
                     }
@@ -523,6 +528,8 @@ impl Driver {
 }
 
 const ENDED: &str = "the runtime in which the volume was opened has ended: open it in one that goes on";
+/// Most chunks of notes in an answer: one when the request begins, and one before its end.
+const NOTE_CHUNKS_MAX: u32 = 2;
 /// No fewer timers are looked through for those of gets that have ended.
 const TIMERS_SWEPT: usize = 1024;
 const NOTHING: Answer = Answer { reply: Reply::Failed, in_flight: 0, service: Span::ZERO };

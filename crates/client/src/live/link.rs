@@ -61,6 +61,8 @@ pub struct Pending {
     pub length: u32,
     /// Notes that the node sent with it.
     pub notes: Vec<Note>,
+    /// In this number of chunks.
+    pub note_chunks: u32,
     /// Its error's words.
     pub error: Option<String>,
 }
@@ -160,7 +162,10 @@ impl Open {
         if self.pending.is_empty() {
             self.heard_at = now;
         }
-        self.pending.insert(cookie, Pending { what, data: Vec::new(), offset, length, notes: Vec::new(), error: None });
+        self.pending.insert(
+            cookie,
+            Pending { what, data: Vec::new(), offset, length, notes: Vec::new(), note_chunks: 0, error: None },
+        );
         Some(cookie)
     }
 
@@ -262,7 +267,8 @@ mod tests {
     #[test]
     fn what_a_refusal_says_in_two_chunks_is_all_heard() {
         let what = For::Health { required: 0, claimed: 0 };
-        let mut p = Pending { what, data: Vec::new(), offset: 0, length: 1, notes: Vec::new(), error: None };
+        let mut p =
+            Pending { what, data: Vec::new(), offset: 0, length: 1, notes: Vec::new(), note_chunks: 0, error: None };
         p.heard(vec![(NoteKind::InFlight, 7), (NoteKind::WaitUs, 1)]);
         (2..100).for_each(|us| p.heard(vec![(NoteKind::WaitUs, us)]));
         assert_eq!((p.note(NoteKind::InFlight), p.note(NoteKind::WaitUs)), (Some(7), Some(99)));

@@ -41,6 +41,8 @@ pub enum Does {
     HangInHandshake,
     /// Sends what is no NBD.
     Garbage,
+    /// Says of each read again and again that it has begun, and answers none.
+    BeginsAgain,
     /// Fails them.
     Fail,
     /// Says that its replica may lack writes.
@@ -313,6 +315,11 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
                     (Does::Fail, _) => replies.failed(&mut out, cookie, ErrorCode::Io, "the disk is broken"),
                     (Does::Garbage, _) => out.extend([0x5a; 200]),
                     (Does::Close, _) => return,
+                    (Does::BeginsAgain, _) => {
+                        for _ in 0..100 {
+                            promise::notes(&mut out, cookie, id, &[(NoteKind::Begun, 0)], Last::No);
+                        }
+                    }
                     (Does::Hold, _) => {}
                     (Does::Behind, _) => {
                         promise::notes(&mut out, cookie, id, &[(NoteKind::Behind, 1)], Last::No);

@@ -203,7 +203,8 @@ mod tests {
     fn says(driver: &mut Driver, now: Time, link: usize, generation: Option<u64>, behind: u32) {
         let (required, claimed) = (driver.links[link].known_then, driver.links[link].generation);
         let what = For::Health { required, claimed };
-        let mut p = Pending { what, data: Vec::new(), offset: 0, length: 512, notes: Vec::new(), error: None };
+        let mut p =
+            Pending { what, data: Vec::new(), offset: 0, length: 512, notes: Vec::new(), note_chunks: 0, error: None };
         match generation {
             Some(g) => p.heard(vec![
                 (NoteKind::GenerationLow, g as u32),
