@@ -6,9 +6,10 @@ use rustls::{ClientConfig, RootCertStore};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
-use tokio::io::{AsyncRead, AsyncWriteExt, BufReader, copy_buf, split};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, ReadBuf, copy_buf, split};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
@@ -50,8 +51,8 @@ impl Keys {
     }
 
     /// Agrees with the server on keys.
-    pub async fn handshake(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        self.connector.connect(self.name.clone(), stream).await.map_err(failure)
+    pub async fn handshake(&self, stream: TcpStream) -> io::Result<TlsStream<Quiet>> {
+        self.connector.connect(self.name.clone(), Quiet(stream)).await.map_err(failure)
     }
 }
 
@@ -85,6 +86,31 @@ fn config(folder: &Path) -> io::Result<ClientConfig> {
     builder.with_client_auth_cert(certificates(CERTIFICATE)?, key).map_err(|e| wrong(CERTIFICATE, &e))
 }
 
+/// A TCP socket without vectored writes. Those are writev(2), which raises SIGPIPE where the peer has closed the connection, and that ends
+/// a C program; plain writes are send(2) with MSG_NOSIGNAL.
+#[derive(Debug)]
+pub struct Quiet(TcpStream);
+
+impl AsyncRead for Quiet {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Quiet {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, from)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
 /// Most bytes that the carrier takes at once.
 const CARRIED_BYTES: usize = 256 << 10;
 
@@ -102,7 +128,7 @@ pub struct Carrier {
 
 impl Carrier {
     /// Starts it; also returns the pair's end for plain bytes.
-    pub fn start(secure: TlsStream<TcpStream>) -> io::Result<(UnixStream, Carrier)> {
+    pub fn start(secure: TlsStream<Quiet>) -> io::Result<(UnixStream, Carrier)> {
         let (near, far) = UnixStream::pair()?;
         let failed = Arc::new(OnceLock::new());
         let record = failed.clone();
@@ -151,6 +177,15 @@ impl Drop for Carrier {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    /// A vectored write raises SIGPIPE where the node has closed the connection.
+    #[tokio::test]
+    async fn an_encrypted_connection_has_no_vectored_writes() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        assert!(stream.is_write_vectored(), "the socket itself has them");
+        assert!(!Quiet(stream).is_write_vectored());
+    }
 
     #[test]
     fn certificates_that_cant_be_read_keep_one_thread() {
