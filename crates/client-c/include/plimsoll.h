@@ -80,7 +80,7 @@ int plimsoll_read(plimsoll_volume *volume, void *buffer, size_t length, uint64_t
 /* The forecast of a read that was refused. */
 typedef struct plimsoll_busy {
     uint64_t wait_us;   /* predicted wait at the replica that would be ready soonest; the device's own time comes on top */
-    int32_t confidence; /* certainty of that forecast, in thousandths; -1 if the node doesn't say */
+    int32_t confidence; /* how well the node knows the device, in thousandths: 1000 is exact; -1 if it doesn't say. No probability */
     uint32_t reserved;
 } plimsoll_busy;
 

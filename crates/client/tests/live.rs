@@ -4,7 +4,9 @@ mod fake;
 
 use fake::{Does, Fake, SIZE};
 use plimsoll_base::Span;
-use plimsoll_client::live::{Address, Ask, Blocking, LinkState, OpenError, Options, ReadError, Volume};
+use plimsoll_client::live::{
+    Address, Ask, Blocking, LinkState, OpenError, Options, Promised, ReadError, Session, Volume,
+};
 use plimsoll_client::{PolicyKind, PolicySettings, Preference};
 use plimsoll_nbd::promise::Deadline;
 use plimsoll_testkit::eventually;
@@ -126,6 +128,19 @@ async fn a_refusable_read_ends_as_busy_when_all_refuse() {
     assert!(seen.iter().filter(|d| **d == Deadline::Within(7000)).count() >= 9, "{seen:?}");
     let volume = open(&fakes, PolicyKind::Hedged).await;
     assert!(matches!(volume.ask(0..4096, refusable).await, Err(ReadError::Deadline(_))), "nobody would refuse");
+}
+
+/// It says how well the node knows its device: 1000 is exact, and there is no more.
+#[tokio::test]
+async fn a_confidence_above_all_is_taken_for_the_highest() {
+    let (_dir, fakes) = nodes([Does::Busy(50_000); 3]);
+    fakes.iter().for_each(|f| f.set(|s| (s.confidence, s.written) = (5_000_000, Some(Vec::new()))));
+    let volume = open(&fakes, PolicyKind::Mitt).await;
+    let e = volume.ask(0..512, Ask { refusable: true, ..Ask::default() }).await.unwrap_err();
+    assert!(matches!(e, ReadError::Busy { confidence_permille: Some(1000), .. }), "{e:?}");
+    let mut session = Session::open(&fakes[0].address(), "vol".into(), MS(20_000)).await.unwrap();
+    let refused = session.read_within(0, 512, Some(MS(7))).await.unwrap();
+    assert!(matches!(refused, Promised::Busy { confidence: Some(1.0), .. }), "{refused:?}");
 }
 
 #[tokio::test]

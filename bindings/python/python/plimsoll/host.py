@@ -21,8 +21,10 @@ class Busy(OSError):
     """A refusal: the read would be late.
 
     `wait` in seconds. Of a file: until the data would be here. Of a volume: until the device of the replica that is ready soonest would
-    begin; 0 if the device's own time is too long. `confidence`: how probable it is that the read would be late, 0 to 1; None if the
-    node doesn't say.
+    begin; 0 if the device's own time is too long.
+
+    `confidence`, 0 to 1. Of a file: how probable it is that the read would be late. Of a volume: how well the node knows its device, 1 is
+    exact; that is no probability. None if the node doesn't say.
     """
 
     def __init__(self, wait: float, confidence: float | None) -> None:

@@ -3,7 +3,7 @@
 mod health;
 
 use super::error::ReadError;
-use super::link::{For, Link, LinkState, Pending, promise_of};
+use super::link::{CONFIDENCE_MAX, For, Link, LinkState, Pending, promise_of};
 use super::options::Options;
 use crate::course::{Course, Ended, Step};
 use crate::policy::{Answer, Get, Probe, ReplicaPolicy, Reply};
@@ -479,7 +479,7 @@ impl Driver {
             For::Try { get, number } => {
                 let (answer, why) = self.judge(link, get, &p);
                 if let (Reply::Busy(wait), Some(running)) = (answer.reply, self.running(get)) {
-                    let ready = (now + wait, p.note(NoteKind::Confidence));
+                    let ready = (now + wait, p.note(NoteKind::Confidence).map(|c| c.min(CONFIDENCE_MAX)));
                     running.soonest = Some(running.soonest.map_or(ready, |s| if s.0 <= ready.0 { s } else { ready }));
                 }
                 self.answered(now, get, number, answer, why, p.data);

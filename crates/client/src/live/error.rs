@@ -130,7 +130,8 @@ pub enum ReadError {
     Busy {
         /// Predicted wait at the replica that would be ready soonest; the device's own time comes on top.
         wait: Duration,
-        /// Certainty of that replica's forecast, in thousandths; `None` from servers that don't say.
+        /// Confidence of that replica's forecast, in thousandths: how well its node knows the device, 1000 is exact. No probability. `None` from
+        /// servers that don't say.
         confidence_permille: Option<u32>,
         /// The answers, by replica.
         heard: Vec<String>,

@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
+/// Largest confidence of a forecast, in thousandths. A node may send any number.
+pub const CONFIDENCE_MAX: u32 = 1000;
+
 /// Readability of a replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkState {

@@ -3,7 +3,7 @@
 use super::address::Address;
 use super::connect::connect;
 use super::home::{FORKED, Home};
-use super::link::merge;
+use super::link::{CONFIDENCE_MAX, merge};
 use super::stream::Stream;
 use super::tls::Reading;
 use plimsoll_nbd::client::Opened;
@@ -47,7 +47,7 @@ pub enum Promised {
         wait: Duration,
         /// The server's forecast of the time that it would have taken, with its own service; `None` from servers that only say the wait.
         forecast: Option<Duration>,
-        /// Confidence of that, 0 to 1; `None` from servers without forecasts.
+        /// Confidence of that, 0 to 1: how well the server knows the device, 1 is exact. No probability. `None` from servers without forecasts.
         confidence: Option<f64>,
     },
 }
@@ -176,7 +176,8 @@ impl Session {
         match (error, note(NoteKind::WaitUs)) {
             (None, _) => Ok(Promised::Done { forecast, data: answer.data }),
             (Some(_), Some(wait)) => {
-                let confidence = note(NoteKind::Confidence).map(|thousandths| f64::from(thousandths) / 1000.0);
+                let confidence =
+                    note(NoteKind::Confidence).map(|thousandths| f64::from(thousandths.min(CONFIDENCE_MAX)) / 1000.0);
                 Ok(Promised::Busy { wait: micros(wait), forecast, confidence })
             }
             (Some(error), None) => Err(io::Error::other(error)),

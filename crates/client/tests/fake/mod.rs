@@ -75,6 +75,8 @@ pub struct State {
     /// Sessions that were ended as NBD wants it, without those of readers.
     pub farewells: u32,
     pub probes: u32,
+    /// Confidence in its refusals, in thousandths.
+    pub confidence: u32,
     /// Connections with `replica=write`.
     pub writers: u32,
     /// A second one has come.
@@ -110,6 +112,7 @@ impl Fake {
             changes: Vec::new(),
             farewells: 0,
             probes: 0,
+            confidence: 900,
             writers: 0,
             marked: false,
             marks_writers: false,
@@ -212,8 +215,8 @@ fn handshake<'a>(stream: &mut UnixStream, shared: &'a Mutex<State>) -> io::Resul
     }
 }
 
-fn refuse(out: &mut Vec<u8>, cookie: u64, wait_us: u32) {
-    let notes = [(NoteKind::WaitUs, wait_us), (NoteKind::Confidence, 900)];
+fn refuse(out: &mut Vec<u8>, cookie: u64, wait_us: u32, confidence: u32) {
+    let notes = [(NoteKind::WaitUs, wait_us), (NoteKind::Confidence, confidence)];
     promise::notes(out, cookie, MetaContext::Promise.id(), &notes, Last::No);
     reply::error(out, cookie, ErrorCode::Io, "busy", Last::Yes);
 }
@@ -310,8 +313,10 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
                 seen.offsets.push(request.offset);
                 drop(seen);
                 match (state.does, promised.deadline) {
-                    (Does::Busy(wait), Deadline::Within(_)) => refuse(&mut out, cookie, wait),
-                    (Does::Queue(time), Deadline::Within(_)) => refuse(&mut out, cookie, time.as_micros() as u32),
+                    (Does::Busy(wait), Deadline::Within(_)) => refuse(&mut out, cookie, wait, state.confidence),
+                    (Does::Queue(time), Deadline::Within(_)) => {
+                        refuse(&mut out, cookie, time.as_micros() as u32, state.confidence)
+                    }
                     (Does::Fail, _) => replies.failed(&mut out, cookie, ErrorCode::Io, "the disk is broken"),
                     (Does::Garbage, _) => out.extend([0x5a; 200]),
                     (Does::Close, _) => return,
