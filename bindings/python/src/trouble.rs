@@ -43,6 +43,7 @@ pub fn unopened(e: live::OpenError) -> PyErr {
     match e {
         live::OpenError::Replicas(_)
         | live::OpenError::Twice(_)
+        | live::OpenError::Deadline(_)
         | live::OpenError::Policy(_)
         | live::OpenError::Time(_) => PyValueError::new_err(e.to_string()),
         _ => OpenError::new_err(e.to_string()),

@@ -69,8 +69,9 @@ int plimsoll_open_set(const char *const *replicas, size_t groups, size_t copies,
 /* The volume's size in bytes. */
 uint64_t plimsoll_size(const plimsoll_volume *volume);
 
-/* Reads `length` bytes at `offset` into `buffer`, which is left as it was on failure. Nodes are asked to refuse at once what would
- * take longer than `deadline_us`, and then it goes to the next; 0: the policy's own. `limit_us` bounds the whole call; 0: the
+/* Reads `length` bytes at `offset` into `buffer`, which is left as it was on failure. With the policies mitt, mitt+wait and
+ * mitt+budget, nodes are asked to refuse at once what would take longer than `deadline_us`, and then it goes to the next. hedged and timeout
+ * ask another replica after it; the others ignore it. 0: the policy's own. `limit_us` bounds the whole call; 0: the
  * volume's.
  * -EINVAL: a range or time that makes no sense, or the volume is another process's; -ETIMEDOUT: the limit came; -EIO: no replica
  * answered. */
@@ -86,7 +87,7 @@ typedef struct plimsoll_busy {
 
 /* The same for a program that can do better than wait. Where every replica would be late, plimsoll_read waits at the one that is ready
  * soonest, and this fails at once.
- * -EBUSY: every replica has refused it, and `busy` is filled in unless it is NULL; -EINVAL also for a policy without deadlines. */
+ * -EBUSY: every replica that didn't fail has refused it, and `busy` is filled in unless it is NULL; -EINVAL also for a policy without deadlines. */
 int plimsoll_read_or_busy(plimsoll_volume *volume, void *buffer, size_t length, uint64_t offset, uint64_t deadline_us,
                           uint64_t limit_us, plimsoll_busy *busy);
 

@@ -121,6 +121,7 @@ async fn a_refusable_read_ends_as_busy_when_all_refuse() {
             matches!(&e, ReadError::Busy { heard, .. } if heard.len() == 3),
             "one has failed, others may be waited for: {e}"
         );
+        assert!(e.to_string().starts_with("busy: the replicas that didn't fail have refused"), "{e}");
         fakes[2].set(|s| s.does = Does::Busy(30_000));
         assert!(volume.read(0..4096, Some(MS(7))).await.is_ok(), "{policy}: others wait as before");
     }
@@ -283,6 +284,10 @@ async fn deadlines_and_ranges_that_make_no_sense_are_refused_before_anything_is_
     let settings = PolicySettings { limit: Span::ZERO, ..PolicySettings::default() };
     let zero = Options { settings, ..options(PolicyKind::Mitt) };
     assert!(matches!(Volume::open(&addresses(&fakes), &zero).await, Err(OpenError::Policy(_))));
+    let promised: Address =
+        fakes[0].address().to_string().replace("/vol?", "/vol%3Ftenant=t%26deadline=20ms?").parse().unwrap();
+    let e = Volume::open(&[promised], &options(PolicyKind::Mitt)).await.err().unwrap();
+    assert!(matches!(&e, OpenError::Deadline(at) if at.contains("deadline=20ms")), "{e}");
     let hasty = Options { stall: MS(10), ..options(PolicyKind::Mitt) };
     assert!(matches!(Volume::open(&addresses(&fakes), &hasty).await, Err(OpenError::Time(_))));
 }

@@ -96,6 +96,12 @@ fn with_port(host: &str) -> Option<String> {
 }
 
 impl Address {
+    /// Returns whether the export's name has a deadline for all reads.
+    pub fn has_deadline(&self) -> bool {
+        let terms = self.export.split_once('?').map_or("", |(_, terms)| terms);
+        terms.split('&').any(|term| term.starts_with("deadline="))
+    }
+
     /// The same with `term` in the export's name.
     pub fn export_with(&self, term: &str) -> String {
         let joint = if self.export.contains('?') { '&' } else { '?' };

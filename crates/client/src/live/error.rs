@@ -28,6 +28,8 @@ pub enum OpenError {
     Twice(String),
     /// The runtime ended meanwhile.
     Ended,
+    /// An address with a deadline, which no read of a volume would have: each has the policy's or its own.
+    Deadline(String),
     /// Replicas that can't be of the same volume: which, and their sizes in bytes.
     Sizes(Vec<(String, u64)>),
     /// Replicas that aren't equal, though none is known to lack changes: which, and how many changes each has seen. A writer would add
@@ -74,6 +76,10 @@ impl fmt::Display for OpenError {
             }
             OpenError::Twice(address) => write!(f, "{address}: named twice, and a replica has one writer"),
             OpenError::Ended => f.write_str("the runtime ended while the volume was opened"),
+            OpenError::Deadline(address) => write!(
+                f,
+                "{address}: the deadline in the address would never hold, as each read has the policy's or its own: leave it out"
+            ),
             OpenError::Sizes(all) => {
                 f.write_str("these aren't replicas of one volume, their sizes differ")?;
                 all.iter().try_for_each(|(address, bytes)| write!(f, "; {address}: {bytes} bytes"))
@@ -126,7 +132,7 @@ pub enum ReadError {
     },
     /// Every replica that could be asked has failed, or none can be asked: the error of each.
     Failed(Vec<String>),
-    /// A refusable read ([`super::Ask::refusable`]) would have been late everywhere: wait, or go elsewhere.
+    /// A refusable read ([`super::Ask::refusable`]) would have been late at each replica that didn't fail: wait, or go elsewhere.
     Busy {
         /// Predicted wait at the replica that would be ready soonest; the device's own time comes on top.
         wait: Duration,
@@ -148,7 +154,7 @@ impl fmt::Display for ReadError {
                 heard.iter().try_for_each(|what| write!(f, "; {what}"))
             }
             ReadError::Busy { wait, heard, .. } => {
-                write!(f, "every replica is busy, the soonest for {wait:?}")?;
+                write!(f, "busy: the replicas that didn't fail have refused the read, the soonest for {wait:?}")?;
                 heard.iter().try_for_each(|what| write!(f, "; {what}"))
             }
             ReadError::Failed(heard) => write!(f, "no replica answered the read: {}", heard.join("; ")),

@@ -66,7 +66,8 @@ struct Inner {
 /// A read's own terms. All of them by default: the policy's deadline, the volume's limit, and no refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ask {
-    /// Nodes are asked to refuse at once a read that would take longer; `None`: the policy's own.
+    /// Of the policies with deadlines (`mitt`, `mitt+wait`, `mitt+budget`): nodes are asked to refuse at once a read that would take longer.
+    /// `hedged` and `timeout` ask another replica after it. The other policies ignore it. `None`: the policy's own.
     pub deadline: Option<Duration>,
     /// The read fails after this long; `None`: [`Options::limit`].
     pub limit: Option<Duration>,
@@ -120,6 +121,9 @@ impl Group {
     fn new(replicas: &[Address], options: Options) -> Result<Group, OpenError> {
         if replicas.is_empty() || replicas.len() > REPLICAS_MAX {
             return Err(OpenError::Replicas(replicas.len()));
+        }
+        if let Some(address) = replicas.iter().find(|a| !options.foreign && a.has_deadline()) {
+            return Err(OpenError::Deadline(address.to_string()));
         }
         let policy = options.policy.build(&options.settings)?;
         let addresses = replicas.iter().map(Address::to_string).collect();
@@ -199,8 +203,8 @@ impl Volume {
         self.inner.size_bytes
     }
 
-    /// Reads a range, of a set one within an object. Nodes are asked to refuse it at once if it would take longer than `deadline`
-    /// (`None`: the policy's own), and then it goes to the next.
+    /// Reads a range, of a set one within an object. With a policy with deadlines, nodes are asked to refuse it at once if it would take longer
+    /// than `deadline` (`None`: the policy's own), and then it goes to the next. For the other policies see [`Ask::deadline`].
     ///
     /// # Errors
     /// If the range or the deadline makes no sense, no replica brings the data, or [`Options::limit`] has come; in a child that was
