@@ -241,7 +241,7 @@ class Table : public leveldb::RandomAccessFile {
   Status read(int fd, uint64_t offset, size_t n, const Limit& limit, Slice* result, char* scratch) const {
     size_t done = 0;
     while (done < n) {
-      plimsoll_busy busy{};
+      plimsoll_host_busy busy{};
       const ssize_t got = plimsoll_host_read(host(), fd, scratch + done, n - done, offset + done, limit.left_us(), &busy);
       if (got == -EBUSY) {
         was_refused_.store(true, std::memory_order_relaxed);

@@ -108,7 +108,7 @@ class File : public FSRandomAccessFileOwnerWrapper {
     }
     size_t done = 0;
     while (done < n) {
-      plimsoll_busy busy{};
+      plimsoll_host_busy busy{};
       const ssize_t got = plimsoll_host_read(host(), fd_, scratch + done, n - done, offset + done, us, &busy);
       if (got == -EBUSY) {
         return IOStatus::Busy("plimsoll: wait about " + std::to_string(busy.wait_us) + " us");

@@ -67,6 +67,15 @@ fn a_c_program_reads() {
 }
 
 #[test]
+fn a_program_includes_the_headers_of_volumes_and_of_host_mode() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only", "-D_POSIX_C_SOURCE=200809L"]);
+    cc.arg("-I").arg(source.join("include")).arg("-I").arg(source.join("../host-c/include"));
+    said(cc.arg(source.join("tests/c/both.c")));
+}
+
+#[test]
 fn calls_that_cant_be_served_fail_with_words() {
     let dir = tempfile::tempdir().unwrap();
     let fakes =

@@ -22,10 +22,10 @@ typedef struct plimsoll_host plimsoll_host;
 #define PLIMSOLL_HOST_QUIET 2u
 
 /* A refusal. */
-typedef struct plimsoll_busy {
+typedef struct plimsoll_host_busy {
     uint64_t wait_us;   /* time until the data would be in memory */
     double confidence;  /* probability of missing the deadline, 0 to 1 */
-} plimsoll_busy;
+} plimsoll_host_busy;
 
 /* Counts since the reader was opened. */
 typedef struct plimsoll_host_counts {
@@ -46,11 +46,11 @@ void plimsoll_host_close(plimsoll_host *host);
  * fills `*busy`, which may be NULL. The pages then come in in the background, by `fd`: keep it open for a moment.
  * Other failures are pread's errno, negative. `buffer` may have been written to in any case. */
 ssize_t plimsoll_host_read(const plimsoll_host *host, int fd, void *buffer, size_t length, uint64_t offset,
-                           uint64_t deadline_us, plimsoll_busy *busy);
+                           uint64_t deadline_us, plimsoll_host_busy *busy);
 
 /* Checks mapped memory before it is touched. Returns 0, -EBUSY as above, or -ENOMEM if nothing is mapped there. */
 int plimsoll_host_addrcheck(const plimsoll_host *host, const void *address, size_t length, uint64_t deadline_us,
-                            plimsoll_busy *busy);
+                            plimsoll_host_busy *busy);
 
 /* Forecasts a read of `length` bytes from the file's disk, in microseconds until its end. Returns -ENODATA without a forecast. */
 int64_t plimsoll_host_forecast(const plimsoll_host *host, int fd, size_t length);

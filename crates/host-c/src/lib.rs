@@ -18,7 +18,7 @@ const EBADF: c_int = 9;
 const REFUSE_FIRST: u32 = 1;
 const QUIET: u32 = 2;
 
-/// `plimsoll_busy`.
+/// `plimsoll_host_busy`.
 #[repr(C)]
 pub struct CBusy {
     wait_us: u64,

@@ -20,7 +20,7 @@
 int main(int count, char **argument)
 {
     char buffer[4096];
-    plimsoll_busy busy = {0, 0};
+    plimsoll_host_busy busy = {0, 0};
     plimsoll_host_counts counts;
     plimsoll_host *host, *nowhere;
     void *map;
