@@ -122,6 +122,8 @@ pub struct Replica {
     open: AtomicBool,
     /// Connections with `replica=write`.
     writers: AtomicU32,
+    /// Connections that may change it as if it had no other replicas.
+    others: AtomicU32,
     /// Clients whose export with `replica=write` was granted, and that aren't attached yet.
     granted: AtomicU32,
     /// It failed reads lately: hosts with another copy should read from that.
@@ -151,6 +153,7 @@ impl Replica {
             behind: AtomicU64::new(behind as u64),
             open: AtomicBool::new(record.open),
             writers: AtomicU32::new(0),
+            others: AtomicU32::new(0),
             granted: AtomicU32::new(0),
             is_failing: watch::Sender::new(false),
             range_bytes,
@@ -230,6 +233,18 @@ impl Replica {
         }
     }
 
+    /// Connections that may change it as if it had no other replicas: the peer of a resync never gets their changes.
+    pub fn others(&self) -> u32 {
+        self.others.load(Ordering::Acquire)
+    }
+
+    /// A client that knows no other replicas has changed it. Its peer lacks the change, so a resync that copies can't be completed.
+    pub fn changed_alone(&self, offset: u64, len: u64) {
+        self.changed(offset, len);
+        let is_copied = |was: u64| is_copied(was).then_some(Behind::WriterLost as u64);
+        let _ = self.behind.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_copied);
+    }
+
     /// It may lack what its writer had acknowledged elsewhere.
     pub fn lost(&self) {
         // What is being caught up must begin anew; what was unclean stays so.
@@ -286,12 +301,13 @@ impl Replica {
     }
 
     /// Begins a resync with the attempt of that number, which supersedes any other. The replica reports it and isn't read meanwhile.
-    /// Blocks.
+    /// `copies`: what a peer has overwrites the volume's content. Blocks.
     ///
     /// # Errors
     /// A failing storage.
-    pub fn catch_up(&self, attempt: u32) -> Result<(), MetaError> {
-        self.behind.store(caught_up_by(attempt), Ordering::Release);
+    pub fn catch_up(&self, attempt: u32, copies: bool) -> Result<(), MetaError> {
+        let copied = if copies { COPIED } else { 0 };
+        self.behind.store(caught_up_by(attempt) | copied, Ordering::Release);
         self.keep(true)?;
         self.open.store(true, Ordering::Release);
         Ok(())
@@ -299,7 +315,7 @@ impl Replica {
 
     /// True while that attempt is catching it up.
     pub fn is_caught_up_by(&self, attempt: u32) -> bool {
-        self.behind.load(Ordering::Acquire) == caught_up_by(attempt)
+        self.behind.load(Ordering::Acquire) & !COPIED == caught_up_by(attempt)
     }
 
     /// It has all that a peer has, whose generation is larger by `add`, or smaller. False if that attempt isn't catching it up, as
@@ -308,8 +324,8 @@ impl Replica {
     /// # Errors
     /// A failing storage.
     pub fn caught_up(&self, attempt: u32, add: i64) -> Result<bool, MetaError> {
-        let (from, to) = (caught_up_by(attempt), Behind::No as u64);
-        if self.behind.load(Ordering::Acquire) != from {
+        let (from, to) = (self.behind.load(Ordering::Acquire), Behind::No as u64);
+        if from & !COPIED != caught_up_by(attempt) {
             return Ok(false);
         }
         // First, as whoever reads that it's caught up reads the generation, too.
@@ -355,6 +371,30 @@ impl Drop for Granted {
     }
 }
 
+/// A connection that may change a replica as if it had no others, until this is dropped.
+pub struct Other(Arc<Replica>);
+
+impl Other {
+    /// Begins with its attachment.
+    pub fn of(replica: Arc<Replica>) -> Other {
+        replica.others.fetch_add(1, Ordering::AcqRel);
+        Other(replica)
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        self.0.others.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Bit of the word of a replica that is being caught up by copies. Without it, its content is declared complete as it is.
+const COPIED: u64 = 1 << 40;
+
+fn is_copied(word: u64) -> bool {
+    Behind::of(word as u8) == Behind::Resync && word & COPIED != 0
+}
+
 /// The word of a replica that an attempt is catching up.
 fn caught_up_by(attempt: u32) -> u64 {
     u64::from(attempt) << 8 | Behind::Resync as u64
@@ -389,16 +429,28 @@ mod tests {
         (0..6).for_each(|i| replica.changed(i << 16, 512));
         assert!(!replica.caught_up(0, -1).unwrap(), "nobody has begun");
         assert_eq!(replica.generation(), 6);
-        replica.catch_up(7).unwrap();
-        replica.catch_up(8).unwrap();
+        replica.catch_up(7, true).unwrap();
+        replica.catch_up(8, true).unwrap();
         assert!(!replica.caught_up(7, -2).unwrap(), "another attempt has begun");
         assert!(replica.caught_up(8, -2).unwrap());
         assert_eq!((replica.generation(), replica.behind()), (4, Behind::No));
         let stamps: Vec<u64> = replica.written(0, 6 << 16).iter().map(|w| w.1).collect();
         assert_eq!(stamps, [1, 2, 3, 4], "no range was changed after all of it: {stamps:?}");
-        replica.catch_up(9).unwrap();
+        replica.catch_up(9, true).unwrap();
         replica.lost();
         assert!(!replica.caught_up(9, 3).unwrap());
         assert_eq!((replica.generation(), replica.behind()), (4, Behind::WriterLost));
+    }
+
+    #[test]
+    fn a_change_of_a_client_without_replicas_voids_a_copy_and_no_trust() {
+        for copies in [true, false] {
+            let replica = Replica::new(1 << 20, ReplicaRecord::default(), None);
+            replica.catch_up(7, copies).unwrap();
+            replica.changed_alone(0, 512);
+            let expected = if copies { Behind::WriterLost } else { Behind::Resync };
+            assert_eq!((replica.generation(), replica.behind()), (1, expected));
+            assert_eq!(replica.caught_up(7, 0).unwrap(), !copies);
+        }
     }
 }

@@ -110,7 +110,25 @@ impl Pair<'_> {
                 "somebody writes to {from} and isn't connected to {replica}: let it connect, or what it writes is lacking here"
             );
         }
+        if mine.writers > 0 && theirs.writers == 0 {
+            bail!(
+                "somebody writes to {replica} and isn't connected to {from}: let it connect, or what it writes is overwritten here"
+            );
+        }
         Ok((theirs, mine))
+    }
+
+    /// Fails if the attempt is void: whoever changed the volume keeps what it wrote.
+    async fn must_go_on(&mut self) -> Result<()> {
+        let mine = self.ours.health().await.with_context(|| self.of.replica.to_string())?;
+        if mine.behind != BEING_CAUGHT_UP {
+            bail!(
+                "{} isn't being caught up any more: its writer was lost, or a client without `replica=write` has changed it. Disconnect such \
+                 clients and begin anew",
+                self.of.replica
+            );
+        }
+        Ok(())
     }
 
     /// Looks and copies until nothing differs; by how much the peer's generation is larger.
@@ -127,9 +145,11 @@ impl Pair<'_> {
         let mut copied_bytes = 0;
         for looks in 1..=LOOKS_MAX {
             let since = self.peer.health().await?.generation as u32;
-            let copied = look(&mut self.peer, &mut self.ours, &pieces, size).await?;
+            let our_since = self.ours.health().await?.generation as u32;
+            let copied = self.look(&pieces, size).await?;
             copied_bytes += copied.len() as u64 * PIECE_BYTES;
             let mut again = changed(&mut self.peer, since).await?;
+            again.append(&mut changed(&mut self.ours, our_since).await?);
             again.extend(&copied);
             if again.is_empty() {
                 self.ours.flush().await.with_context(|| self.of.replica.to_string())?;
@@ -138,6 +158,7 @@ impl Pair<'_> {
                     ahead = self::ahead(self.still(SURE).await?);
                 }
                 again = changed(&mut self.peer, since).await?;
+                again.append(&mut changed(&mut self.ours, our_since).await?);
                 if again.is_empty() {
                     eprintln!("copied {copied_bytes} of {size} bytes in {looks} looks");
                     return Ok(ahead);
@@ -164,10 +185,33 @@ impl Pair<'_> {
             }
             seen = now;
         }
-        if seen.1.behind != BEING_CAUGHT_UP {
-            bail!("{} isn't being caught up any more: its writer was lost, begin anew", self.of.replica);
-        }
+        self.must_go_on().await?;
         Ok(seen)
+    }
+
+    /// Compares pieces and copies those that differ; which were copied.
+    async fn look(&mut self, pieces: &[u64], size: u64) -> Result<Vec<u64>> {
+        let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} MiB compared, {msg} copied, {eta} left")?;
+        let shown = ProgressBar::new(pieces.len() as u64).with_style(style);
+        if !std::io::stderr().is_terminal() {
+            shown.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+        }
+        let mut copied = Vec::new();
+        for &piece in pieces {
+            let offset = piece * PIECE_BYTES;
+            let length = (size - offset).min(PIECE_BYTES) as u32;
+            let (theirs, mine) = tokio::join!(self.peer.read(offset, length), self.ours.read(offset, length));
+            let (theirs, mine) = (theirs.context("reading from the peer")?, mine.context("reading the replica")?);
+            if theirs != mine {
+                self.must_go_on().await?;
+                self.ours.write(offset, &theirs).await.context("writing to the replica")?;
+                copied.push(piece);
+                shown.set_message(copied.len().to_string());
+            }
+            shown.inc(1);
+        }
+        shown.finish_and_clear();
+        Ok(copied)
     }
 }
 
@@ -186,28 +230,4 @@ async fn changed(peer: &mut Session, since: u32) -> Result<BTreeSet<u64>> {
         at += len;
     }
     Ok(pieces)
-}
-
-/// Compares pieces and copies those that differ; which were copied.
-async fn look(peer: &mut Session, ours: &mut Session, pieces: &[u64], size: u64) -> Result<Vec<u64>> {
-    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} MiB compared, {msg} copied, {eta} left")?;
-    let shown = ProgressBar::new(pieces.len() as u64).with_style(style);
-    if !std::io::stderr().is_terminal() {
-        shown.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-    }
-    let mut copied = Vec::new();
-    for &piece in pieces {
-        let offset = piece * PIECE_BYTES;
-        let length = (size - offset).min(PIECE_BYTES) as u32;
-        let (theirs, mine) = tokio::join!(peer.read(offset, length), ours.read(offset, length));
-        let (theirs, mine) = (theirs.context("reading from the peer")?, mine.context("reading the replica")?);
-        if theirs != mine {
-            ours.write(offset, &theirs).await.context("writing to the replica")?;
-            copied.push(piece);
-            shown.set_message(copied.len().to_string());
-        }
-        shown.inc(1);
-    }
-    shown.finish_and_clear();
-    Ok(copied)
 }

@@ -132,6 +132,9 @@ enum Command {
         /// Copy even from a peer with fewer changes. DISCARDS the changes that it lacks
         #[arg(long)]
         discard: bool,
+        /// Don't ask. Without it, a volume that lacks nothing is OVERWRITTEN only after its name was typed
+        #[arg(long)]
+        yes: bool,
         #[command(flatten)]
         control: Control,
     },
@@ -212,13 +215,13 @@ impl Volume {
                 let wanted = VolumeChange { deadline_us: Some(deadline.micros()), busy, ..VolumeChange::default() };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
             }
-            Command::Resync { name, replica, from, trust, discard, control } => {
+            Command::Resync { name, replica, from, trust, discard, yes, control } => {
                 if replica.is_none() && !trust {
                     let what = "--replica and --from are missing; for a volume without replicas, check its data, then say --trust\n";
                     clap::Error::raw(ErrorKind::MissingRequiredArgument, what).exit();
                 }
                 let resync = replica.zip(from).map(|(replica, from)| Resync { replica, from, discard });
-                show(&caught_up(&Client::new(&control)?, &name, resync)?, &control)
+                show(&caught_up(&Client::new(&control)?, &name, resync, yes)?, &control)
             }
             Command::Rename { name, new, control } => {
                 let wanted = VolumeChange { rename: Some(new), ..VolumeChange::default() };
@@ -260,7 +263,7 @@ fn delete(name: &str, yes: bool, how: &[(&str, bool)], control: &Control) -> Res
 }
 
 /// Catches a volume up. Without `resync` nothing is copied, and the volume is taken as it is.
-fn caught_up(client: &Client, name: &str, resync: Option<Resync>) -> Result<VolumeStatus> {
+fn caught_up(client: &Client, name: &str, resync: Option<Resync>, yes: bool) -> Result<VolumeStatus> {
     let say = |change| -> Result<VolumeStatus> {
         let wanted = VolumeChange { replica: Some(change), ..VolumeChange::default() };
         client.send(Method::PATCH, &path(name), &wanted)
@@ -272,9 +275,18 @@ fn caught_up(client: &Client, name: &str, resync: Option<Resync>) -> Result<Volu
              `plimsoll reload`, and try again"
         );
     }
+    // Whoever names a wrong peer or volume loses the data: a mark says that the volume needs this, and there is none.
+    if let Some(resync) = resync.as_ref().filter(|_| before.behind == "no" && !yes) {
+        let what = format!(
+            "volume {name} lacks nothing, as far as its node knows: is it the one to overwrite? ALL ITS DATA that differ become those of {}.",
+            resync.from
+        );
+        confirm::by_name(&what, name)?;
+    }
     // Two of these at once mustn't take the other's end for their own.
     let attempt = uuid::Uuid::new_v4().as_u128() as u32;
-    let begin = || say(ReplicaChange::CatchUp { attempt }).map(drop);
+    let trust = resync.is_none();
+    let begin = || say(ReplicaChange::CatchUp { attempt, trust }).map(drop);
     let add = match resync {
         Some(resync) => resync.run(begin),
         None => begin().map(|()| 0),

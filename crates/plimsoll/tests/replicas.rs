@@ -61,7 +61,7 @@ impl Three {
     fn resync(&self, to: usize, from: usize) -> String {
         let uri = self.addresses();
         let (to_uri, from_uri) = (uri[to].to_string(), uri[from].to_string());
-        self.node(to).cli(&["volume", "resync", "vol", "--replica", &to_uri, "--from", &from_uri])
+        self.node(to).cli(&["volume", "resync", "vol", "--replica", &to_uri, "--from", &from_uri, "--yes"])
     }
 
     fn shown(&self, i: usize) -> serde_json::Value {
@@ -386,8 +386,18 @@ fn resync_copies_what_differs_and_refuses_what_makes_no_sense() {
     let uris: Vec<String> = three.addresses().iter().map(Address::to_string).collect();
     let failing_at = |node: usize, to: &str, from: &str| {
         let socket = three.dirs[node].path().join("control.sock");
-        let arguments =
-            ["volume", "resync", "vol", "--replica", to, "--from", from, "--control", socket.to_str().unwrap()];
+        let arguments = [
+            "volume",
+            "resync",
+            "vol",
+            "--replica",
+            to,
+            "--from",
+            from,
+            "--yes",
+            "--control",
+            socket.to_str().unwrap(),
+        ];
         let output = common::run(env!("CARGO_BIN_EXE_plimsoll"), &arguments);
         assert!(!output.status.success());
         String::from_utf8_lossy(&output.stderr).into_owned()
@@ -509,4 +519,51 @@ fn a_read_only_replica_is_refused_before_a_copy_begins() {
     let said = three.node(1).cli_fails(&["volume", "resync", "vol", "--replica", &to, "--from", &from]);
     assert!(said.contains("volume `vol` is read-only"), "{said}");
     assert_eq!(three.behind(1), before);
+}
+
+/// The peer gets none of what a client writes that knows one replica only: it is neither overwritten nor hidden behind an end of the mark.
+#[test]
+fn a_resync_overwrites_nothing_that_others_write() {
+    let three = Three::start(PLAIN, "16MiB");
+    let uris: Vec<String> = three.addresses().iter().map(Address::to_string).collect();
+    let resync = |to: usize| ["volume", "resync", "vol", "--replica", &uris[to], "--from", &uris[0]].map(String::from);
+    let fails = |to: usize, more: &[&str]| {
+        let arguments = resync(to);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        three.node(to).cli_fails(&arguments)
+    };
+    let mut peer = Client::connect(&three.node(0).socket(), "vol").unwrap();
+    (0..16u64).for_each(|i| drop(peer.write(i << 20, &[7; 4096]).unwrap().unwrap()));
+    drop(writer(three.dirs[1].path()));
+    block_on(eventually("the loss to be seen", || three.behind(1).ends_with("writer lost")));
+    // It is connected when the resync begins.
+    let mut plain = Client::connect(&three.node(1).socket(), "vol").unwrap();
+    drop(plain.read(0, 512).unwrap()); // whatever it is answered, the pool knows it now
+    let said = fails(1, &[]);
+    assert!(said.contains("clients that may change it") && three.behind(1).ends_with("writer lost"), "{said}");
+    farewell(plain);
+    block_on(eventually("its end", || three.connections(1) == 0));
+    // It comes while the volume is compared, and the command hears of it before it is done.
+    three.node(1).cli(&["inject", "vol", "--latency", "50ms", "--only", "reads", "--for", "1h"]);
+    std::thread::scope(|s| {
+        let said = s.spawn(|| fails(1, &[]));
+        block_on(eventually("the resync", || three.behind(1).ends_with("resync")));
+        let mut plain = Client::connect(&three.node(1).socket(), "vol").unwrap();
+        plain.write(15 << 20, &[9; 4096]).unwrap().unwrap();
+        plain.flush().unwrap().unwrap();
+        let said = said.join().unwrap();
+        assert!(said.contains("isn't being caught up any more"), "{said}");
+        assert_eq!(three.behind(1), "1 writer lost");
+        assert_eq!(plain.read(15 << 20, 4096).unwrap().unwrap(), [9; 4096]);
+    });
+    // A volume that lacks nothing is the wrong one, perhaps; and a writer that only the replica has is overwritten.
+    let said = fails(2, &[]);
+    assert!(said.contains("say --yes") && three.behind(2) == "0 no", "{said}");
+    let w = writer(three.dirs[2].path());
+    let said = fails(2, &["--yes"]);
+    assert!(said.contains("is overwritten here") && three.behind(2) == "0 no", "{said}");
+    farewell(w);
+    block_on(eventually("its end", || three.connections(2) == 0));
+    three.resync(2, 0);
+    assert_eq!(three.behind(2), "16 no");
 }

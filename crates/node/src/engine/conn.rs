@@ -6,7 +6,7 @@ use super::lag::Pace;
 use super::nvme::{HostId, QueueParams};
 use super::outbox::{Outbox, recycle};
 use super::ring::RecvInto;
-use crate::replica::{Behind, Replica, ReplicaUse};
+use crate::replica::{Behind, Other, Replica, ReplicaUse};
 use crate::seats::Seat;
 use plimsoll_base::{BufPool, Data, OnBusy, Outcome, Priority, Span, TenantId, Time, VolumeKey};
 use plimsoll_nbd::handshake::Negotiated;
@@ -154,6 +154,8 @@ pub struct Conn {
     disconnected: bool,
     /// It writes to all replicas; until its loss was recorded.
     writes_replicas: bool,
+    /// Until it ends, if it may change the volume and knows no other replicas.
+    _other: Option<Other>,
     /// Until it ends.
     _seat: Option<Arc<Seat>>,
 }
@@ -172,6 +174,8 @@ impl Conn {
         if writes_replicas {
             params.replica.writer_came();
         }
+        let _other =
+            (params.used_as.is_none() && !params.wire.is_read_only()).then(|| Other::of(params.replica.clone()));
         Conn {
             fd,
             inbox: Inbox::new(&params.wire, early),
@@ -187,6 +191,7 @@ impl Conn {
             volume_gone: false,
             disconnected: false,
             writes_replicas,
+            _other,
             _seat: seat,
         }
     }
@@ -228,6 +233,9 @@ impl Conn {
             Outcome::Done if request.command == Command::Flush => {}
             // The peer from whom it is has counted it.
             Outcome::Done if self.params.used_as == Some(ReplicaUse::Copy) && replica.behind() == Behind::Resync => {}
+            Outcome::Done if self.params.used_as.is_none() => {
+                replica.changed_alone(request.offset, u64::from(request.length));
+            }
             Outcome::Done => replica.changed(request.offset, u64::from(request.length)),
             // Other replicas may have acknowledged it, whatever is the reason here: they may be larger, or writable.
             _ if self.params.used_as == Some(ReplicaUse::Write) => replica.lost(),

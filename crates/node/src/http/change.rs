@@ -67,7 +67,7 @@ pub async fn change_volume(
     let owned = name.clone();
     let renamed = wanted.rename.clone().unwrap_or_else(|| name.clone());
     let replica = wanted.replica.map(|change| match change {
-        ReplicaChange::CatchUp { attempt } => ReplicaStep::CatchUp { attempt },
+        ReplicaChange::CatchUp { attempt, trust } => ReplicaStep::CatchUp { attempt, copies: !trust },
         ReplicaChange::CaughtUp { attempt, add } => ReplicaStep::CaughtUp { attempt, add },
     });
     let patch = VolumePatch {

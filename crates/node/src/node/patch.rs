@@ -45,6 +45,8 @@ pub enum ReplicaStep {
     CatchUp {
         /// Number of the attempt.
         attempt: u32,
+        /// A peer's content is copied over the volume's.
+        copies: bool,
     },
     /// [`crate::replica::Replica::caught_up`].
     CaughtUp {
@@ -89,6 +91,15 @@ impl Node {
             && !volume.replica.is_caught_up_by(attempt)
         {
             return Err(superseded());
+        }
+        let others = volume.replica.others();
+        if matches!(patch.replica, Some(ReplicaStep::CatchUp { copies: true, .. })) && others > 0 {
+            let what = format!(
+                "volume `{}` has {others} clients that may change it and don't write to its other replicas (no `replica=write`): the resync \
+                 would overwrite what they write. Disconnect them first (`plimsoll connections`)",
+                volume.name
+            );
+            return Err(NodeError::Conflict(what));
         }
         if patch.cache.is_some() {
             self.must_have_cache(volume)?;
@@ -137,7 +148,9 @@ impl Node {
         progress.begin(patch.replica.map(|_| "replica"));
         match patch.replica {
             None => {}
-            Some(ReplicaStep::CatchUp { attempt }) => self.change_replica(&name, move |r| r.catch_up(attempt)).await?,
+            Some(ReplicaStep::CatchUp { attempt, copies }) => {
+                self.change_replica(&name, move |r| r.catch_up(attempt, copies)).await?;
+            }
             Some(ReplicaStep::CaughtUp { attempt, add }) => {
                 let caught_up = self.change_replica(&name, move |r| r.caught_up(attempt, add)).await?;
                 caught_up.then_some(()).ok_or_else(superseded)?;

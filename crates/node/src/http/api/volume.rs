@@ -162,6 +162,10 @@ pub enum ReplicaChange {
     CatchUp {
         /// A number that whoever does it draws; an attempt that was begun before is void.
         attempt: u32,
+        /// Nothing is copied: its present content is declared complete. Otherwise it is refused while clients are connected that may change
+        /// it and don't write to its other replicas.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        trust: bool,
     },
     /// Excess of the peer's generation, once the volume has all of the peer's data.
     CaughtUp {
