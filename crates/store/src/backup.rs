@@ -27,13 +27,15 @@ use crate::meta::{CACHE_ROW, MetaError, MetaStore, MetaView};
 use crate::older::{Found, set_aside};
 use crate::probe::Probe;
 use crate::record::{
-    CacheRecord, ReplicaRecord, VolumeRecord, tenant_from_json, tenant_to_json, volume_from_json, volume_to_json,
+    CacheRecord, ReplicaRecord, VolumeRecord, VolumeState, tenant_from_json, tenant_to_json, volume_from_json,
+    volume_to_json,
 };
 use crate::region::{HEADER_BYTES, Medium, RegionBackend, Witnessed, witness_of};
 use crate::remote::{Remote, Shared, probe};
 use crate::state::{GivenUp, State};
 use crate::superblock::{REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use crate::unfinished::{self, Note, Unfinished};
+use plimsoll_stack::map::Extent;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,6 +61,9 @@ pub enum Age {
     Current,
     /// The metadata were changed since. The number of changes: a client's first opening of a volume is one, too.
     Older(u64),
+    /// The metadata that are there aren't an earlier state of the backup's: a copy of the device was put back and changed since, or the
+    /// device is a clone.
+    Forked,
     /// Too little is left to tell. Also if one of the two records of the newest change is lost, and the backup is of the change in the other.
     Unknown,
     /// Another backup's restore isn't finished.
@@ -70,6 +75,9 @@ impl fmt::Display for Age {
         match self {
             Age::Current => f.write_str("nothing was changed since it was taken"),
             Age::Older(changes) => write!(f, "the metadata were changed {changes} times since it was taken"),
+            Age::Forked => f.write_str(
+                "the pool's metadata have volumes that the backup lacks or has otherwise, as after a copy of the device was put back",
+            ),
             Age::Unknown => f.write_str("too little is left of the pool's metadata to tell its age"),
             Age::Unfinished => f.write_str(
                 "a restore of another backup isn't finished, and may have zeroed what this one calls a volume's: finish that one first",
@@ -341,9 +349,15 @@ impl Backup {
         let changes = state.as_ref().map(|s| s.commit).or(witness.and_then(|w| self.newest_change(w)));
         let changes_min = changes.or(witness.map(|w| w.changes)).unwrap_or(0);
         let cache_generation = state.as_ref().map(|s| s.generations.get(&CACHE_ROW).copied().unwrap_or(0));
-        let is_same =
-            changes == Some(self.state.commit) || state.as_ref().is_some_and(|s| essence(s) == essence(&self.state));
-        let age = self.age(changes, is_same);
+        // Numbers of changes tell nothing if a copy of the device was put back: two histories have the same ones.
+        let is_same = match &state {
+            Some(there) => essence(there) == essence(&self.state),
+            None => changes == Some(self.state.commit),
+        };
+        let age = match self.age(changes, is_same) {
+            Age::Current if !is_same && state.as_ref().is_some_and(|there| self.is_forked(there)) => Age::Forked,
+            age => age,
+        };
         Ok(Found {
             age,
             is_same,
@@ -357,6 +371,24 @@ impl Backup {
             end,
             home_bytes: u64::MAX,
         })
+    }
+
+    /// True unless metadata that aren't newer than the backup may be an earlier state of it: then it has their volumes, where they were. One
+    /// that was deleted or renamed before the backup looks like one of another history.
+    fn is_forked(&self, there: &State) -> bool {
+        let is_kept = |v: &VolumeRecord| {
+            let has = |o: &VolumeRecord, e: &Extent| {
+                o.extents
+                    .iter()
+                    .any(|x| x.device_offset <= e.device_offset && e.device_offset + e.len <= x.device_offset + x.len)
+            };
+            self.state
+                .volumes
+                .get(&v.key.id)
+                .is_some_and(|o| o.key == v.key && o.name == v.name && v.extents.iter().all(|e| has(o, e)))
+        };
+        let mut ready = there.volumes.values().filter(|v| v.state == VolumeState::Ready);
+        there.commit == self.state.commit || !ready.all(is_kept)
     }
 
     /// The newest change by a witness alone, if it tells; if not, a number that tells that the backup is older.
@@ -534,7 +566,7 @@ fn read(text: &str) -> Result<Backup, String> {
     for (id, row) in rows("volumes")? {
         let id: u32 = id.parse().map_err(|_| format!("volume {id:?}"))?;
         let volume = volume_from_json(id, &bytes(row)).map_err(|e| format!("volume {id}: {e}"))?;
-        if volume.state == crate::record::VolumeState::Ready {
+        if volume.state == VolumeState::Ready {
             state.names.insert(volume.name.clone(), id);
         }
         state.volumes.insert(id, volume);

@@ -130,19 +130,23 @@ impl Backup {
     /// Space (offset and length) that the backup calls a volume's, and that is another volume's by the metadata that are still there.
     pub(crate) fn of_others(&self, found: &Found) -> Vec<(u64, u64)> {
         let Some(there) = found.state.as_ref().filter(|_| !found.is_same) else { return Vec::new() };
-        let owned: BTreeMap<u64, (u64, VolumeKey)> = there
+        let owned: BTreeMap<u64, (u64, &VolumeRecord)> = there
             .volumes
             .values()
-            .flat_map(|v| v.extents.iter().map(|e| (e.device_offset, (e.device_offset + e.len, v.key))))
+            .flat_map(|v| v.extents.iter().map(move |e| (e.device_offset, (e.device_offset + e.len, v))))
             .collect();
+        // In two histories of a pool, volumes of two tenants may have one key. In one history, few are renamed and given to another tenant.
+        let is_another = |a: &VolumeRecord, b: &VolumeRecord| {
+            a.key != b.key || found.age == Age::Forked && a.name != b.name && a.tenant != b.tenant
+        };
         let mut others = Vec::new();
         for v in self.state.volumes.values() {
             for e in &v.extents {
                 let (begin, end) = (e.device_offset, e.device_offset + e.len);
                 let first = owned.range(..begin).next_back();
-                for (from, (to, key)) in first.into_iter().chain(owned.range(begin..end)) {
+                for (from, (to, owner)) in first.into_iter().chain(owned.range(begin..end)) {
                     let (from, to) = ((*from).max(begin), (*to).min(end));
-                    if from < to && *key != v.key {
+                    if from < to && is_another(owner, v) {
                         others.push((from, to - from));
                     }
                 }

@@ -138,6 +138,37 @@ fn an_older_backup_is_told_and_its_free_space_is_zeroed() {
     assert_eq!((done.zeroed_bytes, read(&path, at)), (store.free_bytes(), 0), "what is free reads as zeroes");
 }
 
+/// A copy of the device is put back and changed: it has another history than the backup, whose number of changes is the same or larger.
+#[test]
+fn a_backup_of_another_history_is_not_current() {
+    for newer in [0, 1] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, copy) = (dir.path().join("p.img"), dir.path().join("copy.img"));
+        let (mut store, device, _) = pool(&path);
+        std::fs::copy(&path, &copy).expect("copied");
+        add(&mut store, "theirs", 3);
+        (0..newer).for_each(|_| add(&mut store, "more", 3));
+        let backup = Backup::of(device.superblock(), &store);
+        drop((store, device));
+        std::fs::copy(&copy, &path).expect("put back");
+        let earlier = backup.restore(&copy, PLAIN).expect("the copy is an earlier state of it");
+        assert_eq!(earlier.age, Age::Current);
+        let (device, mut store) = open(&path);
+        let (name, tenant) = ("ours".to_string(), "u".to_string());
+        let new = NewVolume { name, size_bytes: 3 * MIB, tenant, read_only: false, description: None, cache: None };
+        let record = store.create_volume(new).expect("room");
+        let at = record.extents[0].device_offset;
+        drop((store, device));
+        File::options().write(true).open(&path).expect("opens").write_all_at(&[9], at).expect("written");
+        let refused = backup.restore(&path, PLAIN);
+        assert!(matches!(refused, Err(RestoreError::Old(Age::Forked))), "{newer}: {refused:?}");
+        assert!(open(&path).1.volume("ours").is_some() && read(&path, at) == 9, "nothing was done");
+        let done = backup.restore(&path, OLDER).expect("asked to");
+        assert!(done.zeroed_bytes > 0 && open(&path).1.volume("theirs").is_some());
+        assert_eq!(read(&path, at), 0, "another tenant's bytes");
+    }
+}
+
 fn delete(store: &mut MetaStore, name: &str) {
     let id = store.begin_delete(name).expect("there").key.id;
     store.finish_delete(id).expect("deleted");
