@@ -73,6 +73,9 @@ enum Command {
         /// Restore even if the metadata were changed since, or nobody can tell. LOSES volumes that were made since
         #[arg(long)]
         older: bool,
+        /// Restore onto a device that doesn't say that it is the pool's, as all its metadata are lost. On another device ALL DATA are others'
+        #[arg(long)]
+        blank: bool,
         /// The pool had a cache, though the backup knows none. It isn't served without the cache's device then
         #[arg(long, conflicts_with = "never_cached")]
         had_cache: bool,
@@ -190,9 +193,9 @@ impl Pool {
                 let path = format!("/v1/pools/{}/backup", segment(&name));
                 output::write_new(&out, &Client::new(&control)?.get_text(&path)?)
             }
-            Command::Restore { device, from, older, had_cache, never_cached, yes, json } => {
+            Command::Restore { device, from, older, blank, had_cache, never_cached, yes, json } => {
                 let had_cache = (had_cache || never_cached).then_some(had_cache);
-                let options = RestoreOptions { older, had_cache, home_bytes: None };
+                let options = RestoreOptions { older, blank, had_cache, home_bytes: None };
                 restore(&device, &from, options, yes, json)
             }
             Command::Remove { name, disconnect, control } => remove(&name, disconnect, &control),

@@ -56,7 +56,7 @@ fn lose_metadata(dir: &Path) {
 /// Restores the backup after the metadata were lost.
 fn restore_lost(dir: &Path, options: &[&str]) -> std::process::Output {
     let (device, from) = (dir.join("p.img"), dir.join("old.backup"));
-    let arguments = ["pool", "restore", device.to_str().unwrap(), "--from", from.to_str().unwrap(), "--yes"];
+    let arguments = ["pool", "restore", device.to_str().unwrap(), "--from", from.to_str().unwrap(), "--yes", "--blank"];
     common::run(env!("CARGO_BIN_EXE_plimsoll"), &[&arguments, options].concat())
 }
 

@@ -19,8 +19,8 @@
 //! A restore that is broken off leaves a note (`unfinished.rs`), by which every start refuses the pool and the same restore goes on.
 
 use crate::device::{
-    DeviceError, DeviceErrorKind, First, ROLE_MAIN, first_bytes, open_restored_meta, owner, read_superblock,
-    write_superblock,
+    DeviceError, DeviceErrorKind, First, ROLE_MAIN, first_bytes, is_used_beyond, open_restored_meta, owner,
+    read_superblock, write_superblock,
 };
 use crate::lock::lock;
 use crate::meta::{CACHE_ROW, MetaError, MetaStore, MetaView};
@@ -91,6 +91,8 @@ impl fmt::Display for Age {
 pub struct RestoreOptions {
     /// Restore even if the metadata were changed since the backup, or nobody can tell.
     pub older: bool,
+    /// Restore onto a device on which nothing says that it is the backup's.
+    pub blank: bool,
     /// True if the pool ever had a cache, for where nothing else tells it. `None`: the operator gave no answer.
     pub had_cache: Option<bool>,
     /// Bytes of the home region that the pool addresses, where it has logs: the rest of the region isn't addressed.
@@ -117,6 +119,8 @@ pub enum RestoreError {
     Backup(String),
     /// It is older than the pool, or may be.
     Old(Age),
+    /// Nothing on the device says that it is the backup's. The place of a byte that isn't zero, if one was found.
+    Blank(Option<u64>),
     /// Nothing tells whether the pool has got a cache since.
     CacheUnknown,
     /// Both: [`RestoreError::Old`] and [`RestoreError::CacheUnknown`].
@@ -135,6 +139,17 @@ impl fmt::Display for RestoreError {
                 f,
                 "the backup may be older than the pool: {age}. Volumes that were made or grown since would be LOST; --older restores it nevertheless"
             ),
+            RestoreError::Blank(used) => {
+                f.write_str(
+                    "the device doesn't say that it is the backup's: it has neither superblocks, metadata nor a note of a restore. On another \
+                     device the volumes would be empty, or show what it held before. ",
+                )?;
+                match used {
+                    Some(at) => write!(f, "It has data: one is at byte {at}. ")?,
+                    None => f.write_str("No data were found in the parts that were looked at. ")?,
+                }
+                f.write_str("If it is the pool's nevertheless, say --blank")
+            }
             RestoreError::CacheUnknown => f.write_str(
                 "the backup knows no cache, and the pool's metadata can't be read: a cache that was made since may have data that nothing else has. \
                  Say --never-cached if the pool never had a cache, --had-cache otherwise",
@@ -238,6 +253,10 @@ impl Backup {
     ) -> Result<Restored, RestoreError> {
         let on_device = |kind| RestoreError::Device(DeviceError { path: name.to_owned(), kind });
         let mut found = self.look(&medium, &probe).map_err(on_device)?;
+        if found.is_blank && !options.blank {
+            let used = is_used_beyond(&medium, self.region(RegionKind::Home).offset, probe.size_bytes);
+            return Err(RestoreError::Blank(used.map_err(io("cannot read it")).map_err(on_device)?));
+        }
         let is_refused = found.age != Age::Current && !found.goes_on && !options.older;
         // All answers that are missing are asked for at once.
         match (self.settle_cache(&mut found, options.had_cache), is_refused) {
@@ -345,6 +364,7 @@ impl Backup {
         if let Some(note) = note {
             return Ok(Found { end, ..self.after(note, sequence, state) });
         }
+        let is_blank = there.is_none() && witness.is_none() && state.is_none();
         let formatted = there.as_ref().is_some_and(|s| s.formatted);
         let changes = state.as_ref().map(|s| s.commit).or(witness.and_then(|w| self.newest_change(w)));
         let changes_min = changes.or(witness.map(|w| w.changes)).unwrap_or(0);
@@ -368,6 +388,7 @@ impl Backup {
             cache_generation,
             state,
             goes_on: false,
+            is_blank,
             end,
             home_bytes: u64::MAX,
         })
@@ -420,6 +441,7 @@ impl Backup {
             cache_generation,
             state,
             goes_on,
+            is_blank: false,
             end,
             home_bytes: u64::MAX,
         }

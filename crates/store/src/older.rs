@@ -42,6 +42,8 @@ pub(crate) struct Found {
     pub(crate) state: Option<State>,
     /// A restore of this backup isn't finished.
     pub(crate) goes_on: bool,
+    /// Nothing on the device says whose it is.
+    pub(crate) is_blank: bool,
     /// Bytes that the device's regions have: the pool may have grown since the backup.
     pub(crate) end: u64,
     /// Bytes of the home region that the pool addresses.

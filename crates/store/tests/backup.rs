@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 const MIB: u64 = 1 << 20;
 
 /// The operator's words: nothing, that the backup may be older, that the pool never had a cache, and both.
-const PLAIN: RestoreOptions = RestoreOptions { older: false, had_cache: None, home_bytes: None };
-const OLDER: RestoreOptions = RestoreOptions { older: true, ..PLAIN };
+const PLAIN: RestoreOptions = RestoreOptions { older: false, blank: false, had_cache: None, home_bytes: None };
+const OLDER: RestoreOptions = RestoreOptions { older: true, blank: true, ..PLAIN };
 const NEVER_CACHED: RestoreOptions = RestoreOptions { had_cache: Some(false), ..PLAIN };
-const OLDER_NEVER_CACHED: RestoreOptions = RestoreOptions { older: true, ..NEVER_CACHED };
+const OLDER_NEVER_CACHED: RestoreOptions = RestoreOptions { older: true, blank: true, ..NEVER_CACHED };
 
 fn create(path: &Path) -> DeviceFile {
     let options = CreateOptions {
@@ -89,7 +89,7 @@ fn lost_metadata_come_back_and_a_backup_of_unknown_age_only_when_asked() {
         assert!(!opens, "{offset}+{len}");
         let backup = Backup::parse(&text).expect("a backup");
         let done = match backup.restore(&path, PLAIN) {
-            Err(RestoreError::OldAndCacheUnknown(Age::Unknown)) if !is_known => {
+            Err(RestoreError::Blank(Some(_)) | RestoreError::OldAndCacheUnknown(Age::Unknown)) if !is_known => {
                 backup.restore(&path, OLDER_NEVER_CACHED).expect("asked to")
             }
             done if is_known => done.expect("its age is known"),
@@ -167,6 +167,26 @@ fn a_backup_of_another_history_is_not_current() {
         assert!(done.zeroed_bytes > 0 && open(&path).1.volume("theirs").is_some());
         assert_eq!(read(&path, at), 0, "another tenant's bytes");
     }
+}
+
+/// A device that was never the pool's says as little as one that has lost everything.
+#[test]
+fn a_device_that_names_no_pool_is_taken_only_when_asked() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, other) = (dir.path().join("p.img"), dir.path().join("other.img"));
+    let (_store, _device, text) = pool(&path);
+    let backup = Backup::parse(&text).expect("a backup");
+    let file = File::create(&other).expect("made");
+    file.set_len(64 * MIB).expect("as long");
+    let said_older = RestoreOptions { blank: false, ..OLDER_NEVER_CACHED };
+    assert!(matches!(backup.restore(&other, said_older), Err(RestoreError::Blank(None))));
+    file.write_all_at(b"somebody's", 40 * MIB).expect("written");
+    let before = std::fs::read(&other).expect("read");
+    let refused = backup.restore(&other, said_older).expect_err("it isn't the pool's");
+    assert!(matches!(refused, RestoreError::Blank(Some(at)) if at == 40 * MIB), "{refused:?}");
+    assert!(refused.to_string().contains("--blank"), "{refused}");
+    assert!(std::fs::read(&other).expect("read") == before, "the device was changed");
+    backup.restore(&other, OLDER_NEVER_CACHED).expect("asked to");
 }
 
 fn delete(store: &mut MetaStore, name: &str) {

@@ -180,7 +180,7 @@ fn a_restore_of_before_a_growth_keeps_the_size() {
         if superblocks_lost {
             (0..2 * 4096 / disk::SECTOR_BYTES).for_each(|n| disk.put_sector(n, &[0; disk::SECTOR_BYTES]));
         }
-        let options = RestoreOptions { older: true, had_cache: Some(false), home_bytes: None };
+        let options = RestoreOptions { older: true, blank: true, had_cache: Some(false), home_bytes: None };
         backup.restore_remote(name(), Arc::new(disk.clone()), options).expect("restored");
         assert_eq!(check(&disk), NEW_BYTES, "lost superblocks: {superblocks_lost}");
     }

@@ -215,7 +215,7 @@ fn free_is_zero(case: &Case, disk: &Disk, store: &MetaStore) -> Result<(), Strin
 }
 
 fn restore(case: &Case, disk: &Disk, older: bool) -> Result<Age, RestoreError> {
-    let options = RestoreOptions { older, had_cache: Some(false), home_bytes: None };
+    let options = RestoreOptions { older, blank: true, had_cache: Some(false), home_bytes: None };
     case.backup.restore_remote(name(), Arc::new(disk.clone()), options).map(|done| done.age)
 }
 
