@@ -45,6 +45,7 @@ use crate::engine::{Command, PermitLimits, Recovered, Trace};
 use crate::events::Events;
 use crate::parts::{self, PARTS, Part, PoolView};
 use crate::predict::Particulars;
+use crate::reload::volume_section;
 use crate::replica::Replica;
 use crate::store::PoolStore;
 use error::{Result, blocking};
@@ -126,8 +127,8 @@ pub struct Node {
     deciding: tokio::sync::Mutex<()>,
     /// Results of judgements that aren't in the directory yet.
     underway: Arc<Mutex<changing::Underway>>,
-    /// Sections of the configuration that the last reload couldn't carry out: the next one tries them again.
-    unmade: Mutex<BTreeSet<String>>,
+    /// Sections of the configuration that the start or the last reload couldn't carry out, and why: the next reload tries them again.
+    unmade: Mutex<BTreeMap<String, String>>,
     /// Set once, when the node's end begins.
     ending: OnceLock<Ending>,
 }
@@ -180,16 +181,23 @@ impl Node {
             }
         }
         node.some_pool_serves()?;
+        // One volume that can't be served, or isn't as configured, keeps nobody from the others: what repairs it may need a node that serves.
+        let mut unmade = BTreeMap::new();
+        let mut note = |name: &str, e: NodeError| {
+            tracing::error!(volume = name, error = %e, "isn't as configured; the node serves everything else");
+            unmade.insert(volume_section(name), e.to_string());
+        };
         for (pool, p) in node.pools.all() {
             node.tell_growth(&p);
-            node.bring_back(pool).await?;
+            node.bring_back(pool).await.into_iter().for_each(|(name, e)| note(&name, e));
         }
         for v in &config.volume {
             match node.is_served_pool(v) {
-                true => node.ensure_volume(v).await?,
+                true => _ = node.ensure_volume(v).await.map_err(|e| note(v.name.get_ref(), e)),
                 false => tracing::error!(volume = v.name.get_ref(), "isn't served: its pool couldn't be opened"),
             }
         }
+        *node.unmade.lock().expect("no panic while held") = unmade;
         Ok(node)
     }
 
@@ -224,13 +232,55 @@ impl Node {
         records
     }
 
-    /// Makes the volumes of a pool's store known.
-    async fn bring_back(&self, pool: usize) -> Result<()> {
+    /// Makes the volumes of a pool's store known. Returns those that can't be served, with the reasons.
+    async fn bring_back(&self, pool: usize) -> Vec<(String, NodeError)> {
+        let mut unserved = Vec::new();
         for record in self.records(pool) {
             self.settle_deadline(&record);
-            self.publish(pool, &record).await?;
+            let published = match self.is_declared_elsewhere(pool, &record.name) {
+                true => Err(self.in_two_pools(pool, &record.name)),
+                false => self.publish(pool, &record).await,
+            };
+            if let Err(e) = published {
+                unserved.push((record.name, e));
+            }
         }
-        Ok(())
+        unserved
+    }
+
+    /// True if the configuration declares the volume in another pool, which has one of this name: that one is served.
+    fn is_declared_elsewhere(&self, pool: usize, name: &str) -> bool {
+        let (configured, here) = (self.configured(), self.pools.get(pool));
+        let declared = configured.config.volume.iter().find(|v| v.name.get_ref() == name);
+        let other =
+            declared.filter(|v| *v.pool.get_ref() != here.name).and_then(|v| self.pools.named(v.pool.get_ref()));
+        other.is_some_and(|(_, p)| p.store.as_ref().is_some_and(|s| s.view().volume(name).is_some()))
+    }
+
+    fn in_two_pools(&self, pool: usize, name: &str) -> NodeError {
+        let pool = &self.pools.get(pool).name;
+        NodeError::Conflict(format!("volume `{name}` exists in pool `{pool}` and in another: rename or delete one"))
+    }
+
+    /// Makes or grows configured volumes for which there was no space while deletions weren't done.
+    async fn make_unmade(&self) {
+        let (configured, unmade) = (self.configured(), self.unmade());
+        let is_small = |v: &VolumeConfig| {
+            self.directory_ref(|d| d.volumes.get(v.name.get_ref()).is_none_or(|known| known.size_bytes < v.size.0))
+        };
+        let is_left = |v: &&VolumeConfig| {
+            unmade.contains(&volume_section(v.name.get_ref())) && self.is_served_pool(v) && is_small(v)
+        };
+        for v in configured.config.volume.iter().filter(is_left) {
+            let (name, section) = (v.name.get_ref(), volume_section(v.name.get_ref()));
+            match self.ensure_volume(v).await {
+                Ok(()) => {
+                    tracing::info!(volume = name, "is as configured from now on: deletions have made room");
+                    self.unmade.lock().expect("no panic while held").remove(&section);
+                }
+                Err(error) => tracing::warn!(volume = name, %error, "isn't as configured yet"),
+            }
+        }
     }
 
     /// Deletions that the last end of the node interrupted: the pool and the volume of each. To be asked before any other
@@ -259,6 +309,7 @@ impl Node {
             });
         }
         deleting.join_all().await;
+        self.make_unmade().await;
     }
 
     /// Waits until no pool is recovering, or `at_most` has passed.
@@ -276,9 +327,7 @@ impl Node {
     async fn publish(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
         let p = self.pools.get(pool);
         if self.directory_ref(|d| d.volumes.get(&record.name).is_some_and(|v| v.pool != pool)) {
-            let what =
-                format!("volume `{}` exists in pool `{}` and in another: rename or delete one", record.name, p.name);
-            return Err(NodeError::Conflict(what));
+            return Err(self.in_two_pools(pool, &record.name));
         }
         self.ensure_tenant(&record.tenant)?;
         let extents = p.stack_extents(&record.visible_extents(p.block_bytes));
@@ -684,6 +733,66 @@ mod tests {
         name = "t"
         class = "best-effort"
     "#;
+
+    /// A volume `name` in a pool's store.
+    fn put(node: &Node, pool: usize, name: &str, mib: u64) {
+        let new = NewVolume {
+            name: name.to_string(),
+            size_bytes: mib << 20,
+            tenant: "t".into(),
+            read_only: false,
+            description: None,
+            cache: None,
+        };
+        node.pools.get(pool).store.clone().unwrap().change().create_volume(new).unwrap();
+    }
+
+    fn section(name: &str, pool: &str, mib: u64) -> String {
+        format!("[[volume]]\nname = \"{name}\"\npool = \"{pool}\"\nsize = \"{mib}MiB\"\ntenant = \"t\"\n")
+    }
+
+    /// Everything else is served while a volume can't be made, grown or published.
+    #[tokio::test]
+    async fn a_volume_that_cannot_be_made_stops_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = async |more: &str| {
+            let config = Config::parse(&format!("{TEXT}{more}"), &dir.path().join("node.toml")).unwrap();
+            Arc::new(Node::start(&config).await.unwrap())
+        };
+        let sizes = |node: &Node| {
+            node.directory_ref(|d| d.volumes.values().map(|v| (v.name.clone(), v.pool, v.size_bytes >> 20)).collect())
+        };
+        let expect = |node: &Node, expected: &[(&str, usize, u64)], unmade: &[&str]| {
+            let mut served: Vec<(String, usize, u64)> = sizes(node);
+            served.sort();
+            let expected: Vec<_> = expected.iter().map(|(n, p, s)| (n.to_string(), *p, *s)).collect();
+            let sections: Vec<String> = unmade.iter().map(|n| volume_section(n)).collect();
+            assert_eq!((served, node.unmade().into_iter().collect()), (expected, sections));
+        };
+        // A deletion was broken off, and the volume that is declared needs its space.
+        let node = start("").await;
+        put(&node, 0, "v", 40);
+        node.pools.get(0).store.clone().unwrap().change().begin_delete("v").unwrap();
+        node.shut_down().unwrap();
+        let both = section("v", "p", 40) + &section("w", "q", 8);
+        let node = start(&both).await;
+        expect(&node, &[("w", 1, 8)], &["v"]);
+        node.resume_deletions(node.interrupted_deletions()).await;
+        expect(&node, &[("v", 0, 40), ("w", 1, 8)], &[]);
+        node.shut_down().unwrap();
+        // A growth without room, and a volume that the file has moved to another pool.
+        let node = start(&(section("v", "p", 60) + &section("w", "p", 8))).await;
+        expect(&node, &[("v", 0, 40), ("w", 1, 8)], &["v", "w"]);
+        assert!(node.unmade_volumes()[1].1.contains("is in pool `q`, and is configured in `p`"));
+        // Two pools have one: each was made while the other pool was away.
+        put(&node, 0, "w", 1);
+        node.shut_down().unwrap();
+        let node = start(&both).await;
+        node.resume_deletions(node.interrupted_deletions()).await;
+        expect(&node, &[("v", 0, 40), ("w", 1, 8)], &["w"]);
+        assert!(node.unmade_volumes()[0].1.contains("exists in pool `p` and in another"));
+        node.shut_down().unwrap();
+    }
 
     #[tokio::test]
     async fn a_deletion_that_hangs_keeps_no_other_pools_waiting() {

@@ -111,6 +111,9 @@ pub fn differences(old: &Config, new: &Config, again: &BTreeSet<String>) -> Relo
         let name = volume_section(v.name.get_ref());
         match was {
             Some(was) if was == v && !again.contains(&name) => {}
+            Some(was) if was.pool != v.pool => {
+                all.restart.push(format!("{name} (not its `pool`: no volume moves to another, copy its data)"));
+            }
             Some(was) if !fixed_alike(was, v) => all.restart.push(name),
             _ => all.changed.push(name),
         }

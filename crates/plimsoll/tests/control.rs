@@ -194,8 +194,11 @@ fn volumes_and_tenants_live_and_are_kept() {
     assert_eq!((vol["tenant"].as_str(), vol["read_only"].as_bool()), (Some("t"), Some(true)));
     assert!(node.server.stop());
     let moved = CONFIG.replace("name = \"vol\"\npool = \"main\"", "name = \"vol\"\npool = \"disk\"");
-    let e = Server::try_start(dir.path(), &moved).err().expect("volumes don't move");
-    assert!(e.contains("volume `vol` is in pool `main`"), "{e}");
+    let node = Node::start_as(dir.path(), &moved);
+    let problems = node.get("/v1/status")["node"]["problems"].to_string();
+    assert!(problems.contains("volume `vol` is in pool `main`"), "volumes don't move: {problems}");
+    assert_eq!(node.get("/v1/volumes/vol")["pool"], "main");
+    assert!(node.server.stop());
     let node = Node::start(dir.path());
     assert_eq!(node.get("/v1/volumes/a%20b")["size_bytes"], 2 << 20, "kept over a restart");
     let gold = node.get("/v1/tenants/gold");

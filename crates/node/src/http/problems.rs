@@ -14,6 +14,7 @@
 //! | a pool's metadata can't be changed | from a failed change of them on, until they are opened anew | 200 |
 //! | a change of a pool hangs | a change of its volumes, tenants or settings is under way for longer than [`STUCK`] | 200 |
 //! | a pool's removal hangs | removed more than [`LEAVING`] ago, and its device isn't closed | 200 |
+//! | a volume isn't as configured | the start or the last reload couldn't make, grow or serve it | 200 |
 //! | faults are injected | as long as they are | 200 |
 //!
 //! A node that breaks a promise still serves. So a load balancer that takes nodes out of service by the status of `/healthz` doesn't
@@ -96,6 +97,10 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
         rest.extend(osds(&p.name, view));
         rest.extend(write_backs(&p, view, |key| directory.volume_name(pool, key)));
         rest.extend(stuck(&p.name, &view.pool, |key| directory.volume_name(pool, key)));
+    }
+    for (section, why) in node.unmade_volumes() {
+        let text = format!("{why}: everything else is served; `plimsoll reload` tries it again");
+        rest.push((format!("{section}: its configuration"), text));
     }
     let injected = inject::injections(directory, views);
     rest.extend(injected.iter().map(|i| (format!("volume `{}`: injected faults", i.volume), inject::problem(i))));

@@ -163,13 +163,7 @@ impl Node {
 
     /// Makes the volumes of a pool that was added known. Returns the volumes that can't be served, with the reasons.
     pub(super) async fn serve_added(self: &Arc<Self>, number: usize, _turn: Turn) -> Vec<(String, NodeError)> {
-        let mut unserved = Vec::new();
-        for record in self.records(number) {
-            self.settle_deadline(&record);
-            if let Err(e) = self.publish(number, &record).await {
-                unserved.push((record.name, e));
-            }
-        }
+        let unserved = self.bring_back(number).await;
         let pool = self.pools.get(number);
         // To be asked before any other deletion can begin.
         let interrupted = interrupted_deletions(number, &pool);

@@ -153,7 +153,14 @@ impl Node {
 
     /// The sections of the configuration that the last reload couldn't carry out.
     pub fn unmade(&self) -> BTreeSet<String> {
-        self.unmade.lock().expect("no panic while held").clone()
+        self.unmade.lock().expect("no panic while held").keys().cloned().collect()
+    }
+
+    /// Volumes that aren't as configured, or not served for the sake of another: the section and the reason of each.
+    pub fn unmade_volumes(&self) -> Vec<(String, String)> {
+        let unmade = self.unmade.lock().expect("no panic while held");
+        let of_volumes = unmade.iter().filter(|(section, _)| section.starts_with("volume "));
+        of_volumes.map(|(section, why)| (section.clone(), why.clone())).collect()
     }
 
     /// Applies a tenant's section, but for the slots of its volumes.
@@ -320,15 +327,16 @@ fn keeping(new: Configured, was: &Configured, refused: &BTreeSet<String>) -> Con
 /// Sections that could not be carried out, and why.
 #[derive(Default)]
 struct Unmade {
-    sections: BTreeSet<String>,
+    sections: BTreeMap<String, String>,
     why: Vec<String>,
 }
 
 impl Unmade {
     fn note(&mut self, section: String, done: Result<()>) {
         if let Err(e) = done {
-            self.why.push(e.about(&section).to_string());
-            self.sections.insert(section);
+            let why = e.about(&section).to_string();
+            self.why.push(why.clone());
+            self.sections.insert(section, why);
         }
     }
 }
