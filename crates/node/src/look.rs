@@ -296,7 +296,13 @@ pub fn look(config: &PoolConfig) -> Seen {
         None => unconnected.map(|e| (Path::new(&label), Err(e.into()))),
     };
     match (&d.file, &cluster, &main) {
-        (Some(path), _, Some((_, Ok(Some(main))))) => read_meta(path, main, &expect, &mut seen),
+        (Some(path), _, Some((_, Ok(Some(main))))) => {
+            let tables =
+                main.found.as_ref().ok().and_then(|s| s.region(RegionKind::Logs)).filter(|_| config.logs.is_some());
+            let judged = tables.map_or(Ok(()), |t| crate::parts::logs::check_before(path, t, Some(config)));
+            seen.errors.extend(judged.err());
+            read_meta(path, main, &expect, &mut seen);
+        }
         (None, Some(cluster), Some((_, Ok(Some(main))))) if main.found.is_ok() => {
             match crate::rbd::look_meta(cluster, d, &expect) {
                 Ok(Some(view)) => seen.meta = Some(view),

@@ -226,7 +226,7 @@ fn restore(device: &Path, from: &Path, options: RestoreOptions, yes: bool, json:
     }
     let tables = backup.superblock().region(RegionKind::Logs);
     if let Some(tables) = tables {
-        logs::check_before(device, tables).map_err(anyhow::Error::msg)?;
+        logs::check_before(device, tables, None).map_err(anyhow::Error::msg)?;
     }
     let home_bytes = tables.and_then(|tables| logs::home_bytes_on(device, tables));
     let options = RestoreOptions { home_bytes, ..options };

@@ -340,3 +340,28 @@ fn an_older_backup_of_a_pool_with_logs_is_restored_and_free_space_is_zeroed_afte
     drop(kept);
     assert!(server.stop());
 }
+
+/// The space that logs leave depends on their settings: metadata that address space beyond it aren't corrupt.
+#[test]
+fn other_logs_than_the_devices_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = "[pool.logs]\ngroup = \"16MiB\"\nlog = \"1MiB\"\nextents = 512\n";
+    let text = without_cache().replacen("[[tenant]]", &format!("{logs}[[tenant]]"), 1);
+    let server = Server::start(dir.path(), &text);
+    let free = server.control("GET", "/v1/status").json()["pools"][0]["free_bytes"].as_u64().unwrap();
+    server.cli(&["volume", "create", "all", "--pool", "p", "--size", &free.to_string(), "--tenant", "a"]);
+    assert!(server.stop());
+    for (was, is) in [("\"16MiB\"", "\"8MiB\""), ("log = \"1MiB\"", "log = \"2MiB\""), ("= 512", "= 256")] {
+        let other = text.replace(was, is);
+        assert_ne!(other, text);
+        let said = refused(dir.path(), &other);
+        assert!(said.contains("made with group = ") && said.contains("[pool.logs]"), "{is}: {said}");
+        assert!(!said.contains("corrupt") && !said.contains("restore"), "{is}: {said}");
+        std::fs::write(dir.path().join("check.toml"), &other).unwrap();
+        let file = dir.path().join("check.toml");
+        let checked = common::run(env!("CARGO_BIN_EXE_plimsoll"), &["check", file.to_str().unwrap()]);
+        let said = format!("{checked:?}");
+        assert!(!checked.status.success() && said.contains("made with group = "), "{is}: {said}");
+    }
+    assert!(Server::start(dir.path(), &text).stop());
+}

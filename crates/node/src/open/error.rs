@@ -1,6 +1,6 @@
 //! Reasons for which a pool isn't opened, each with its device and the remedy.
 
-use crate::config::BadConfig;
+use crate::config::{BadConfig, ByteSize};
 use crate::parts::cache::CacheError;
 use plimsoll_store::{DeviceError, MetaError, Uuid};
 use std::fmt;
@@ -137,6 +137,8 @@ pub enum Unfit {
     LogsLost,
     /// It has no bands, or others than those that are configured.
     OtherBands,
+    /// Its logs were made with other settings: these.
+    OtherLogs(plimsoll_logs::Shape),
 }
 
 impl Unfit {
@@ -183,6 +185,14 @@ impl fmt::Display for Unfit {
                 f,
                 "the device was made with other bands or logs, or without bands: set `zone`, `free_every` and `spares` of [pool.bands], and `log` and `extents` of [pool.logs], \
                  as they were, or make a new device"
+            ),
+            Unfit::OtherLogs(made) => write!(
+                f,
+                "the device's logs were made with group = \"{}\", log = \"{}\" and extents = {}: set these in [pool.logs], as they can't be \
+                 changed, or make a new device",
+                ByteSize(made.group_bytes),
+                ByteSize(made.log_bytes),
+                made.extents_max
             ),
             Unfit::LogsLost => write!(
                 f,

@@ -184,7 +184,7 @@ pub(super) fn open_device(
             (None, Some(_)) => return Err(Unfit::HasLogs.of(path.display())),
             (Some(_), None) => return Err(Unfit::HasNoLogs.of(path.display())),
             (None, None) => {}
-            (Some(_), Some(tables)) => crate::parts::logs::check_before(path, tables)?,
+            (Some(_), Some(tables)) => crate::parts::logs::check_before(path, tables, Some(config))?,
         }
     }
     let mut device = match step {

@@ -248,16 +248,25 @@ pub fn log_runs(pool: &PoolConfig, device: Region, block_bytes: u32) -> Result<V
     Ok(runs.into_iter().map(|(at, len)| (device.offset + at, len)).collect())
 }
 
-/// Refuses logs of a version that this program doesn't know, before anything on the device is converted. A device that can't be read is
-/// judged when it is opened.
+/// Refuses logs of a version that this program doesn't know, before anything on the device is converted; and those that were made with
+/// other settings than `pool` has. Metadata that address what other logs leave of the device would be taken for corrupt. A device that can't
+/// be read is judged when it is opened, and bands with their logs are, too.
 ///
 /// # Errors
 /// That.
-pub fn check_before(path: &Path, tables: Region) -> Result<(), OpenError> {
+pub fn check_before(path: &Path, tables: Region, pool: Option<&PoolConfig>) -> Result<(), OpenError> {
     let mut first = vec![0; plimsoll_logs::format::LOOK_BYTES as usize];
     let read = File::open(path).and_then(|file| file.read_exact_at(&mut first, tables.offset));
     match plimsoll_logs::of_unknown_version(&first).filter(|_| read.is_ok()) {
-        Some(what) => Err(Unfit::UnknownLogs(what).of(path.display())),
+        Some(what) => return Err(Unfit::UnknownLogs(what).of(path.display())),
+        None if read.is_err() => return Ok(()),
+        None => {}
+    }
+    let page = |at: u64| plimsoll_logs::decode_layout(&first[at as usize..]).ok();
+    let found = plimsoll_logs::layout::LAYOUTS_AT.into_iter().find_map(page).map(|(layout, _)| layout.shape);
+    let asked = pool.filter(|p| p.bands.is_none()).and_then(|p| p.logs.as_ref()).map(shape);
+    match found.zip(asked).filter(|(found, asked)| found != asked) {
+        Some((found, _)) => Err(Unfit::OtherLogs(found).of(path.display())),
         None => Ok(()),
     }
 }
