@@ -210,6 +210,17 @@ impl ZonesLayout {
         found.map(Some).map(|p| p.filter(fits)).collect()
     }
 
+    /// The place of a table on a device with zones of that size, whatever else they are like.
+    pub fn place(device_bytes: u64, block_bytes: u32, zone_bytes: u64) -> Option<u64> {
+        let spec = ZonesSpec { zone_bytes, conventional_every: 2, salt: 0, planted: None };
+        Some(ZonesLayout::new(device_bytes, block_bytes, spec).ok()?.table_at())
+    }
+
+    /// True if a table begins so: of any version, and also a corrupt one.
+    pub fn is_table(sector: &[u8]) -> bool {
+        sector.starts_with(MAGIC)
+    }
+
     /// Returns the address and bytes that format a device: a table of empty zones.
     pub fn format(&self) -> (u64, Vec<u8>) {
         let mut bytes = vec![0; self.table_bytes() as usize];

@@ -139,6 +139,8 @@ pub enum Unfit {
     OtherBands,
     /// Its logs were made with other settings: these.
     OtherLogs(plimsoll_logs::Shape),
+    /// Its file keeps zones, and the configuration doesn't say so.
+    HasZones,
 }
 
 impl Unfit {
@@ -193,6 +195,10 @@ impl fmt::Display for Unfit {
                 ByteSize(made.group_bytes),
                 ByteSize(made.log_bytes),
                 made.extents_max
+            ),
+            Unfit::HasZones => f.write_str(
+                "the device was made with `zones`, and has a table of them: set `zones` as it was. Without it, what is written is hidden when \
+                 `zones` is set again",
             ),
             Unfit::LogsLost => write!(
                 f,

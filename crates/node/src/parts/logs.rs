@@ -292,7 +292,18 @@ pub fn format_if_blank(
         Formatted::No if !was_formatted => {}
         // The layers see for themselves whether it is what it should be. Bands find only that no map is theirs.
         Formatted::Yes if arranged.bands.is_none() => return Ok(false),
-        Formatted::Yes => return check_bands(&first, &arranged.logs).map(|()| false),
+        Formatted::Yes => {
+            let zone_bytes = arranged.bands.as_ref().filter(|_| arranged.zones.is_none()).map(|b| b.shape.zone_bytes);
+            // Bands don't reach beyond their last whole zone, where the table lies.
+            if let Some(at) = zone_bytes.and_then(|zone| ZonesLayout::place(device.len, block_bytes, zone)) {
+                let mut sector = [0; 8];
+                file.read_exact_at(&mut sector, device.offset + at).map_err(failed)?;
+                if ZonesLayout::is_table(&sector) {
+                    return Err(Unfit::HasZones.of("bands"));
+                }
+            }
+            return check_bands(&first, &arranged.logs).map(|()| false);
+        }
         Formatted::No | Formatted::LayoutLost => return Err(Unfit::LogsLost.of("logs")),
     }
     for (at, bytes) in arranged.format() {
