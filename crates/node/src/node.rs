@@ -198,6 +198,10 @@ impl Node {
             }
         }
         *node.unmade.lock().expect("no panic while held") = unmade;
+        if let Err(error) = node.share_tenants(None).await {
+            // The pool that has them goes on holding; the next start or reload that adds a pool tries it again.
+            tracing::warn!(%error, "live settings of tenants aren't in all pools");
+        }
         Ok(node)
     }
 

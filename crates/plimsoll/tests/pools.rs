@@ -246,6 +246,12 @@ fn live_settings_of_tenants_outlive_the_pool_in_which_they_were_stored() {
     let server = Server::start(dir.path(), &node(&new));
     assert_eq!(weights(&server), [7, 6]);
     assert!(server.stop());
+    // A start, in place of the reload, has a pool beside it that was never told.
+    let third = sections("third", &file("third"), "", "x");
+    assert!(Server::start(dir.path(), &node(&(new + &third))).stop());
+    let server = Server::start(dir.path(), &node(&third));
+    assert_eq!(weights(&server), [7, 6]);
+    assert!(server.stop());
 }
 
 /// A pool that is added tells of an end that wasn't orderly as a start does: of its volumes only, and not after an orderly removal.

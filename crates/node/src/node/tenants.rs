@@ -9,6 +9,7 @@ use crate::directory::{Promise, Tenant};
 use crate::engine::{Command, PermitLimits};
 use plimsoll_base::{Class, OnBusy, Span};
 use plimsoll_store::{DeadlineRecord, MetaError, MetaStore, TenantLimits, TenantRecord};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 
 /// A live change of a tenant's deadline; `None`: as it is.
@@ -47,7 +48,9 @@ impl Node {
             self.check_class(&name, &record.class, &Promised::new())?;
             self.note_promise(&name, record.class.clone(), permits)
         };
-        record.change = 1 + self.stored_tenants().iter().map(|t| t.change).max().unwrap_or(0);
+        // A pool that is away may have a later change than those that are served: the time of day is above all of them.
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        record.change = since_1970.max(1 + self.stored_tenants().iter().map(|t| t.change).max().unwrap_or(0));
         let kept = record.clone();
         let hold = || {
             self.settle_tenant_deadline(&record);
