@@ -723,7 +723,10 @@ impl Layer for Bands {
 
     fn is_idle(&self) -> bool {
         let at_rest = self.ops.is_empty() && self.waiters.iter().all(VecDeque::is_empty) && self.held.is_empty();
-        at_rest && self.rewrite.is_none() && (self.dirty.is_empty() || self.gave_up)
+        // Changes that no flush has covered may wait, as in a drive's cache. At the pool's end clients' get to their zones; the layer above
+        // has the data of copies.
+        let written = !self.draining || self.gave_up || !self.dirty.has_clients();
+        at_rest && self.rewrite.is_none() && written
     }
 
     fn drain(&mut self, now: Time, out: &mut Actions) {

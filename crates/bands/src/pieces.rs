@@ -52,10 +52,6 @@ impl Pieces {
         self.of_clients > 0
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.runs.is_empty()
-    }
-
     fn insert(&mut self, at: u64, p: Piece) {
         self.bytes += p.bytes();
         self.of_clients += usize::from(!p.is_copy);

@@ -76,7 +76,8 @@ impl Bands {
     /// The band whose copy is wanted most: of what a flush waits for the first, of what fills the buffer the one with most bytes.
     fn wanted_band(&self) -> Option<u32> {
         let zone = self.places.shape.zone_bytes;
-        let any = if self.draining && !self.gave_up { self.dirty.iter().next().map(|(at, _)| at) } else { None };
+        let of_clients = || self.dirty.iter().find(|(_, p)| !p.is_copy).map(|(at, _)| at);
+        let any = if self.draining && !self.gave_up { of_clients() } else { None };
         if let Some(at) = self.wanted_at().or(any) {
             return Some((at / zone) as u32);
         }
