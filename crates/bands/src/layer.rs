@@ -8,7 +8,7 @@
 
 use crate::config::{BandsConfig, Planted};
 use crate::map::{self, Map};
-use crate::pieces::{Piece, Pieces};
+use crate::pieces::{Buffer, Pieces};
 use crate::rewrite::{Rewrite, Step};
 use crate::shape::{Place, Places};
 use plimsoll_base::{
@@ -20,6 +20,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Runs in the buffer at most, beside those of one request: zeroes take no bytes of it.
 const PIECES_MAX: usize = 65_536;
+
+/// Runs that are dropped at once.
+const DROPPED_AT_ONCE: usize = 1024;
 
 /// The stage of the layer's life.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -118,7 +121,9 @@ pub struct Bands {
     pub(crate) spare: BTreeSet<u32>,
     /// Requests that read a shingled zone.
     pub(crate) readers: BTreeMap<u32, u32>,
-    pub(crate) dirty: Pieces,
+    pub(crate) dirty: Buffer,
+    /// Changes that are in their zones, and are dropped a part at a time.
+    pub(crate) spent: Vec<Pieces>,
     pub(crate) rewrite: Option<Rewrite>,
     /// Requests that wait for all changes but copies, then those that wait for copies, too.
     waiters: [VecDeque<Waiter>; 2],
@@ -152,7 +157,8 @@ impl Bands {
             map: Map::empty(&places),
             spare: BTreeSet::new(),
             readers: BTreeMap::new(),
-            dirty: Pieces::default(),
+            dirty: Buffer::new(places.shape.zone_bytes),
+            spent: Vec::new(),
             rewrite: None,
             waiters: Default::default(),
             held: VecDeque::new(),
@@ -413,18 +419,13 @@ impl Bands {
 
     /// The order number before which all changes are in their zones, copies excepted unless `copies`.
     fn settled(&self, copies: bool) -> u64 {
-        let frozen = self.rewrite.as_ref().into_iter().flat_map(|r| r.frozen.iter());
-        let all = self.dirty.iter().chain(frozen).filter(|(_, p)| copies || !p.is_copy);
-        all.map(|(_, p)| p.sequence).min().unwrap_or(u64::MAX)
+        let frozen = self.rewrite.as_ref().map_or(u64::MAX, |r| r.frozen.first(copies));
+        self.dirty.first(copies).min(frozen)
     }
 
-    /// Returns the address of the first change in the buffer that a request waits for: clients' before copies.
-    pub(crate) fn wanted_at(&self) -> Option<u64> {
-        let first = |w: &Waiter| {
-            let waited = |p: &Piece| p.sequence < w.limit && (w.copies || !p.is_copy);
-            self.dirty.iter().find(|(_, p)| waited(p)).map(|(at, _)| at)
-        };
-        self.waiters.iter().filter_map(VecDeque::front).find_map(first)
+    /// Returns the first band with changes that a request waits for: clients' before copies.
+    pub(crate) fn wanted_by_waiters(&self) -> Option<u32> {
+        self.waiters.iter().filter_map(VecDeque::front).find_map(|w| self.dirty.before(w.limit, w.copies))
     }
 
     /// True if clients wait for a copy, or will: for a flush or durable write of theirs, for room, or because changes of theirs are in the buffer.
@@ -443,26 +444,42 @@ impl Bands {
 
     /// Performs the layer's work beside single requests: ends flushes that were waited for, and rewrites bands.
     pub(crate) fn work(&mut self, now: Time, out: &mut Actions) {
+        self.drop_spent(now, out);
         loop {
-            for copies in [false, true] {
-                let queue = usize::from(copies);
-                let settled = if self.waiters[queue].is_empty() { 0 } else { self.settled(copies) };
-                while let Some(w) = self.waiters[queue].pop_front_if(|w| settled >= w.limit) {
-                    if w.io.op != Op::Flush || self.has(Planted::FlushNotPassed) {
-                        out.done(w.io, Data::Absent);
-                    } else {
-                        self.pass(w.io, 0, None, out);
-                    }
-                }
-            }
-            if self.held.front().is_some_and(|io| self.has_room(io)) {
+            while self.held.front().is_some_and(|io| self.has_room(io)) {
                 let io = self.held.pop_front().expect("just looked");
                 self.change_parts(io, out);
-                continue;
             }
+            self.end_waiters(out);
             if !self.step(now, out) {
                 return;
             }
+        }
+    }
+
+    /// Ends flushes and durable changes that were waited for.
+    fn end_waiters(&mut self, out: &mut Actions) {
+        for copies in [false, true] {
+            let (queue, settled) = (usize::from(copies), self.settled(copies));
+            while let Some(w) = self.waiters[queue].pop_front_if(|w| settled >= w.limit) {
+                if w.io.op != Op::Flush || self.has(Planted::FlushNotPassed) {
+                    out.done(w.io, Data::Absent);
+                } else {
+                    self.pass(w.io, 0, None, out);
+                }
+            }
+        }
+    }
+
+    /// Drops a part of the changes that are in their zones: all at once would hold up clients.
+    fn drop_spent(&mut self, now: Time, out: &mut Actions) {
+        let Some(pieces) = self.spent.last_mut() else { return };
+        pieces.forget(DROPPED_AT_ONCE);
+        if pieces.len() == 0 {
+            self.spent.pop();
+        }
+        if !self.spent.is_empty() {
+            out.wake_at(now);
         }
     }
 

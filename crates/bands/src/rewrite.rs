@@ -75,22 +75,11 @@ impl Bands {
 
     /// The band whose copy is wanted most: of what a flush waits for the first, of what fills the buffer the one with most bytes.
     fn wanted_band(&self) -> Option<u32> {
-        let zone = self.places.shape.zone_bytes;
-        let of_clients = || self.dirty.iter().find(|(_, p)| !p.is_copy).map(|(at, _)| at);
-        let any = if self.draining && !self.gave_up { of_clients() } else { None };
-        if let Some(at) = self.wanted_at().or(any) {
-            return Some((at / zone) as u32);
+        let any = if self.draining && !self.gave_up { self.dirty.before(u64::MAX, false) } else { None };
+        if let Some(band) = self.wanted_by_waiters().or(any) {
+            return Some(band);
         }
-        if self.held.is_empty() {
-            return None;
-        }
-        let (mut best, mut this) = (None, (0, 0));
-        for (at, p) in self.dirty.iter() {
-            let band = (at / zone) as u32;
-            this = if this.0 == band { (band, this.1 + p.len) } else { (band, p.len) };
-            best = best.filter(|(_, bytes)| *bytes >= this.1).or(Some(this));
-        }
-        best.map(|(band, _)| band)
+        if self.held.is_empty() { None } else { self.dirty.fullest() }
     }
 
     fn begin(&mut self, now: Time) -> bool {
@@ -121,7 +110,7 @@ impl Bands {
         if !self.clients_wait() {
             self.stepped_at = now;
         }
-        let frozen = self.dirty.take(from, to);
+        let frozen = self.dirty.take(band);
         let next = match target {
             Some(_) if self.has(Planted::ResetForgotten) => Step::Read,
             Some(_) => Step::Reset,
@@ -260,9 +249,9 @@ impl Bands {
         let r = self.rewrite.take().expect("a copy is under way");
         self.spare.extend(r.source.filter(|s| r.target != Some(*s)));
         if self.has(Planted::NewerDropped) {
-            let zone = self.places.shape.zone_bytes;
-            self.dirty.take(u64::from(r.band) * zone, (u64::from(r.band) + 1) * zone);
+            self.dirty.take(r.band);
         }
+        self.spent.push(r.frozen);
         let took = now.since(r.began);
         let c = &mut self.counters;
         c.copied += u64::from(r.target.is_some());
@@ -275,7 +264,7 @@ impl Bands {
         let r = self.rewrite.take().expect("a copy is under way");
         self.counters.failed += 1;
         self.gave_up = true;
-        self.dirty.put_back(r.frozen);
+        self.dirty.put_back(r.band, r.frozen);
         if matches!(step, Step::Map(_)) {
             // Neither zone is spare: a start may find either map.
             self.life = Life::Stuck(STUCK);

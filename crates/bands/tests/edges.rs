@@ -26,7 +26,7 @@ fn config() -> BandsConfig {
         patience: us(100),
         copy_patience: us(100),
         quiet: us(50),
-        planted: None,
+        ..BandsConfig::default()
     }
 }
 
@@ -158,4 +158,33 @@ fn an_end_leaves_copies_alone() {
     assert!(write(&mut p, shown(12, 0), 6, PAGE).is_done());
     ends(&mut p);
     assert_eq!(bands(&mut p).counters().copied, 1, "only the band with a change of a client");
+}
+
+/// 60,000 runs are copied, and a flush waits: what ends meanwhile looks at few of them.
+#[test]
+fn what_ends_while_a_flush_waits_is_not_slowed_by_what_it_waits_for() {
+    const LARGE: u64 = 64 << 20;
+    let shape = Shape { zone_bytes: LARGE, free_every: 4, spares: 2, head_bytes: 8192, log_bytes: 8192, salt: 9 };
+    let places = Places::new(16 * LARGE, 512, shape).unwrap();
+    let mut disk = SimDisk::new(16 * LARGE, (us(1), us(200)), 5, DiskFaults::default());
+    format_device(&places).into_iter().for_each(|(at, bytes)| disk.write_durably(at, &bytes));
+    let config = BandsConfig { patience: Span::from_secs(1000), ..config() };
+    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Bands::new(places, config))];
+    let mut p = SimPool::chain(StackConfig::default(), layers, vec![disk]).unchecked();
+    assert_eq!(p.start(), LayerState::Ready);
+    for k in 0..60_000 {
+        offer(&mut p, Op::WriteZeroes, 8192 + k * 1024, 512, Data::Absent, false);
+        assert!(outcome(&mut p).is_done());
+    }
+    // One read is always below, so that the copy waits.
+    offer(&mut p, Op::Read, 0, 512, Data::Absent, false);
+    offer(&mut p, Op::Flush, 0, 0, Data::Absent, false);
+    let began = std::time::Instant::now();
+    for _ in 0..1000 {
+        offer(&mut p, Op::Read, 0, 512, Data::Absent, false);
+        assert!(outcome(&mut p).is_done());
+    }
+    let took = began.elapsed();
+    assert!(bands(&mut p).status().copying.is_some(), "the flush waits");
+    assert!(took < std::time::Duration::from_secs(2), "{took:?} for 1000 reads");
 }

@@ -143,6 +143,11 @@ impl Buf {
         self.block.fixed
     }
 
+    /// Bytes of memory that stay as long as this view does: those of the whole block that it is a part of.
+    pub fn kept_bytes(&self) -> usize {
+        self.block.capacity()
+    }
+
     /// True if the first byte is aligned to [`BUF_ALIGN`] in memory.
     pub fn is_aligned(&self) -> bool {
         (self.start as usize).is_multiple_of(BUF_ALIGN)
