@@ -72,6 +72,17 @@ pub struct BandsStatus {
     pub counters: Counters,
 }
 
+/// A place of a band that can't be read, by its address among all bands' bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BadPlace {
+    pub at: u64,
+    pub len: u64,
+    /// Until then changes of the band fail that don't cover the place: the device may have been away for a moment only.
+    pub until: Time,
+    /// Copies that it has ended in a row.
+    pub tries: u32,
+}
+
 /// Something sent below.
 pub(crate) enum Pending {
     /// A request of the layer above, whole; the shingled zone that it reads.
@@ -138,8 +149,12 @@ pub struct Bands {
     pub(crate) stepped_at: Time,
     /// The pool ends: all changes in the buffer are to be in their zones soon.
     pub(crate) draining: bool,
-    /// A copy failed since the last change: what is in the buffer may stay there.
+    /// A copy failed since the last change, and others would: what is in the buffer may stay there.
     pub(crate) gave_up: bool,
+    /// Bands that can't be copied, as a place of theirs can't be read.
+    pub(crate) bad: BTreeMap<u32, BadPlace>,
+    /// Spare zones that a copy failed to write, and how often.
+    pub(crate) suspect: BTreeMap<u32, u32>,
     found: [Option<Map>; 2],
     /// The version of a copy that a later program wrote.
     later: Option<u32>,
@@ -169,6 +184,8 @@ impl Bands {
             stepped_at: Time::ZERO,
             draining: false,
             gave_up: false,
+            bad: BTreeMap::new(),
+            suspect: BTreeMap::new(),
             found: [None, None],
             later: None,
             recovering: 0,
@@ -218,10 +235,64 @@ impl Bands {
     /// Returns why it doesn't serve, or not all.
     pub fn problem(&self) -> Option<String> {
         match &self.life {
-            Life::Recovering | Life::Ready => None,
+            Life::Recovering => None,
             Life::Stuck(why) => Some((*why).into()),
             Life::Failed(why) => Some(why.clone()),
+            Life::Ready => self.trouble(),
         }
+    }
+
+    /// What can't be written though the layer serves.
+    fn trouble(&self) -> Option<String> {
+        let zone = self.places.shape.zone_bytes;
+        let mut found = Vec::new();
+        let mut bad = self.bad.iter().filter(|(band, _)| self.is_bad(**band));
+        if let Some((band, place)) = bad.next() {
+            let device = self.on_device(place.at).map_or(0, |d| d.0);
+            let others = bad.count();
+            let more = if others == 0 { String::new() } else { format!(", and places of {others} other bands") };
+            found.push(format!(
+                "band {band} can't be read at its byte {} (byte {device} of the layers' part of the device){more}: what is durable only in a copy of it \
+                 fails until that place is written over",
+                place.at % zone
+            ));
+        }
+        if !self.suspect.is_empty() {
+            found.push(format!("{} spare zones couldn't be written; others are taken first", self.suspect.len()));
+        }
+        if self.dirty.has_clients() && (self.gave_up || !found.is_empty()) {
+            found.push(
+                "changes of clients wait in memory for a copy that failed: they are lost if the node ends".into(),
+            );
+        }
+        (!found.is_empty()).then(|| found.join("; "))
+    }
+
+    /// True if a band can't be copied: the changes in the buffer don't cover the place that can't be read.
+    pub(crate) fn is_bad(&self, band: u32) -> bool {
+        let covers = |b: &BadPlace| self.dirty.over(b.at, b.at + b.len).all(|(.., data)| data.is_some());
+        self.bad.get(&band).is_some_and(|b| !covers(b))
+    }
+
+    /// True if a band's copy isn't to be tried now.
+    pub(crate) fn is_barred(&self, now: Time, band: u32) -> bool {
+        self.bad.get(&band).is_some_and(|b| now < b.until) && self.is_bad(band)
+    }
+
+    /// True if a change of a band fails at once: it doesn't cover the rest of a place that can't be read.
+    fn is_refused(&self, now: Time, at: u64, len: u64) -> bool {
+        let band = (at / self.places.shape.zone_bytes) as u32;
+        // Its copy is being tried again.
+        if self.bad.is_empty() || self.rewrite.as_ref().is_some_and(|r| r.band == band) {
+            return false;
+        }
+        let Some(b) = self.bad.get(&band).filter(|b| now < b.until) else { return false };
+        let is_new = |from: u64, n: u64| at <= from && from + n <= at + len;
+        // The parts of the place that are in the buffer, or in this change.
+        let cut = [b.at, at.clamp(b.at, b.at + b.len), (at + len).clamp(b.at, b.at + b.len), b.at + b.len];
+        cut.windows(2)
+            .filter(|w| w[0] < w[1])
+            .any(|w| !is_new(w[0], w[1] - w[0]) && self.dirty.over(w[0], w[1]).any(|(.., data)| data.is_none()))
     }
 
     /// A request of the layer's own.
@@ -346,6 +417,10 @@ impl Bands {
             return;
         }
         if matches!(self.life, Life::Stuck(_)) {
+            return out.end(io, Outcome::Failed(IoError::Device));
+        }
+        let refused = |p: Place| matches!(p, Place::Band { at, len } if self.is_refused(now, at, len));
+        if self.places.of(io.offset, io.end()).any(refused) {
             return out.end(io, Outcome::Failed(IoError::Device));
         }
         if !self.held.is_empty() || !self.has_room(&io) {
@@ -484,12 +559,28 @@ impl Bands {
     }
 
     /// No change will get to its zone: who waits for one hears so.
-    pub(crate) fn fail_waiting(&mut self, out: &mut Actions) {
+    pub(crate) fn fail_waiting(&mut self, error: IoError, out: &mut Actions) {
         for w in self.waiters.iter_mut().flat_map(|w| w.drain(..)) {
-            out.end(w.io, Outcome::Failed(IoError::FlushFailed));
+            out.end(w.io, Outcome::Failed(error));
         }
+        self.fail_held(if error == IoError::FlushFailed { IoError::Device } else { error }, out);
+    }
+
+    /// There will be no room.
+    pub(crate) fn fail_held(&mut self, error: IoError, out: &mut Actions) {
         for io in self.held.drain(..) {
-            out.end(io, Outcome::Failed(IoError::Device));
+            out.end(io, Outcome::Failed(error));
+        }
+    }
+
+    /// A band can't be copied. Who waits for it hears so, and its copies go: the layer above has their data.
+    pub(crate) fn fail_band(&mut self, band: u32, out: &mut Actions) {
+        let first = self.dirty.drop_copies(band);
+        for (waiters, first) in self.waiters.iter_mut().zip(first) {
+            let others = waiters.partition_point(|w| w.limit <= first);
+            for w in waiters.drain(others..) {
+                out.end(w.io, Outcome::Failed(IoError::Device));
+            }
         }
     }
 
@@ -662,6 +753,7 @@ impl Layer for Bands {
     fn state(&self) -> LayerState {
         match self.life {
             Life::Recovering => LayerState::Recovering,
+            Life::Ready if self.dirty.has_clients() && (self.gave_up || !self.bad.is_empty()) => LayerState::Degraded,
             Life::Ready => LayerState::Ready,
             Life::Stuck(_) => LayerState::Degraded,
             Life::Failed(_) => LayerState::Failed,
@@ -713,6 +805,11 @@ impl Layer for Bands {
             Pending::One { head, zone } => {
                 self.ops.remove(op);
                 self.has_read(zone);
+                let mut c = c;
+                if head.op == Op::Flush && !c.outcome.is_done() {
+                    // The device's own, as opposed to one that waited for a band.
+                    c.outcome = Outcome::Failed(IoError::FlushFailed);
+                }
                 self.end_above(now, c, head, out);
             }
             Pending::Own(step) => {
@@ -742,7 +839,7 @@ impl Layer for Bands {
         let at_rest = self.ops.is_empty() && self.waiters.iter().all(VecDeque::is_empty) && self.held.is_empty();
         // Changes that no flush has covered may wait, as in a drive's cache. At the pool's end clients' get to their zones; the layer above
         // has the data of copies.
-        let written = !self.draining || self.gave_up || !self.dirty.has_clients();
+        let written = !self.draining || self.gave_up || self.dirty.with_clients(|band| !self.is_bad(band)).is_none();
         at_rest && self.rewrite.is_none() && written
     }
 

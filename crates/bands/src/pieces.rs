@@ -183,6 +183,17 @@ impl Pieces {
         self.over(from, to).all(|(.., data)| matches!(data, Some(Data::Zeroes)))
     }
 
+    /// True if the data of some bytes of `from..to` are here.
+    pub fn touches(&self, from: u64, to: u64) -> bool {
+        self.over(from, to).any(|(.., data)| data.is_some())
+    }
+
+    /// Drops all copies.
+    fn drop_copies(&mut self) {
+        let copies: Vec<u64> = self.order[1].iter().map(|(_, at)| *at).collect();
+        copies.into_iter().for_each(|at| drop(self.remove(at)));
+    }
+
     /// Drops `most` runs at most.
     pub fn forget(&mut self, most: usize) {
         for _ in 0..most {
@@ -328,9 +339,24 @@ impl Buffer {
         self.bands.iter().find(|(_, pieces)| pieces.first(copies) < limit).map(|(band, _)| *band)
     }
 
-    /// The band with most bytes of changes.
-    pub fn fullest(&self) -> Option<u32> {
-        self.bands.iter().max_by_key(|(band, pieces)| (pieces.covered, Reverse(**band))).map(|(band, _)| *band)
+    /// The first band with changes of clients that `wanted` takes.
+    pub fn with_clients(&self, wanted: impl Fn(u32) -> bool) -> Option<u32> {
+        self.bands.iter().find(|(band, pieces)| pieces.has_clients() && wanted(**band)).map(|(band, _)| *band)
+    }
+
+    /// The band with most bytes of changes that `wanted` takes.
+    pub fn fullest(&self, wanted: impl Fn(u32) -> bool) -> Option<u32> {
+        let found = self.bands.iter().filter(|(band, _)| wanted(**band));
+        found.max_by_key(|(band, pieces)| (pieces.covered, Reverse(**band))).map(|(band, _)| *band)
+    }
+
+    /// Drops a band's copies. Returns the places in the order of the oldest change of clients, and of the oldest of all before.
+    pub fn drop_copies(&mut self, band: u32) -> [u64; 2] {
+        let mut pieces = self.remove(band);
+        let first = [pieces.first(false), pieces.first(true)];
+        pieces.drop_copies();
+        self.insert(band, pieces);
+        first
     }
 
     /// Asserts what `Layer::check` asserts, if they are `most` runs at most.

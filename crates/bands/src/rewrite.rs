@@ -7,11 +7,12 @@
 //! One request is under way at a time. A copy that fails before its map comes to nothing: what it held is in the buffer again. If a map's write fails, nobody
 //! knows which map a start will find, and no zone may be used again.
 
-use crate::config::Planted;
-use crate::layer::{Bands, Life, Pending};
+use crate::config::{BandsConfig, Planted};
+use crate::layer::{BadPlace, Bands, Life, Pending};
 use crate::map::Map;
 use crate::pieces::Pieces;
-use plimsoll_base::{Completion, Data, IoFlags, Op, Time};
+use crate::shape::PAGE_BYTES;
+use plimsoll_base::{Completion, Data, IoError, IoFlags, Op, Outcome, Span, Time};
 use plimsoll_stack::Actions;
 
 /// Kinds of the copy's requests.
@@ -39,11 +40,17 @@ pub(crate) struct Rewrite {
     written: u64,
     /// Lengths and bytes that were read and aren't written yet.
     run: Vec<(u64, Data)>,
+    /// Up to this byte only what isn't known is read, in pieces of at most so many bytes: a read failed there.
+    careful: (u64, u64),
     busy: bool,
     /// The device has lost writes that it had acknowledged.
     pub lost: bool,
     began: Time,
 }
+
+/// A band with a place that can't be read isn't copied for this long, then for twice as long, up to so many doublings.
+const BARRED_FOR: Span = Span::from_secs(60);
+const BARRED_DOUBLINGS: u32 = 3;
 
 const STUCK: &str = "a write of the bands' map failed: nothing is written to bands until the node is started again";
 
@@ -52,11 +59,11 @@ impl Bands {
     pub(crate) fn step(&mut self, now: Time, out: &mut Actions) -> bool {
         if self.life != Life::Ready {
             if matches!(self.life, Life::Stuck(_)) {
-                self.fail_waiting(out);
+                self.fail_waiting(IoError::FlushFailed, out);
             }
             return false;
         }
-        let Some(r) = &self.rewrite else { return self.begin(now) };
+        let Some(r) = &self.rewrite else { return self.begin(now, out) };
         if r.busy {
             return false;
         }
@@ -75,15 +82,24 @@ impl Bands {
 
     /// The band whose copy is wanted most: of what a flush waits for the first, of what fills the buffer the one with most bytes.
     fn wanted_band(&self) -> Option<u32> {
-        let any = if self.draining && !self.gave_up { self.dirty.before(u64::MAX, false) } else { None };
-        if let Some(band) = self.wanted_by_waiters().or(any) {
+        if let Some(band) = self.wanted_by_waiters() {
             return Some(band);
         }
-        if self.held.is_empty() { None } else { self.dirty.fullest() }
+        let good = |band| !self.is_bad(band);
+        let any = if self.draining && !self.gave_up { self.dirty.with_clients(good) } else { None };
+        any.or_else(|| if self.held.is_empty() { None } else { self.dirty.fullest(good) })
     }
 
-    fn begin(&mut self, now: Time) -> bool {
-        let Some(band) = self.wanted_band() else { return false };
+    fn begin(&mut self, now: Time, out: &mut Actions) -> bool {
+        let Some(band) = self.wanted_band() else {
+            // All that fills the buffer is of bands that can't be copied.
+            self.fail_held(IoError::Device, out);
+            return false;
+        };
+        if self.is_barred(now, band) {
+            self.fail_band(band, out);
+            return true;
+        }
         let zone_bytes = self.places.shape.zone_bytes;
         let (from, to) = (u64::from(band) * zone_bytes, (u64::from(band) + 1) * zone_bytes);
         let source = self.map.zones[band as usize];
@@ -125,6 +141,7 @@ impl Bands {
             read: 0,
             written: 0,
             run: Vec::new(),
+            careful: (0, 0),
             busy: false,
             lost: false,
             began: now,
@@ -132,9 +149,13 @@ impl Bands {
         true
     }
 
-    /// The spare zone nearest to `zone` that nobody reads.
+    /// The spare zone nearest to `zone` that nobody reads. Those that couldn't be written come last.
     fn nearest_spare(&self, zone: u32) -> Option<u32> {
         let free = |z: &&u32| !self.readers.contains_key(z) || self.has(Planted::ReaderIgnored);
+        if !self.suspect.is_empty() {
+            let failures = |z: &u32| self.suspect.get(z).copied().unwrap_or(0);
+            return self.spare.iter().filter(free).min_by_key(|z| (failures(z), z.abs_diff(zone))).copied();
+        }
         let below = self.spare.range(..=zone).rev().find(free);
         let above = self.spare.range(zone..).find(free);
         below.into_iter().chain(above).min_by_key(|z| z.abs_diff(zone)).copied()
@@ -154,15 +175,15 @@ impl Bands {
         let start = u64::from(r.band) * zone_bytes;
         let target = r.target.map(|t| self.places.zone_at(t));
         // What is all new or was never written isn't read.
+        let mut len = 0;
         while r.next == Step::Read {
-            let run_left = self.config.run_bytes.max(self.config.io_bytes) - (r.read - r.written);
-            let len = self.config.io_bytes.min(zone_bytes - r.read).min(run_left);
+            let known;
+            (len, known) = r.next_read(&self.config, start, zone_bytes);
             if len == 0 {
                 r.next = Step::Write;
                 break;
             }
-            let known = r.frozen.covers(start + r.read, start + r.read + len);
-            if r.source.is_some() && !known {
+            if !known {
                 break;
             }
             r.run.push((len, Data::Zeroes));
@@ -175,8 +196,6 @@ impl Bands {
             Step::Reset => self.send_own(now, Op::Trim, target.expect("a zone is reset"), zone_bytes, what, out),
             Step::Read => {
                 let source = self.places.zone_at(r.source.expect("it's read from somewhere")) + r.read;
-                let run_left = self.config.run_bytes.max(self.config.io_bytes) - (r.read - r.written);
-                let len = self.config.io_bytes.min(zone_bytes - r.read).min(run_left);
                 self.send_own(now, Op::Read, source, len, what, out)
             }
             Step::Write => {
@@ -213,7 +232,7 @@ impl Bands {
         let r = self.rewrite.as_mut().expect("a copy is under way");
         r.busy = false;
         if !c.outcome.is_done() || (r.lost && !matches!(step, Step::Map(_))) {
-            return self.copy_failed(step, out);
+            return self.copy_failed(now, step, &c, out);
         }
         let len = c.io.len;
         match step {
@@ -247,6 +266,10 @@ impl Bands {
     fn copied(&mut self, now: Time) {
         self.map = self.next_map();
         let r = self.rewrite.take().expect("a copy is under way");
+        self.bad.remove(&r.band);
+        if let Some(target) = r.target {
+            self.suspect.remove(&target);
+        }
         self.spare.extend(r.source.filter(|s| r.target != Some(*s)));
         if self.has(Planted::NewerDropped) {
             self.dirty.take(r.band);
@@ -260,17 +283,70 @@ impl Bands {
         c.copy_longest = c.copy_longest.max(took);
     }
 
-    fn copy_failed(&mut self, step: Step, out: &mut Actions) {
+    fn copy_failed(&mut self, now: Time, step: Step, c: &Completion, out: &mut Actions) {
+        let zone_bytes = self.places.shape.zone_bytes;
+        let r = self.rewrite.as_mut().expect("a copy is under way");
+        let (start, len) = (u64::from(r.band) * zone_bytes, c.io.len);
+        if step == Step::Read && !r.lost && r.reads_less(start, len) {
+            return;
+        }
         let r = self.rewrite.take().expect("a copy is under way");
         self.counters.failed += 1;
-        self.gave_up = true;
         self.dirty.put_back(r.band, r.frozen);
         if matches!(step, Step::Map(_)) {
             // Neither zone is spare: a start may find either map.
             self.life = Life::Stuck(STUCK);
-        } else {
-            self.spare.extend(r.target);
+            self.gave_up = true;
+            return self.fail_waiting(IoError::FlushFailed, out);
         }
-        self.fail_waiting(out);
+        self.spare.extend(r.target);
+        let error = match c.outcome {
+            Outcome::Failed(error) if !r.lost && step != Step::Flush => error,
+            _ => IoError::FlushFailed,
+        };
+        match (step, error) {
+            (Step::Read, IoError::Device) => {
+                let tries = self.bad.get(&r.band).map_or(0, |b| b.tries);
+                let until = now + Span::from_nanos(BARRED_FOR.as_nanos() << tries.min(BARRED_DOUBLINGS));
+                self.bad.insert(r.band, BadPlace { at: start + r.read, len, until, tries: tries + 1 });
+                return self.fail_band(r.band, out);
+            }
+            (Step::Reset | Step::Write, IoError::Device) => {
+                *self.suspect.entry(r.target.expect("a zone was written")).or_default() += 1;
+                if self.spare.iter().any(|z| !self.suspect.contains_key(z)) {
+                    return; // Another zone may do.
+                }
+            }
+            _ => {}
+        }
+        self.gave_up = true;
+        self.fail_waiting(error, out);
+    }
+}
+
+impl Rewrite {
+    /// The length of the next read, 0 if the run is full; and true if its bytes are known.
+    fn next_read(&self, config: &BandsConfig, start: u64, zone_bytes: u64) -> (u64, bool) {
+        let run_left = config.run_bytes.max(config.io_bytes) - (self.read - self.written);
+        let len = config.io_bytes.min(zone_bytes - self.read).min(run_left);
+        let (from, (careful_to, most)) = (start + self.read, self.careful);
+        if self.read >= careful_to || len == 0 {
+            return (len, self.source.is_none() || self.frozen.covers(from, from + len));
+        }
+        let to = from + len.min(careful_to - self.read);
+        let (_, n, data) = self.frozen.over(from, to).next().expect("there are bytes");
+        if data.is_some() { (n, true) } else { (n.min(most), false) }
+    }
+
+    /// A read of `len` bytes failed. True if less is to be read there: only what isn't known, or half as much.
+    fn reads_less(&mut self, start: u64, len: u64) -> bool {
+        let from = start + self.read;
+        let known = self.read >= self.careful.0 && self.frozen.touches(from, from + len);
+        if !known && len <= PAGE_BYTES {
+            return false;
+        }
+        let most = if known { len } else { (len / 2).next_multiple_of(PAGE_BYTES) };
+        self.careful = (self.careful.0.max(self.read + len), most);
+        true
     }
 }

@@ -37,7 +37,11 @@ fn disk() -> SimDisk {
 }
 
 fn pool_on(disk: SimDisk) -> SimPool {
-    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Bands::new(places(), config()))];
+    pool_as(config(), disk)
+}
+
+fn pool_as(config: BandsConfig, disk: SimDisk) -> SimPool {
+    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Bands::new(places(), config))];
     let mut p = SimPool::chain(StackConfig::default(), layers, vec![disk]).unchecked();
     assert_eq!(p.start(), LayerState::Ready);
     p
@@ -158,6 +162,100 @@ fn an_end_leaves_copies_alone() {
     assert!(write(&mut p, shown(12, 0), 6, PAGE).is_done());
     ends(&mut p);
     assert_eq!(bands(&mut p).counters().copied, 1, "only the band with a change of a client");
+}
+
+/// Device address of the zone whose first byte is `fill`.
+fn zone_of(p: &mut SimPool, fill: u8) -> u64 {
+    let mut zones = (0..places().zones).map(|z| places().zone_at(z));
+    zones.find(|at| p.disk(0).peek(*at, 512).as_slice()[0] == fill).expect("a zone has it")
+}
+
+const FAILED: Outcome = Outcome::Failed(IoError::Device);
+
+/// A pool with data in bands 5 and 30, and a sector of band 5 that can't be read.
+fn with_a_bad_place() -> SimPool {
+    let mut p = pool();
+    for (band, fill) in [(5, 0x51), (30, 0x52)] {
+        assert!(write(&mut p, shown(band, 0), fill, ZONE / 2).is_done());
+        assert!(write(&mut p, shown(band, ZONE / 2), fill, ZONE / 2).is_done());
+    }
+    assert!(flush(&mut p, false).is_done());
+    let bad = zone_of(&mut p, 0x51) + ZONE / 2 + PAGE;
+    p.disk(0).lose_sector(bad / 512 + 3);
+    p
+}
+
+#[test]
+fn a_place_that_can_not_be_read_concerns_its_band_only() {
+    let mut p = with_a_bad_place();
+    assert!(copy(&mut p, shown(5, 0), 0x53, PAGE).is_done());
+    assert!(write(&mut p, shown(30, 0), 0x54, PAGE).is_done());
+    assert!(flush(&mut p, false).is_done(), "it waits for no copy");
+    assert_eq!(flush(&mut p, true), FAILED, "the band's copies aren't durable");
+    let said = bands(&mut p).problem().unwrap_or_default();
+    assert!(said.contains("band 5 can't be read at its byte 36864"), "{said}");
+    // The next job leaves them out.
+    assert_eq!(copy(&mut p, shown(5, PAGE), 0x55, PAGE), FAILED);
+    assert!(copy(&mut p, shown(20, 0), 0x56, PAGE).is_done());
+    assert!(flush(&mut p, true).is_done() && flush(&mut p, false).is_done());
+    assert_eq!(p.stack().state(), LayerState::Ready);
+    assert_eq!(read(&mut p, shown(5, 0), PAGE)[0], 0x51, "the layer above has the newer data");
+    // A change of that place heals it.
+    assert!(write(&mut p, shown(5, ZONE / 2 + PAGE), 0x57, PAGE).is_done());
+    assert!(flush(&mut p, false).is_done());
+    assert_eq!(bands(&mut p).problem(), None);
+    assert!(copy(&mut p, shown(5, 0), 0x53, PAGE).is_done() && flush(&mut p, true).is_done());
+    let mut p = after_power_loss(p);
+    let found = read(&mut p, shown(5, ZONE / 2), ZONE / 2);
+    let pages: Vec<u8> = found.chunks(PAGE as usize).map(|page| page[0]).collect();
+    assert_eq!(pages, [0x51, 0x57, 0x51, 0x51, 0x51, 0x51, 0x51, 0x51]);
+    assert_eq!((read(&mut p, shown(5, 0), PAGE)[0], read(&mut p, shown(30, 0), PAGE)[0]), (0x53, 0x54));
+}
+
+/// A client's change that was acknowledged before the place was found: its flush fails, and goes on failing.
+#[test]
+fn a_flush_of_what_can_not_be_written_fails() {
+    let mut p = with_a_bad_place();
+    assert!(write(&mut p, shown(5, 0), 0x53, PAGE).is_done());
+    for _ in 0..3 {
+        assert_eq!(flush(&mut p, false), FAILED);
+    }
+    assert_eq!(bands(&mut p).counters().failed, 1, "it isn't tried at each flush");
+    assert_eq!(p.stack().state(), LayerState::Degraded);
+    assert_eq!(read(&mut p, shown(5, 0), PAGE)[0], 0x53);
+    // The device was away for a moment.
+    p.disk(0).heal_sectors();
+    let later = p.now() + Span::from_secs(61);
+    p.run_until(later);
+    assert!(flush(&mut p, false).is_done());
+    assert_eq!((p.stack().state(), bands(&mut p).problem()), (LayerState::Ready, None));
+    assert_eq!(read(&mut after_power_loss(p), shown(5, 0), PAGE)[0], 0x53);
+}
+
+#[test]
+fn a_buffer_full_of_what_can_not_be_written_refuses_others() {
+    let mut p = with_a_bad_place();
+    let other = |p: &mut SimPool, band: u64| write(p, shown(band, 0), 0x58, ZONE / 2);
+    assert!(write(&mut p, shown(5, 0), 0x53, ZONE / 2).is_done());
+    assert!((8..15).all(|band| other(&mut p, band).is_done()));
+    assert!(other(&mut p, 15).is_done(), "another band makes room");
+    assert_eq!(flush(&mut p, false), FAILED);
+    assert!((8..15).all(|band| other(&mut p, band).is_done()));
+}
+
+#[test]
+fn a_zone_that_can_not_be_written_is_left_out() {
+    let mut p = pool();
+    let at = places().zone_at(5);
+    p.disk(0).set_faults(DiskFaults { unwritable: Some((at + ZONE - 512, at + ZONE)), ..DiskFaults::default() });
+    assert!(write(&mut p, shown(5, 0), 0x51, PAGE).is_done());
+    assert!(flush(&mut p, false).is_done());
+    let said = bands(&mut p).problem().unwrap_or_default();
+    assert!(said.contains("1 spare zones couldn't be written"), "{said}");
+    for band in [4, 5, 6] {
+        assert!(write(&mut p, shown(band, 0), 0x52, PAGE).is_done() && flush(&mut p, false).is_done());
+    }
+    assert_eq!(bands(&mut p).counters().failed, 1, "it was taken again");
 }
 
 /// 60,000 runs are copied, and a flush waits: what ends meanwhile looks at few of them.

@@ -102,6 +102,12 @@ impl Logs {
     /// A flush that was sent when the logs ended there has ended; how, with all that's known. After one failed another says
     /// nothing: what it would have covered may be gone, and with it the way to what follows.
     pub(crate) fn flushed(&mut self, now: Time, outcome: Outcome, tails: Vec<Tail>) -> Outcome {
+        // Bands below fail one that waits for a place that can't be copied, before the device is asked. The device has lost nothing then, and
+        // the next flush says all. It tells of a loss of its own itself.
+        let waited_in_vain = self.band_bytes > 0 && outcome != Outcome::Failed(IoError::FlushFailed);
+        if !outcome.is_done() && waited_in_vain && !self.durability_lost {
+            return outcome;
+        }
         if !outcome.is_done() {
             self.durability_lost = true;
             self.degrade(DURABILITY_LOST);

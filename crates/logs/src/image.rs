@@ -413,8 +413,11 @@ impl Logs {
         let tails = self.dirty_tails();
         let job = self.image.as_mut().expect("an image is under way");
         (job.stage, job.tails) = (Stage::Sync, tails);
-        // Of the kind of the writes home: a layer below may leave those out of every other flush.
-        let io = self.own(now, Op::Flush, 0, 0, OwnKind::Checkpoint, out);
+        let empties = !job.resets.is_empty();
+        // An image that empties logs waits for the writes home, which a layer below may leave out of every other flush. Others don't: what a
+        // job that came to nothing wrote home is in its logs still.
+        let kind = if empties { OwnKind::Checkpoint } else { OwnKind::Metadata };
+        let io = self.own(now, Op::Flush, 0, 0, kind, out);
         self.send_own(io, Own::ImageFlush, out);
     }
 
