@@ -847,4 +847,9 @@ impl Layer for Bands {
         self.draining = true;
         self.work(now, out);
     }
+
+    fn left_behind(&self) -> Option<String> {
+        let why = || self.problem().unwrap_or_else(|| "changes of clients aren't in their bands".into());
+        (self.draining && self.dirty.has_clients()).then(why)
+    }
 }

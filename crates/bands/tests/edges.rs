@@ -286,3 +286,20 @@ fn what_ends_while_a_flush_waits_is_not_slowed_by_what_it_waits_for() {
     assert!(bands(&mut p).status().copying.is_some(), "the flush waits");
     assert!(took < std::time::Duration::from_secs(2), "{took:?} for 1000 reads");
 }
+
+/// What couldn't be written out isn't passed over in silence.
+#[test]
+fn an_end_names_what_it_leaves_behind() {
+    let mut p = with_a_bad_place();
+    assert!(write(&mut p, shown(5, 0), 0x53, PAGE).is_done());
+    assert!(write(&mut p, shown(12, 0), 0x54, PAGE).is_done());
+    ends(&mut p);
+    let said = p.stack().left_behind().expect("a change is lost");
+    assert!(said.contains("band 5") && said.contains("changes of clients"), "{said}");
+    assert_eq!(read(&mut after_power_loss(p), shown(12, 0), PAGE)[0], 0x54, "the others are written");
+    let mut p = with_a_bad_place();
+    assert!(copy(&mut p, shown(5, 0), 0x53, PAGE).is_done());
+    assert!(write(&mut p, shown(12, 0), 0x54, PAGE).is_done());
+    ends(&mut p);
+    assert_eq!(p.stack().left_behind(), None);
+}

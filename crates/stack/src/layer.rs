@@ -449,6 +449,11 @@ pub trait Layer: Any + Send {
     /// Returns whether it has nothing accepted, nothing in flight and nothing left to write out.
     fn is_idle(&self) -> bool;
 
+    /// After a drain: what of clients' acknowledged changes couldn't be written out and is lost with the pool's end, in words for the operator.
+    fn left_behind(&self) -> Option<String> {
+        None
+    }
+
     /// Asserts what holds between two calls: sums that are kept beside what they count, requests that are in one place each. The stack calls
     /// it after each call into the layer, in debug builds only. It looks at a constant number of things, or returns at once while there are
     /// more than [`CHECKED_MAX`]: a test with thousands of requests would take quadratic time.

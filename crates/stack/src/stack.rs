@@ -508,6 +508,11 @@ impl Stack {
             && self.nodes.iter().all(|n| n.layer.is_idle())
     }
 
+    /// After a drain: what couldn't be written out (see [`Layer::left_behind`]).
+    pub fn left_behind(&self) -> Option<String> {
+        self.nodes.iter().find_map(|n| n.layer.left_behind())
+    }
+
     /// Returns the number of client requests in flight.
     pub fn inflight(&self) -> usize {
         self.inflight.len()

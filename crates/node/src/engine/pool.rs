@@ -180,6 +180,7 @@ impl Pool {
         self.begin()?;
         while !self.round()? {}
         self.check_end();
+        let left_behind = self.stack.left_behind();
         self.stack.end();
         for (device, e) in self.devices.sync() {
             // A cache's device may have failed before, and the pool gone on without it.
@@ -188,7 +189,8 @@ impl Pool {
             }
             tracing::warn!(device, error = %e, "a pool's device can't be flushed at its end; the others have all of the data that weren't given up or lost before");
         }
-        Ok(())
+        // The volumes didn't end in order: who has a copy of theirs must know.
+        left_behind.map_or(Ok(()), |what| Err(io::Error::other(what)))
     }
 
     fn begin(&mut self) -> io::Result<()> {
