@@ -19,6 +19,8 @@ pub struct BandsConfig {
     pub copy_patience: Span,
     /// And such a copy goes on only when clients have asked nothing for this long, or after that patience.
     pub quiet: Span,
+    /// A zone is reset before it's written: needed where the drive keeps zones' rules. A device without would write a zone of zeroes instead.
+    pub resets: bool,
     /// A mistake planted by a test that looks whether it is found.
     #[serde(skip)]
     pub planted: Option<Planted>,
@@ -36,6 +38,7 @@ impl Default for BandsConfig {
             copy_patience: Span::from_secs(2),
             // Twelve times the mean gap of a load that keeps a disk half busy.
             quiet: Span::from_millis(200),
+            resets: true,
             planted: None,
         }
     }

@@ -128,7 +128,7 @@ impl Bands {
         }
         let frozen = self.dirty.take(band);
         let next = match target {
-            Some(_) if self.has(Planted::ResetForgotten) => Step::Read,
+            Some(_) if !self.config.resets || self.has(Planted::ResetForgotten) => Step::Read,
             Some(_) => Step::Reset,
             None => Step::Map(0),
         };

@@ -258,6 +258,18 @@ fn a_zone_that_can_not_be_written_is_left_out() {
     assert_eq!(bands(&mut p).counters().failed, 1, "it was taken again");
 }
 
+/// A sparse file in a full file system: there may be room later.
+#[test]
+fn a_device_without_space_is_tried_again() {
+    let mut p = pool_as(BandsConfig { resets: false, ..config() }, disk());
+    p.disk(0).set_faults(DiskFaults { full: true, ..DiskFaults::default() });
+    assert!(write(&mut p, shown(5, 0), 0x51, PAGE).is_done());
+    assert_eq!(flush(&mut p, false), Outcome::Failed(IoError::NoSpace));
+    p.disk(0).set_faults(DiskFaults::default());
+    assert!(flush(&mut p, false).is_done());
+    assert_eq!(read(&mut after_power_loss(p), shown(5, 0), PAGE)[0], 0x51);
+}
+
 /// 60,000 runs are copied, and a flush waits: what ends meanwhile looks at few of them.
 #[test]
 fn what_ends_while_a_flush_waits_is_not_slowed_by_what_it_waits_for() {
@@ -302,4 +314,50 @@ fn an_end_names_what_it_leaves_behind() {
     assert!(write(&mut p, shown(12, 0), 0x54, PAGE).is_done());
     ends(&mut p);
     assert_eq!(p.stack().left_behind(), None);
+}
+
+/// Counts trims, and says of each request that it takes a millisecond for each page.
+#[derive(Default)]
+struct Watch {
+    trims: u64,
+}
+
+impl Layer for Watch {
+    fn name(&self) -> &'static str {
+        "watch"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn forecast(&self, _: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        below.serve(Span::ZERO, Span::from_millis(head.len / PAGE), Confidence::CERTAIN)
+    }
+    fn submit(&mut self, _: Time, io: Io, out: &mut Actions) {
+        self.trims += u64::from(io.op == Op::Trim);
+        out.submit(0, io);
+    }
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+fn watched(config: BandsConfig) -> SimPool {
+    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Bands::new(places(), config)), Box::<Watch>::default()];
+    let mut p = SimPool::chain(StackConfig::default(), layers, vec![disk()]).unchecked();
+    assert_eq!(p.start(), LayerState::Ready);
+    p
+}
+
+/// A kernel writes a zone of zeroes for a reset, where the drive knows none.
+#[test]
+fn only_a_drive_with_zones_is_reset() {
+    for resets in [true, false] {
+        let mut p = watched(BandsConfig { resets, ..config() });
+        for fill in 1..4 {
+            assert!(write(&mut p, shown(5, 0), fill, PAGE).is_done() && flush(&mut p, false).is_done());
+        }
+        assert_eq!(p.stack().layer::<Watch>().unwrap().trims, if resets { 3 } else { 0 });
+        let found = read(&mut after_power_loss(p), shown(5, 0), 2 * PAGE);
+        assert_eq!((found[0], found[PAGE as usize]), (3, 0));
+    }
 }

@@ -32,6 +32,7 @@ fn config(seed: u64) -> BandsConfig {
         patience,
         copy_patience: patience,
         quiet: patience / 2,
+        resets: true,
         planted: None,
     }
 }

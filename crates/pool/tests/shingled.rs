@@ -49,6 +49,7 @@ fn plan(seed: u64, mistakes: Mistakes) -> PoolPlan {
         patience,
         copy_patience: patience * 4,
         quiet: patience,
+        resets: true,
         planted: mistakes.bands,
     };
     let clean = CleanConfig {
