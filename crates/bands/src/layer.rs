@@ -21,6 +21,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Runs in the buffer at most, beside those of one request: zeroes take no bytes of it.
 const PIECES_MAX: usize = 65_536;
 
+/// Pieces of a read that a forecast looks at.
+const FORECAST_PIECES: usize = 4;
 /// Runs that are dropped at once.
 const DROPPED_AT_ONCE: usize = 1024;
 
@@ -311,10 +313,13 @@ impl Bands {
         Some((self.places.zone_at(zone) + at % self.places.shape.zone_bytes, zone))
     }
 
-    /// A read's pieces: the length of each, and where it is.
-    fn segments(&self, from: u64, to: u64) -> Vec<(u64, Stored)> {
+    /// A read's pieces: the length of each, and where it is. About `most` of them, if it has more.
+    fn segments(&self, from: u64, to: u64, most: usize) -> Vec<(u64, Stored)> {
         let mut found = Vec::new();
         for place in self.places.of(from, to) {
+            if found.len() >= most {
+                break;
+            }
             let (at, len) = match place {
                 Place::Free { at, len } => {
                     found.push((len, Ok((at, None))));
@@ -322,12 +327,12 @@ impl Bands {
                 }
                 Place::Band { at, len } => (at, len),
             };
-            for (at, len, newest) in self.dirty.over(at, at + len) {
+            for (at, len, newest) in self.dirty.over(at, at + len).take(most) {
                 let frozen = self.rewrite.as_ref().filter(|_| !self.has(Planted::FrozenUnread));
                 match (newest, frozen) {
                     (Some(data), _) => found.push((len, Err(data))),
                     (None, Some(r)) => {
-                        for (at, len, data) in r.frozen.over(at, at + len) {
+                        for (at, len, data) in r.frozen.over(at, at + len).take(most) {
                             found.push((len, self.stored(at, data)));
                         }
                     }
@@ -347,7 +352,7 @@ impl Bands {
     }
 
     fn read(&mut self, io: Io, out: &mut Actions) {
-        let segments = self.segments(io.offset, io.end());
+        let segments = self.segments(io.offset, io.end(), usize::MAX);
         if let [(_, Ok((at, zone)))] = segments[..] {
             return self.pass(io, at, zone, out);
         }
@@ -701,20 +706,23 @@ impl Bands {
         out.submit(0, io);
     }
 
-    /// Returns where `head` will be on the device, for forecasts.
-    fn derived(&self, head: &IoHead) -> IoHead {
+    /// Returns what `head` asks of the device, for forecasts: its first piece there, or nothing.
+    fn derived(&self, head: &IoHead) -> Option<IoHead> {
         let mut below = *head;
         if head.op == Op::Flush || head.end() > self.places.shown_bytes || head.len == 0 {
-            return below;
+            return Some(below);
+        }
+        if head.op == Op::Read {
+            let pieces = self.segments(head.offset, head.end(), FORECAST_PIECES);
+            let (len, at) = pieces.into_iter().find_map(|(len, what)| Some((len, what.ok()?.0)))?;
+            (below.offset, below.len) = (at, len);
+            return Some(below);
         }
         match self.places.place(head.offset) {
             Place::Free { at, len } => (below.offset, below.len) = (at, len.min(head.len)),
-            Place::Band { at, len } => {
-                below.len = len.min(head.len);
-                below.offset = self.on_device(at).map_or(0, |d| d.0);
-            }
+            Place::Band { .. } => return None,
         }
-        below
+        Some(below)
     }
 }
 
@@ -761,19 +769,24 @@ impl Layer for Bands {
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
-        let is_band = |at: u64| matches!(self.places.place(at), Place::Band { .. });
-        if head.op.is_change() && head.end() <= self.places.shown_bytes && is_band(head.offset) {
-            return Forecast::NONE;
+        if head.op != Op::Read || head.len == 0 || head.end() > self.places.shown_bytes {
+            return self.derived(head).map_or(Forecast::NONE, |first| below.ask(0, at, &first));
         }
-        below.ask(0, at, &self.derived(head))
+        // Of a read in very many pieces the first ones say enough.
+        let pieces = self.segments(head.offset, head.end(), FORECAST_PIECES).into_iter();
+        let stored = pieces.filter_map(|(len, what)| Some((what.ok()?.0, len)));
+        let asked = stored.map(|(offset, len)| below.ask(0, at, &IoHead { offset, len, ..*head }));
+        asked.reduce(|all, part| all.and_part(&part)).unwrap_or(Forecast::NONE)
     }
 
     fn below_as(&self, head: &IoHead) -> IoHead {
-        self.derived(head)
+        self.derived(head).unwrap_or(*head)
     }
 
     fn declared(&mut self, head: &IoHead, out: &mut Actions) {
-        out.declare(0, self.derived(head));
+        if let Some(first) = self.derived(head) {
+            out.declare(0, first);
+        }
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {

@@ -361,3 +361,22 @@ fn only_a_drive_with_zones_is_reset() {
         assert_eq!((found[0], found[PAGE as usize]), (3, 0));
     }
 }
+
+#[test]
+fn a_forecast_is_of_what_the_device_is_asked() {
+    let mut p = watched(config());
+    let ms = |p: &mut SimPool, at: u64, pages: u64| {
+        let now = p.now();
+        p.stack().forecast(now, &head(Op::Read, at, pages * PAGE, now)).total().as_micros() / 1000
+    };
+    let at = shown(5, 0);
+    assert_eq!(ms(&mut p, at, 4), 0, "no zone has it");
+    assert!(write(&mut p, at, 1, PAGE).is_done());
+    assert_eq!(ms(&mut p, at, 1), 0, "it's in memory");
+    assert!(flush(&mut p, false).is_done());
+    assert_eq!(ms(&mut p, at, 4), 4);
+    assert!(write(&mut p, at + PAGE, 1, PAGE).is_done());
+    assert_eq!(ms(&mut p, at, 4), 3, "a page of four is in memory");
+    assert!(write(&mut p, shown(6, 0), 1, PAGE).is_done() && flush(&mut p, false).is_done());
+    assert_eq!(ms(&mut p, shown(6, 0) - 2 * PAGE, 4), 4, "of two bands");
+}
