@@ -14,6 +14,7 @@ use crate::shape::{Place, Places};
 use plimsoll_base::{
     Completion, Data, Io, IoError, IoFlags, IoHead, Op, Origin, Outcome, OwnKind, Span, StatusExtent, Time, VolumeKey,
 };
+use plimsoll_stack::layer::CHECKED_EACH_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Offer, Ports};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -130,6 +131,8 @@ pub struct Bands {
     pub(crate) config: BandsConfig,
     pub(crate) life: Life,
     pub(crate) map: Map,
+    /// Bands with a zone.
+    pub(crate) with_zone: u32,
     /// Zones without a band.
     pub(crate) spare: BTreeSet<u32>,
     /// Requests that read a shingled zone.
@@ -172,6 +175,7 @@ impl Bands {
             config,
             life: Life::Recovering,
             map: Map::empty(&places),
+            with_zone: 0,
             spare: BTreeSet::new(),
             readers: BTreeMap::new(),
             dirty: Buffer::new(places.shape.zone_bytes),
@@ -201,6 +205,7 @@ impl Bands {
         let every = places.zones / places.shape.spares;
         let is_spare = |z: &u32| z % every == every / 2 && z / every < places.shape.spares;
         let (spare, taken): (Vec<u32>, Vec<u32>) = (0..places.zones).partition(is_spare);
+        b.with_zone = taken.len() as u32;
         b.map.zones = taken.into_iter().map(Some).collect();
         b.spare = spare.into_iter().collect();
         b.life = Life::Ready;
@@ -226,7 +231,7 @@ impl Bands {
     pub fn status(&self) -> BandsStatus {
         BandsStatus {
             problem: self.problem(),
-            bands: (self.places.bands, self.map.zones.iter().flatten().count() as u32),
+            bands: (self.places.bands, self.with_zone),
             spares: self.spare.len() as u32,
             buffered_bytes: self.dirty.bytes() + self.rewrite.as_ref().map_or(0, |r| r.frozen.bytes()),
             copying: self.rewrite.as_ref().map(|r| r.band),
@@ -681,6 +686,7 @@ impl Bands {
         };
         let taken: BTreeSet<u32> = map.zones.iter().flatten().copied().collect();
         self.spare = (0..self.places.zones).filter(|z| !taken.contains(z)).collect();
+        self.with_zone = taken.len() as u32;
         self.map = map;
         let other = 1 - best;
         if self.has(Planted::StartUnflushed) {
@@ -864,5 +870,23 @@ impl Layer for Bands {
     fn left_behind(&self) -> Option<String> {
         let why = || self.problem().unwrap_or_else(|| "changes of clients aren't in their bands".into());
         (self.draining && self.dirty.has_clients()).then(why)
+    }
+
+    fn check(&self) {
+        if self.config.planted.is_some() || self.life != Life::Ready {
+            return;
+        }
+        self.dirty.check(CHECKED_EACH_MAX);
+        let frozen = self.rewrite.as_ref().map(|r| &r.frozen).filter(|f| f.len() <= CHECKED_EACH_MAX);
+        frozen.into_iter().for_each(Pieces::check);
+        let target = self.rewrite.as_ref().and_then(|r| r.target);
+        let zones = self.spare.len() as u32 + self.with_zone + u32::from(target.is_some());
+        assert_eq!(zones, self.places.zones, "a zone is spare and a band's, or neither");
+        assert!(target.is_none_or(|t| !self.spare.contains(&t)), "the zone that a copy writes is spare");
+        assert!(target.is_none_or(|t| !self.readers.contains_key(&t)), "the zone that a copy writes is read");
+        if self.readers.len() <= CHECKED_EACH_MAX {
+            let counted = |(zone, n): (&u32, &u32)| *zone < self.places.zones && *n > 0;
+            assert!(self.readers.iter().all(counted), "readers of a zone that nobody reads");
+        }
     }
 }

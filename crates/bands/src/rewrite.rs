@@ -33,7 +33,7 @@ pub(crate) struct Rewrite {
     /// The zone that it's read from.
     source: Option<u32>,
     /// The zone that it's written to; none for zeroes.
-    target: Option<u32>,
+    pub target: Option<u32>,
     next: Step,
     /// Bytes of the band that are read, and written.
     read: u64,
@@ -266,6 +266,7 @@ impl Bands {
     fn copied(&mut self, now: Time) {
         self.map = self.next_map();
         let r = self.rewrite.take().expect("a copy is under way");
+        self.with_zone = self.with_zone + u32::from(r.target.is_some()) - u32::from(r.source.is_some());
         self.bad.remove(&r.band);
         if let Some(target) = r.target {
             self.suspect.remove(&target);
