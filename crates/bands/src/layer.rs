@@ -249,7 +249,7 @@ impl Bands {
         }
     }
 
-    /// What can't be written though the layer serves.
+    /// Faults of a layer that serves.
     fn trouble(&self) -> Option<String> {
         let zone = self.places.shape.zone_bytes;
         let mut found = Vec::new();
@@ -583,7 +583,7 @@ impl Bands {
         }
     }
 
-    /// A band can't be copied. Who waits for it hears so, and its copies go: the layer above has their data.
+    /// Fails what waits for a band that can't be copied, and drops its copies: the layer above has their data.
     pub(crate) fn fail_band(&mut self, band: u32, out: &mut Actions) {
         let first = self.dirty.drop_copies(band);
         for (waiters, first) in self.waiters.iter_mut().zip(first) {

@@ -440,7 +440,7 @@ mod tests {
         }
     }
 
-    /// What stays of a large change doesn't keep the memory of all of it.
+    /// The rest of a large change doesn't keep the memory of all of it.
     #[test]
     fn a_small_rest_keeps_little_memory() {
         const LARGE: u64 = 24 << 20;

@@ -40,7 +40,7 @@ pub(crate) struct Rewrite {
     written: u64,
     /// Lengths and bytes that were read and aren't written yet.
     run: Vec<(u64, Data)>,
-    /// Up to this byte only what isn't known is read, in pieces of at most so many bytes: a read failed there.
+    /// A read failed before this byte: up to it only what isn't known is read, in pieces of the second number of bytes at most.
     careful: (u64, u64),
     busy: bool,
     /// The device has lost writes that it had acknowledged.
@@ -48,7 +48,7 @@ pub(crate) struct Rewrite {
     began: Time,
 }
 
-/// A band with a place that can't be read isn't copied for this long, then for twice as long, up to so many doublings.
+/// A band with a place that can't be read isn't copied for this long, then for twice as long, up to [`BARRED_DOUBLINGS`] times that.
 const BARRED_FOR: Span = Span::from_secs(60);
 const BARRED_DOUBLINGS: u32 = 3;
 
@@ -339,7 +339,7 @@ impl Rewrite {
         if data.is_some() { (n, true) } else { (n.min(most), false) }
     }
 
-    /// A read of `len` bytes failed. True if less is to be read there: only what isn't known, or half as much.
+    /// A read of `len` bytes failed. True if less is to be read there: only what isn't known, or half of it.
     fn reads_less(&mut self, start: u64, len: u64) -> bool {
         let from = start + self.read;
         let known = self.read >= self.careful.0 && self.frozen.touches(from, from + len);

@@ -130,7 +130,7 @@ fn ends(p: &mut SimPool) {
     assert!(p.stack().is_idle(), "it never ends");
 }
 
-/// What is durable, by the next start.
+/// A pool on what was durable.
 fn after_power_loss(p: SimPool) -> SimPool {
     pool_on(p.lose_power().remove(0))
 }
@@ -299,7 +299,7 @@ fn what_ends_while_a_flush_waits_is_not_slowed_by_what_it_waits_for() {
     assert!(took < std::time::Duration::from_secs(2), "{took:?} for 1000 reads");
 }
 
-/// What couldn't be written out isn't passed over in silence.
+/// An end isn't silent on changes that are lost by it.
 #[test]
 fn an_end_names_what_it_leaves_behind() {
     let mut p = with_a_bad_place();

@@ -631,8 +631,11 @@ impl Logs {
     }
 
     pub(crate) fn clean_flushed(&mut self, now: Time, outcome: Outcome, tails: Vec<Tail>) {
-        self.clean.as_mut().expect("a job runs").inflight -= 1;
-        self.flushed(now, outcome, tails);
+        let outcome = self.flushed(now, outcome, tails);
+        let job = self.clean.as_mut().expect("a job runs");
+        job.inflight -= 1;
+        // It isn't asked again at once.
+        job.failed |= !outcome.is_done();
     }
 
     pub(crate) fn clean_read(&mut self, i: usize, c: Completion) {
