@@ -48,7 +48,7 @@ pub(crate) struct Rewrite {
     began: Time,
 }
 
-/// A band with a place that can't be read isn't copied for this long, then for twice as long, up to [`BARRED_DOUBLINGS`] times that.
+/// A band with a place that can't be read isn't copied for this long, then for twice as long, doubled [`BARRED_DOUBLINGS`] times at most.
 const BARRED_FOR: Span = Span::from_secs(60);
 const BARRED_DOUBLINGS: u32 = 3;
 

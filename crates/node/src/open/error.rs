@@ -185,8 +185,8 @@ impl fmt::Display for Unfit {
             Unfit::UnknownLogs(what) => f.write_str(what),
             Unfit::OtherBands => write!(
                 f,
-                "the device was made with other bands or logs, or without bands: set `zone`, `free_every` and `spares` of [pool.bands], and `log` and `extents` of [pool.logs], \
-                 as they were, or make a new device"
+                "the device was made with other bands or logs, or without bands: set `zone`, `free_every` and `spares` of [pool.bands], `log` and `extents` of [pool.logs], \
+                 and `zones` and `model` of the device, as they were, or make a new device"
             ),
             Unfit::OtherLogs(made) => write!(
                 f,
