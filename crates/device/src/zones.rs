@@ -221,6 +221,14 @@ impl ZonesLayout {
         sector.starts_with(MAGIC)
     }
 
+    /// The version of a sector of the table, if a later program wrote it. Magic, version and checksum stay where they are in every version.
+    fn later_version(&self, sector: &[u8]) -> Option<u32> {
+        let version = u32::from_le_bytes(sector[8..12].try_into().expect("four bytes"));
+        let sum = u64::from_le_bytes(sector[SUM_AT..POINTERS_AT].try_into().expect("eight bytes"));
+        let is_whole = &sector[..8] == MAGIC && sum == self.sum(sector);
+        Some(version).filter(|version| is_whole && *version > VERSION)
+    }
+
     /// Returns the address and bytes that format a device: a table of empty zones.
     pub fn format(&self) -> (u64, Vec<u8>) {
         let mut bytes = vec![0; self.table_bytes() as usize];
@@ -646,9 +654,13 @@ impl Zones {
             let first = ((at - self.layout.table_at()) / SECTOR_BYTES) as u32;
             for (index, sector) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES as usize)) {
                 let Some(pointers) = self.layout.decode(index, sector) else {
-                    self.life = Life::Failed(
-                        "the table of the zones' write pointers is corrupt or of other zones: make a new device, and restore its data".into(),
-                    );
+                    let later = self.layout.later_version(sector);
+                    self.life = Life::Failed(later.map_or_else(
+                        || "the table of the zones' write pointers is corrupt, or the device was made with other `zones` or without: set them as they were, or take them out; if they are right, make a new device and restore its data".into(),
+                        |version| format!(
+                            "the table of the zones' write pointers has version {version}, the newest this program knows is {VERSION}: use the program that wrote it, or a newer one"
+                        ),
+                    ));
                     return;
                 };
                 for (zone, pointer) in pointers {
@@ -816,8 +828,13 @@ mod tests {
         for bit in 0..sector.len() * 8 {
             let mut b = sector.clone();
             b[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(layout.decode(1, &b), None, "bit {bit}");
+            assert_eq!((layout.decode(1, &b), layout.later_version(&b)), (None, None), "bit {bit}");
         }
+        assert_eq!(layout.later_version(&sector), None);
+        sector[8] += 1;
+        let sum = layout.sum(&sector);
+        sector[SUM_AT..POINTERS_AT].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!((layout.decode(1, &sector), layout.later_version(&sector)), (None, Some(VERSION + 1)));
     }
 
     #[test]

@@ -440,6 +440,6 @@ fn a_corrupt_table_and_one_of_other_zones_are_refused() {
         let mut pool = pool(disk, layout, 1, 0);
         assert_eq!(pool.start(), LayerState::Failed);
         let said = pool.stack().layer::<Zones>().unwrap().problem().unwrap();
-        assert!(said.contains("corrupt or of other zones"), "{said}");
+        assert!(said.contains("corrupt, or the device was made with other `zones`"), "{said}");
     }
 }

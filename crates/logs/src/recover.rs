@@ -196,7 +196,7 @@ impl Logs {
         let Chosen { layout, version, is_damaged, write_first } = r.layouts.choose()?;
         if !layout.is_laid_out_as(&self.layout) {
             return Err(format!(
-                "the logs on the device are laid out otherwise ({:?}) than asked for ({:?}): correct the configuration",
+                "the logs on the device are laid out otherwise ({:?}) than asked for ({:?}): set `log`, `group` and `extents` of [pool.logs] as they were, and [pool.bands] if the device was made with it",
                 layout.shape, self.layout.shape
             ));
         }
