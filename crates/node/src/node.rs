@@ -54,7 +54,7 @@ use plimsoll_stack::{Addressed, FrontVolume, LayerState, Message, OwnTerms, Volu
 use plimsoll_store::{MetaError, NewVolume, TenantLimits, TenantRecord, VolumeRecord};
 use plimsoll_throttle::ThrottleTerms;
 use pool::ANSWER_TIME;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use tokio::task::JoinSet;
 

@@ -189,7 +189,7 @@ impl Exports {
     pub fn view(&mut self, from: usize, now: Time) -> Option<(usize, ExportView)> {
         let (place, e) = self.all.iter_mut().find(|(place, _)| *place >= from)?;
         e.metrics.turn(now);
-        let auto_deadline = e.auto.as_ref().map(AutoDeadline::deadline);
+        let auto_deadline = e.auto.as_ref().map(|(_, auto)| auto.deadline());
         Some((place, ExportView { auto_deadline, ..ExportView::of(e.key, e.tenant, &e.metrics) }))
     }
 
