@@ -499,6 +499,7 @@ mod tests {
             pool_uuid,
             role: role.clone(),
             logs_bytes: 0,
+            align_bytes: 0,
             main_uuid: None,
         };
         let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role };

@@ -619,8 +619,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("p.img");
         let pool_uuid = Uuid::from_u128(7);
-        let options =
-            CreateOptions { size_bytes: 64 << 20, pool_uuid, role: ROLE_MAIN.into(), logs_bytes: 0, main_uuid: None };
+        let options = CreateOptions {
+            size_bytes: 64 << 20,
+            pool_uuid,
+            role: ROLE_MAIN.into(),
+            logs_bytes: 0,
+            align_bytes: 0,
+            main_uuid: None,
+        };
         let device = DeviceFile::create(&path, &options).expect("created");
         let rows = |generation, commit| {
             let generations = (1..350_000).map(|id| (id, generation)).collect();
@@ -646,8 +652,14 @@ mod tests {
         use plimsoll_stack::map::Extent;
         let dir = tempfile::tempdir().expect("a directory");
         let pool_uuid = Uuid::from_u128(7);
-        let options =
-            CreateOptions { size_bytes: 64 << 20, pool_uuid, role: ROLE_MAIN.into(), logs_bytes: 0, main_uuid: None };
+        let options = CreateOptions {
+            size_bytes: 64 << 20,
+            pool_uuid,
+            role: ROLE_MAIN.into(),
+            logs_bytes: 0,
+            align_bytes: 0,
+            main_uuid: None,
+        };
         let mut device = DeviceFile::create(&dir.path().join("p.img"), &options).expect("created");
         device.grow(device.superblock().end_max()).expect("grows");
         let home = device.home();

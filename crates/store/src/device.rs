@@ -38,6 +38,8 @@ pub struct CreateOptions {
     pub role: String,
     /// Bytes for the tables of logs, a multiple of 1 MiB; 0 if it has no logs.
     pub logs_bytes: u64,
+    /// Alignment of the regions behind the metadata, a multiple of 1 MiB; 0 where it doesn't matter.
+    pub align_bytes: u64,
     /// The main device of its pool, for a cache's device.
     pub main_uuid: Option<Uuid>,
 }
@@ -549,8 +551,8 @@ pub(crate) fn new_superblock(probe: &Probe, options: &CreateOptions) -> Result<S
         (_, wanted) => wanted,
     };
     let size_bytes = wanted - wanted % REGION_ALIGN;
-    if size_bytes < DEVICE_BYTES_MIN + options.logs_bytes {
-        let needed_bytes = DEVICE_BYTES_MIN + options.logs_bytes;
+    let needed_bytes = DEVICE_BYTES_MIN + options.logs_bytes + options.align_bytes;
+    if size_bytes < needed_bytes {
         return Err(DeviceErrorKind::TooSmall { size_bytes: wanted, needed_bytes });
     }
     Ok(Superblock {
@@ -562,7 +564,7 @@ pub(crate) fn new_superblock(probe: &Probe, options: &CreateOptions) -> Result<S
         block_bytes: probe.block_bytes,
         formatted: false,
         main_uuid: options.main_uuid,
-        regions: Superblock::region_map(size_bytes, options.logs_bytes),
+        regions: Superblock::region_map_aligned(size_bytes, options.logs_bytes, options.align_bytes.max(REGION_ALIGN)),
     })
 }
 

@@ -212,12 +212,22 @@ impl Superblock {
     /// # Panics
     /// If `size_bytes` is below [`DEVICE_BYTES_MIN`], or the logs leave no home.
     pub fn region_map(size_bytes: u64, logs_bytes: u64) -> Vec<Region> {
+        Superblock::region_map_aligned(size_bytes, logs_bytes, REGION_ALIGN)
+    }
+
+    /// The same with a gap behind the metadata, so that what follows begins at a multiple of `align`, itself one of [`REGION_ALIGN`]: the
+    /// zones of a shingled drive.
+    ///
+    /// # Panics
+    /// As [`Superblock::region_map`].
+    pub fn region_map_aligned(size_bytes: u64, logs_bytes: u64, align: u64) -> Vec<Region> {
+        assert!(align.is_multiple_of(REGION_ALIGN), "regions are aligned");
         assert!(size_bytes >= DEVICE_BYTES_MIN, "a device of {size_bytes} bytes has no room for its regions");
         let share = (size_bytes / 64).clamp(METADATA_BYTES_MIN, METADATA_BYTES_MAX);
         let size_bytes = size_bytes - size_bytes % REGION_ALIGN;
         let metadata =
             Region { kind: RegionKind::Metadata, offset: REGION_ALIGN, len: share.next_multiple_of(REGION_ALIGN) };
-        let logs = Region { kind: RegionKind::Logs, offset: metadata.end(), len: logs_bytes };
+        let logs = Region { kind: RegionKind::Logs, offset: metadata.end().next_multiple_of(align), len: logs_bytes };
         assert!(logs.end() < size_bytes, "the logs' tables leave no room");
         let mut regions = vec![Region { kind: RegionKind::Superblock, offset: 0, len: REGION_ALIGN }, metadata];
         regions.extend((logs_bytes > 0).then_some(logs));
@@ -582,6 +592,18 @@ mod tests {
         let e = Superblock::choose(&[torn, blank]).expect_err("neither is whole");
         assert!(e.to_string().contains("torn or corrupted; at byte 4096: no Plimsoll superblock"), "{e}");
         assert_eq!(Superblock::choose(&[blank, blank]), Err(SuperblockError::NotOurs));
+    }
+
+    #[test]
+    fn what_follows_the_metadata_can_be_aligned_to_zones() {
+        const ZONE: u64 = 256 << 20;
+        for size_bytes in [1 << 30, 200 << 30, 8 << 40] {
+            let regions = Superblock::region_map_aligned(size_bytes, 32 << 20, ZONE);
+            let [_, metadata, logs, home] = regions[..] else { panic!("{regions:?}") };
+            assert_eq!((logs.kind, logs.offset % ZONE), (RegionKind::Logs, 0));
+            assert!(logs.offset >= metadata.end() && logs.offset - metadata.end() < ZONE);
+            assert_eq!((home.offset, home.end()), (logs.end(), size_bytes));
+        }
     }
 
     #[test]

@@ -24,6 +24,7 @@ fn create(path: &Path) -> DeviceFile {
         pool_uuid: Uuid::from_u128(7),
         role: "main".into(),
         logs_bytes: 0,
+        align_bytes: 0,
         main_uuid: None,
     };
     DeviceFile::create(path, &options).expect("created")

@@ -37,7 +37,14 @@ fn open(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
 fn create(path: &Path, size_bytes: u64) -> Result<DeviceFile, DeviceErrorKind> {
     DeviceFile::create(
         path,
-        &CreateOptions { size_bytes, pool_uuid: POOL, role: "fast".into(), logs_bytes: 0, main_uuid: None },
+        &CreateOptions {
+            size_bytes,
+            pool_uuid: POOL,
+            role: "fast".into(),
+            logs_bytes: 0,
+            align_bytes: 0,
+            main_uuid: None,
+        },
     )
     .map_err(|e| e.kind)
 }

@@ -13,7 +13,14 @@ const SIZE_BYTES: u64 = 64 << 20;
 fn create(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
     DeviceFile::create(
         path,
-        &CreateOptions { size_bytes: SIZE_BYTES, pool_uuid: POOL, role: "main".into(), logs_bytes: 0, main_uuid: None },
+        &CreateOptions {
+            size_bytes: SIZE_BYTES,
+            pool_uuid: POOL,
+            role: "main".into(),
+            logs_bytes: 0,
+            align_bytes: 0,
+            main_uuid: None,
+        },
     )
     .map_err(|e| e.kind)
 }

@@ -23,7 +23,7 @@ fn expect() -> Expect {
 }
 
 fn options(size_bytes: u64) -> CreateOptions {
-    CreateOptions { size_bytes, pool_uuid: POOL, role: "main".into(), logs_bytes: 0, main_uuid: None }
+    CreateOptions { size_bytes, pool_uuid: POOL, role: "main".into(), logs_bytes: 0, align_bytes: 0, main_uuid: None }
 }
 
 fn name() -> &'static Path {

@@ -144,7 +144,14 @@ fn write_the_current_versions_image() {
     let path = dir.path().join("image");
     let device = DeviceFile::create(
         &path,
-        &CreateOptions { size_bytes: SIZE_BYTES, pool_uuid: POOL, role: "main".into(), logs_bytes: 0, main_uuid: None },
+        &CreateOptions {
+            size_bytes: SIZE_BYTES,
+            pool_uuid: POOL,
+            role: "main".into(),
+            logs_bytes: 0,
+            align_bytes: 0,
+            main_uuid: None,
+        },
     )
     .expect("created");
     let mut meta = device.open_meta(u64::MAX).expect("formatted");

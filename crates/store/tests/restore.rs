@@ -108,7 +108,7 @@ enum Since {
 /// A pool's device, just made.
 fn made(disk: &Disk) -> RemoteDevice {
     let (pool_uuid, role) = (Uuid::from_u128(7), "main".to_string());
-    let options = CreateOptions { size_bytes: 0, pool_uuid, role, logs_bytes: 0, main_uuid: None };
+    let options = CreateOptions { size_bytes: 0, pool_uuid, role, logs_bytes: 0, align_bytes: 0, main_uuid: None };
     RemoteDevice::create(name(), Arc::new(disk.clone()), &options).expect("created")
 }
 

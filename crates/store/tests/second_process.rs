@@ -32,8 +32,14 @@ fn a_second_process_is_refused_and_told_which_the_first_is() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("d");
-    let options =
-        CreateOptions { size_bytes: 64 << 20, pool_uuid: POOL, role: "main".into(), logs_bytes: 0, main_uuid: None };
+    let options = CreateOptions {
+        size_bytes: 64 << 20,
+        pool_uuid: POOL,
+        role: "main".into(),
+        logs_bytes: 0,
+        align_bytes: 0,
+        main_uuid: None,
+    };
     let first = DeviceFile::create(&path, &options).expect("created");
     let exe = std::env::current_exe().expect("known");
     let mut second = std::process::Command::new(exe);
@@ -52,8 +58,14 @@ fn requests_of_a_process_that_has_ended_are_waited_for() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("d");
-    let options =
-        CreateOptions { size_bytes: 64 << 20, pool_uuid: POOL, role: "main".into(), logs_bytes: 0, main_uuid: None };
+    let options = CreateOptions {
+        size_bytes: 64 << 20,
+        pool_uuid: POOL,
+        role: "main".into(),
+        logs_bytes: 0,
+        align_bytes: 0,
+        main_uuid: None,
+    };
     drop(DeviceFile::create(&path, &options).expect("created"));
     let file = std::fs::File::options().read(true).write(true).open(&path).expect("it is there");
     let mut command = std::process::Command::new(std::env::current_exe().expect("known"));

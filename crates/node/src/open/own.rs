@@ -157,8 +157,14 @@ pub(super) fn open_image(
         Step::Open => RemoteDevice::open(path, medium, &expect),
         Step::Make(size_bytes) => {
             let pool_uuid = expect.pool_uuid.expect("a pool's device is that pool's");
-            let options =
-                CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes: 0, main_uuid: None };
+            let options = CreateOptions {
+                size_bytes,
+                pool_uuid,
+                role: ROLE_MAIN.into(),
+                logs_bytes: 0,
+                align_bytes: 0,
+                main_uuid: None,
+            };
             RemoteDevice::create(path, medium, &options)
         }
     }?;
@@ -194,7 +200,9 @@ pub(super) fn open_device(
             let tables = |_| crate::parts::logs::table_bytes(config, bytes);
             let logs_bytes = config.logs.as_ref().map_or(Ok(0), tables)?;
             let pool_uuid = expect.pool_uuid.expect("a pool's device is that pool's");
-            let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes, main_uuid: None };
+            let align_bytes = crate::parts::bands::align_bytes(config)?;
+            let role = ROLE_MAIN.into();
+            let options = CreateOptions { size_bytes, pool_uuid, role, logs_bytes, align_bytes, main_uuid: None };
             DeviceFile::create(path, &options)?
         }
     };

@@ -6,6 +6,7 @@ use crate::plan::Facts;
 use plimsoll_pool::PoolPlan;
 use plimsoll_stack::{Layer, Offer};
 use plimsoll_store::Superblock;
+use plimsoll_store::superblock::REGION_ALIGN;
 
 const MIB: u64 = 1 << 20;
 
@@ -28,7 +29,12 @@ pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> Result<(u64, PoolPlan
         return Err(BadConfig::new(format!("a device needs at least {} bytes", plimsoll_store::DEVICE_BYTES_MIN)));
     }
     let tables = config.logs.as_ref().map_or(Ok(0), |_| crate::parts::logs::table_bytes(config, device_bytes))?;
-    let home = *Superblock::region_map(device_bytes, tables).last().expect("home is the last");
+    let align = crate::parts::bands::align_bytes(config)?;
+    if align > 0 && device_bytes < plimsoll_store::DEVICE_BYTES_MIN + tables + align {
+        return Err(BadConfig::new(format!("a device of {device_bytes} bytes has no room for zones and logs")));
+    }
+    let regions = Superblock::region_map_aligned(device_bytes, tables, align.max(REGION_ALIGN));
+    let home = *regions.last().expect("home is the last");
     rehearse_layers(config, home.len + tables)
 }
 

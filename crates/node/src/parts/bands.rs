@@ -10,6 +10,7 @@ use plimsoll_device::zones::ZonesCounters;
 use plimsoll_device::{DeviceSpec, Zones, ZonesSpec};
 use plimsoll_pool::BandsPlan;
 use plimsoll_stack::Stack;
+use plimsoll_store::superblock::REGION_ALIGN;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -102,6 +103,18 @@ fn zone_and_every(c: &Section, drive: &Drive) -> Result<(u64, u32), BadConfig> {
     Ok((size, every))
 }
 
+/// Layers of a pool with bands begin at a multiple of this on its device, so that zones are the drive's own; 0 if it doesn't matter, or zones
+/// have no whole regions.
+///
+/// # Errors
+/// Names the invalid setting.
+pub fn align_bytes(pool: &PoolConfig) -> Result<u64, BadConfig> {
+    let Some(bands) = &pool.bands else { return Ok(0) };
+    let (zone_bytes, _) = zone_and_every(bands, &drive(pool)?)?;
+    // 1 MiB is a multiple of smaller ones.
+    Ok(if zone_bytes.is_multiple_of(REGION_ALIGN) { zone_bytes } else { 0 })
+}
+
 /// Translates the configuration's section into the bands' part of a pool's plan.
 ///
 /// # Errors
@@ -109,7 +122,8 @@ fn zone_and_every(c: &Section, drive: &Drive) -> Result<(u64, u32), BadConfig> {
 pub fn plan(c: &Section, pool: &PoolConfig, salt: u64) -> Result<BandsPlan, BadConfig> {
     // Every field is named, so that a new one can't be forgotten here.
     let Section { zone: _, free_every: _, spares, buffer, idle, copy_patience, patience } = c;
-    let (zone_bytes, free_every) = zone_and_every(c, &drive(pool)?)?;
+    let drive = drive(pool)?;
+    let (zone_bytes, free_every) = zone_and_every(c, &drive)?;
     if zone_bytes < ZONE_BYTES_MIN {
         let [zone, least] = [zone_bytes, ZONE_BYTES_MIN].map(ByteSize);
         return Err(BadConfig::new(format!("bands: a zone of {zone} is too small: at least {least}")));
@@ -127,6 +141,8 @@ pub fn plan(c: &Section, pool: &PoolConfig, salt: u64) -> Result<BandsPlan, BadC
             quiet: idle.map_or(default.quiet, |t| t.0),
             copy_patience: copy_patience.map_or(default.copy_patience, |t| t.0),
             patience: patience.map_or(default.patience, |t| t.0),
+            // Elsewhere the kernel would write a zone of zeroes in one request.
+            resets: matches!(drive, Drive::Zoned(..)),
             ..default
         },
     })
@@ -168,7 +184,7 @@ pub struct BandsView {
     pub copied: u64,
     /// Bands that became zeroes, without a copy.
     pub zeroed: u64,
-    /// Copies that failed; their changes stay in memory.
+    /// Copies that failed: another zone was taken, or their changes stay in memory.
     pub copy_errors: u64,
     /// Time of all copies.
     pub copy_us: u64,
@@ -248,7 +264,7 @@ impl Part for Bands {
         shown.line("moved", format!("{} read and written by copies", bytes_text(v.copy_bytes)));
         shown.line("waited", format!("{} changes found no room in memory", v.waited));
         if v.copy_errors > 0 {
-            let what = "copies failed: their changes stay in memory, and are tried again with the next change or flush";
+            let what = "copies failed: another zone is taken, or the changes wait in memory";
             shown.line("errors", format!("{} {what}", v.copy_errors));
         }
         if v.maps_repaired > 0 {
@@ -286,6 +302,11 @@ impl Part for Bands {
         };
         if logs.group.is_some() {
             return Err(BadConfig::new("logs: over bands each log is in a free zone of its own: take out `group`"));
+        }
+        if pool.fence.is_some() {
+            return Err(BadConfig::new(
+                "bands: copies of whole bands would pass a fence's slots: take out [pool.fence], or [pool.bands]",
+            ));
         }
         if let Drive::Unfit(why) = drive {
             return Err(BadConfig::new(format!("bands: {why}")));
@@ -340,6 +361,7 @@ mod tests {
                 let (room, plan) = crate::open::rehearse(&config.pool[0], 1 << 30).unwrap();
                 let found = plan.bands.unwrap();
                 assert_eq!((found.zone_bytes, found.free_every, found.log_bytes), (4 << 20, 8, 1 << 20), "{device}");
+                assert!(found.config.resets, "{device}");
                 assert!(room > 700 << 20, "{room}");
             }
             let refused = parsed(device, &bands("zone = \"8MiB\"")).unwrap_err();
@@ -349,7 +371,27 @@ mod tests {
         }
         let shingled = format!("{FILE}, model = \"seagate-archive-8tb\"");
         let config = parsed(&shingled, &bands("zone = \"4MiB\"\nfree_every = 8")).unwrap();
-        assert_eq!(crate::open::rehearse(&config.pool[0], 1 << 30).unwrap().1.bands.unwrap().zone_bytes, 4 << 20);
+        let plan = crate::open::rehearse(&config.pool[0], 1 << 30).unwrap().1.bands.unwrap();
+        assert_eq!((plan.zone_bytes, plan.config.resets), (4 << 20, false), "it knows no reset");
+    }
+
+    #[test]
+    fn zones_are_the_drives_own() {
+        for (zone, align) in [("256MiB", 256 << 20), ("64KiB", 0), ("3MiB", 3 << 20), ("1100KiB", 0)] {
+            let config = parsed(FILE, &format!("{LOGS}[pool.bands]\nzone = \"{zone}\"\n")).unwrap();
+            assert_eq!(super::align_bytes(&config.pool[0]).unwrap(), align, "{zone}");
+        }
+        assert_eq!(super::align_bytes(&parsed(FILE, LOGS).unwrap().pool[0]).unwrap(), 0);
+        // The first region of the layers, and so each zone, is at a multiple of the zone.
+        let device = format!("{FILE}, zones = {{ size = \"4MiB\", conventional_every = 8 }}");
+        let pool = &parsed(&device, &format!("{LOGS}[pool.bands]\n")).unwrap().pool[0];
+        let (tables, align) =
+            (crate::parts::logs::table_bytes(pool, 1 << 30).unwrap(), super::align_bytes(pool).unwrap());
+        let regions = plimsoll_store::Superblock::region_map_aligned(1 << 30, tables, align);
+        let first = regions[2].offset;
+        let arranged = crate::parts::logs::Arranged::new(pool, (1 << 30) - first, 512, [0; 2]).unwrap();
+        let places = arranged.bands.unwrap();
+        assert!((0..places.zones).all(|z| (first + places.zone_at(z)) % (4 << 20) == 0));
     }
 
     #[test]
@@ -361,6 +403,7 @@ mod tests {
             (FILE.to_string(), "[pool.bands]\n".to_string(), "without logs each flush would wait"),
             (FILE.into(), format!("{bands}zone = \"32KiB\""), "a zone of 32KiB is too small"),
             (FILE.into(), bands.replace("log =", "group = \"8MiB\"\nlog ="), "take out `group`"),
+            (FILE.into(), format!("{bands}[pool.fence]\nslots = 8\n"), "would pass a fence's slots"),
             (with("model = \"nvme-modern\""), bands.clone(), "a flash drive isn't shingled"),
             (with("model = \"hdd-160g-7200\""), bands.clone(), "the modelled disk isn't shingled"),
             (with("model = \"raid0:2:64K:hdd-160g-7200\""), bands.clone(), "no zones of its own"),

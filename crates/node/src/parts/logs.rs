@@ -210,8 +210,13 @@ impl Arranged {
 /// # Errors
 /// If the logs don't fit the device.
 pub fn table_bytes(pool: &PoolConfig, device_bytes: u64) -> Result<u64, BadConfig> {
-    let metadata = Superblock::region_map(device_bytes, 0).last().expect("home").offset;
+    let align = super::bands::align_bytes(pool)?;
     let device_bytes = device_bytes / REGION_ALIGN * REGION_ALIGN;
+    if align > 0 && device_bytes < plimsoll_store::DEVICE_BYTES_MIN + align {
+        return Err(BadConfig::new(format!("a device of {device_bytes} bytes has no room for zones and logs")));
+    }
+    let regions = Superblock::region_map_aligned(device_bytes, 0, align.max(REGION_ALIGN));
+    let metadata = regions.last().expect("home").offset;
     // Which block it has makes no difference here.
     let Arranged { logs, .. } = Arranged::new(pool, device_bytes - metadata, 512, [0; 2])?;
     Ok(logs.base.next_multiple_of(REGION_ALIGN))

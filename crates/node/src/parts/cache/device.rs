@@ -141,7 +141,14 @@ pub fn open_nvram(
     let is_new = fast.new || is_blank(&page);
     let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role: ROLE_NVRAM.into() };
     let create = |size_bytes| {
-        let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_NVRAM.into(), logs_bytes: 0, main_uuid: None };
+        let options = CreateOptions {
+            size_bytes,
+            pool_uuid,
+            role: ROLE_NVRAM.into(),
+            logs_bytes: 0,
+            align_bytes: 0,
+            main_uuid: None,
+        };
         DeviceFile::create(&n.file, &options).map(Some).map_err(CacheError::from)
     };
     let missing = !matches!(std::fs::metadata(&n.file).map(|m| (m.file_type().is_block_device(), m.len())), Ok(m) if m != (false, 0));
@@ -370,7 +377,8 @@ pub fn open(c: &Section, known: Known, needed: Option<&str>) -> Result<Opened, C
         if let Some(what) = needed {
             return Err(missing(what));
         }
-        let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_FAST.into(), logs_bytes: 0, main_uuid };
+        let options =
+            CreateOptions { size_bytes, pool_uuid, role: ROLE_FAST.into(), logs_bytes: 0, align_bytes: 0, main_uuid };
         DeviceFile::create(path, &options).map_err(CacheError::from)
     };
     let look = DeviceFile::look(path, &expect)?;
@@ -475,6 +483,7 @@ mod tests {
                 pool_uuid,
                 role: ROLE_NVRAM.into(),
                 logs_bytes: 0,
+                align_bytes: 0,
                 main_uuid: None,
             };
             DeviceFile::create(&dir.path().join(name), &options).expect("made")
