@@ -52,7 +52,7 @@ pub fn write_new(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Refuses to have something replaced that is no earlier output: a block device, a file that a process has locked (a node's, a mount's),
-/// a pool's device. What isn't there, or can't be looked at, is left to the write itself.
+/// a pool's device. A path without a file, or one that can't be looked at, is left to the write itself.
 ///
 /// # Errors
 /// If it is one of these.

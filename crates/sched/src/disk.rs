@@ -150,7 +150,7 @@ impl Table {
 /// Operations that name a range and carry none of it: their length says little of their time. A few bytes of a client name gigabytes,
 /// so they must not teach what transfers take.
 const COMMANDS: [Op; 4] = [Op::Trim, Op::WriteZeroes, Op::Cache, Op::BlockStatus];
-/// Samples of a command before its own time is believed.
+/// Samples of a command before its own time counts.
 const COMMAND_SAMPLES: u32 = 4;
 /// Shift of a command's mean.
 const COMMAND_SHIFT: u32 = 3;
@@ -166,7 +166,7 @@ struct Command {
 }
 
 impl Command {
-    /// Whether its range is long, and of how many MiB.
+    /// Returns 1 for a long range, and its length in MiB.
     fn size_of(len: u64) -> (usize, i64) {
         let mib = len.div_ceil(1 << 20).max(1) as i64;
         (usize::from(mib > 1), mib)
