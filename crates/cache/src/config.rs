@@ -31,10 +31,32 @@ pub use plimsoll_base::CacheMode as Mode;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
-    /// One space, one LRU order.
+    /// One space, one order of eviction.
     Shared,
-    /// Each volume has a number of WEUs and an LRU order of its own.
+    /// Each volume has a number of WEUs and an order of eviction of its own.
     PerVolume,
+}
+
+/// The WEU that leaves when space is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Eviction {
+    /// The one that was used longest ago (NI-M17).
+    #[default]
+    Lru,
+    /// Of those that were used longest ago, the one in which the fewest extents live. Extents that were used are put in again.
+    Live,
+    /// SIEVE's hand: the first one that was hardly used since the hand passed it last. Extents that were used are put in again.
+    Sieve,
+    /// S3-FIFO's queues: the oldest one that was hardly used. Extents that were used are put in again.
+    S3Fifo,
+}
+
+impl Eviction {
+    /// True if extents of a WEU that leaves are put in again if they were used.
+    pub const fn reinserts(self) -> bool {
+        !matches!(self, Eviction::Lru)
+    }
 }
 
 /// A volume, as the cache must know it.
@@ -261,6 +283,9 @@ pub struct CacheConfig {
     pub hash: Hash,
     /// The owners of the space: all volumes together, or each its own part.
     pub sharing: Sharing,
+    /// The WEU that leaves when space is needed. Tapes of earlier versions don't have it.
+    #[serde(default)]
+    pub eviction: Eviction,
     /// WEUs used at most, over all volumes.
     pub weus_max: u32,
     /// Write-back begins when this much of the space is dirty, in percent, and goes on until half of it is (NI-M15).
@@ -295,6 +320,7 @@ impl Default for CacheConfig {
             codec: Codec::Lz4,
             hash: Hash::Blake3,
             sharing: Sharing::Shared,
+            eviction: Eviction::Lru,
             weus_max: u32::MAX,
             watermark_percent: 30,
             free_percent: 0,

@@ -1,7 +1,9 @@
-//! Making room: the least recently used WEU is evicted, as a whole (NI-M17).
+//! Making room: the WEU that the policy chooses is evicted, as a whole (NI-M17).
 //!
 //! ```text
 //!  leaving ──► waits until it is clean, unpinned and superseded ──► its header is read, its entries are removed
+//!                 ▲                                                       │ some policies: clean extents that were used
+//!                 └── they are fetched, and inserted as any fill is ──────┘ are put in again, once
 //!     ──► journal: nothing in it is valid (if it is confirmed) ──► TRIM ──► free
 //! ```
 //!
@@ -13,11 +15,12 @@
 //!
 //! Write-back that the slow device refuses keeps the WEU: `STUCK_MAX` bounds their number.
 
-use crate::config::Sharing;
+use crate::config::{Mode, Sharing};
 use crate::format::{Slot, headers};
 use crate::index::Key;
 use crate::layer::{Cache, FAST};
 use crate::place::Superseded;
+use crate::read::Purpose;
 use crate::request::Pending;
 use crate::residency::{Entry, Evict, Retired};
 use plimsoll_base::{Completion, Data, Op, OwnKind, TenantId, Time, VolumeKey};
@@ -144,6 +147,9 @@ impl Cache {
                 is_dead: e.dead,
             }));
         }
+        if self.begin_reinsertion(now, weu, &entries, out) {
+            return;
+        }
         let Retired { trusted, nameless, is_damaged } = self.residency.retire(weu, entries);
         // Duplicates that it named, and whose bytes are elsewhere, are named anew.
         for (key, loc) in nameless {
@@ -155,6 +161,48 @@ impl Cache {
         self.counters.evicted += 1;
         let number = self.durability.retired((weu, sequence), trusted, is_damaged);
         self.residency.retired(weu, number);
+    }
+
+    /// Fetches the clean extents of a leaving WEU that were used, to put them in again, once. True if there are any: the WEU stays
+    /// until they are read.
+    fn begin_reinsertion(&mut self, now: Time, weu: u32, entries: &[Entry], out: &mut Actions) -> bool {
+        if self.stopping || !self.residency.begin_reinsertion(weu) {
+            return false;
+        }
+        let mut found = Vec::new();
+        for e in entries.iter().filter(|e| !e.is_name) {
+            let Some(key) = e.key else { continue };
+            let is_cached = self.volumes[key.volume() as usize].config.is_some_and(|c| c.mode != Mode::Off);
+            let is_free = !self.gate.is_busy(&key) && !self.gate.is_filling(&key);
+            if is_cached && is_free && self.residency.must_reinsert(key, weu, e.slot) {
+                found.push(key);
+            }
+        }
+        if !found.is_empty() {
+            self.residency.wait_for_reinsertion(weu);
+        }
+        for key in &found {
+            let token = self.gate.new_token();
+            self.gate.begin_fill(*key, token);
+            let (tenant, priority) = self.background_of(*key);
+            let fetch = self.whole_fetch(*key, Purpose::Reinsert { token }, tenant, priority);
+            self.fetch(now, fetch, out);
+        }
+        !found.is_empty()
+    }
+
+    /// An extent that is to be put in again is here, or can't be read. As with any fill, a change since has taken its token away.
+    pub(crate) fn reinsert_fetched(&mut self, now: Time, key: Key, token: u64, data: Option<Data>, out: &mut Actions) {
+        match data.filter(|_| self.gate.may_fill(&key, token)) {
+            Some(data) => {
+                self.counters.reinserted += 1;
+                let insert = self.clean_insert(key, data, token);
+                self.insert_clean(now, insert, out);
+            }
+            None => {
+                self.gate.end_fill(&key, token);
+            }
+        }
     }
 
     pub(crate) fn trimmed(&mut self, weu: u32) {

@@ -42,6 +42,8 @@ pub struct Named {
 pub struct Found {
     files: Bulk<FileEntry>,
     dirty: Vec<Key>,
+    /// Extents of each WEU.
+    live: Vec<u32>,
     names: Bulk<Name>,
     /// A planted mistake: lost duplicates are left out.
     pub forgets_lost: bool,
@@ -50,7 +52,8 @@ pub struct Found {
 impl Found {
     /// Nothing yet, of WEUs that hold about `extents`.
     pub fn new(extents: usize) -> Found {
-        Found { files: Bulk::new(extents), dirty: Vec::new(), names: Bulk::new(extents), forgets_lost: false }
+        let (dirty, live) = (Vec::new(), Vec::new());
+        Found { files: Bulk::new(extents), dirty, live, names: Bulk::new(extents), forgets_lost: false }
     }
 
     /// `key` is at `loc`.
@@ -58,6 +61,11 @@ impl Found {
         if loc.is_dirty() {
             self.dirty.push(key);
         }
+        let weu = loc.weu() as usize;
+        if self.live.len() <= weu {
+            self.live.resize(weu + 1, 0);
+        }
+        self.live[weu] += 1;
         self.files.push(FileEntry { key: key.0, loc: loc.bits(), generation: 0 });
     }
 
@@ -84,7 +92,7 @@ impl Index {
     ) -> (Vec<Key>, Named) {
         assert!(self.files.is_empty());
         let room = self.files.room().max(found.files.len() + found.names.len());
-        let weus = &mut self.weus;
+        let (weus, mut live) = (&mut self.weus, found.live);
         self.files = found.files.build(
             room,
             |_| true,
@@ -93,16 +101,18 @@ impl Index {
                 let replaces = order(other) > order(there);
                 let loser = if replaces { there } else { other };
                 set_bit(&mut weus[loser.weu() as usize].dead, loser.slot());
+                live[loser.weu() as usize] -= 1;
                 replaces
             },
         );
+        (0..).zip(&live).for_each(|(weu, n)| self.orders.found(weu, *n));
         // Nothing is looked at but what may be dirty: a walk over tens of millions takes a second.
         let mut dirty = found.dirty;
         dirty.sort_unstable();
         dirty.dedup();
         for key in &dirty {
             if let Some(loc) = self.look(*key) {
-                self.count_dirty(loc, 1);
+                self.weus[loc.weu() as usize].dirty += u32::from(loc.is_dirty());
             }
         }
         let mut named = Named::default();
@@ -152,10 +162,10 @@ impl Index {
                 return self.kill_found(best.own);
             }
             self.kill_found(old);
-            self.count_dirty(old, -1);
+            self.uncount_at(old);
             self.files.change(at, |e| e.loc = entry.loc);
         }
-        self.count_dirty(loc, 1);
+        self.count(loc);
         match lost {
             true => named.lost.push(key),
             false => named.refs.push((key, best.own)),

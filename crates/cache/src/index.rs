@@ -9,6 +9,7 @@
 //! by the WEU's header, which lists them. A header doesn't list duplicates by the place of their bytes. They are removed when a look-up
 //! meets them, or by the cleaner (NI-M17, NI-M18).
 
+use crate::config::Eviction;
 use crate::fingerprints::{Fingerprints, FpEntry};
 use crate::place::mix;
 use crate::policy::Orders;
@@ -65,7 +66,7 @@ pub struct Index {
     free: Vec<u32>,
     partitions: Vec<Partition>,
     /// Full WEUs.
-    orders: Orders,
+    pub(crate) orders: Orders,
     /// Volumes that are gone: their entries are stale.
     deleted: Vec<bool>,
     sweep_at: u32,
@@ -83,11 +84,19 @@ impl Index {
             weus: vec![Weu::free(); weus as usize],
             free: (0..weus).rev().collect(),
             partitions: Vec::new(),
-            orders: Orders::new(weus),
+            orders: Orders::new(weus, Eviction::default()),
             deleted: Vec::new(),
             sweep_at: 0,
             counters: IndexCounters::default(),
         }
+    }
+
+    /// The same, whose WEUs leave by another policy than LRU. It has no partition yet.
+    #[must_use]
+    pub fn evicting(mut self, eviction: Eviction) -> Index {
+        assert!(self.partitions.is_empty(), "a partition has its policy when it is added");
+        self.orders = Orders::new(self.weus.len() as u32, eviction);
+        self
     }
 
     /// Sets the number of WEUs; all of them are free.
@@ -182,7 +191,7 @@ impl Index {
         let mut at = 0;
         while at < self.files.len() as u32 {
             match self.is_stale(self.files.get(at)) {
-                true => self.remove_at(at),
+                true => self.forget_at(at),
                 false => at += 1,
             }
         }
@@ -215,7 +224,7 @@ impl Index {
         let e = self.files.get(at);
         if self.is_stale(e) {
             self.counters.stale_met += 1;
-            self.remove_at(at);
+            self.forget_at(at);
             return None;
         }
         Some(Loc::of_bits(e.loc))
@@ -224,7 +233,7 @@ impl Index {
     /// Points `key` at `loc`. Returns the place it pointed at before, unless that was stale.
     pub fn set(&mut self, key: Key, loc: Loc) -> Option<Loc> {
         let generation = self.weus[loc.weu() as usize].generation;
-        self.count_dirty(loc, 1);
+        self.count(loc);
         let Some(at) = self.files.find(key.0) else {
             self.files.insert(FileEntry { key: key.0, loc: loc.bits(), generation });
             return None;
@@ -232,11 +241,8 @@ impl Index {
         let old = self.files.get(at);
         let stale = self.is_stale(old);
         self.files.change(at, |e| (e.loc, e.generation) = (loc.bits(), generation));
-        if stale {
-            return None;
-        }
-        self.count_dirty(Loc::of_bits(old.loc), -1);
-        Some(Loc::of_bits(old.loc))
+        self.uncount(old);
+        (!stale).then_some(Loc::of_bits(old.loc))
     }
 
     /// Forgets `key`. Returns the place it pointed at, unless that was stale.
@@ -244,22 +250,34 @@ impl Index {
         let at = self.files.find(key.0)?;
         let old = self.files.get(at);
         let stale = self.is_stale(old);
-        if !stale {
-            self.count_dirty(Loc::of_bits(old.loc), -1);
-        }
-        self.remove_at(at);
+        self.forget_at(at);
         (!stale).then_some(Loc::of_bits(old.loc))
     }
 
-    fn remove_at(&mut self, at: u32) {
+    fn forget_at(&mut self, at: u32) {
+        self.uncount(self.files.get(at));
         self.files.remove(at);
     }
 
-    pub(crate) fn count_dirty(&mut self, loc: Loc, by: i32) {
-        if loc.is_dirty() {
-            let w = &mut self.weus[loc.weu() as usize];
-            w.dirty = w.dirty.checked_add_signed(by).expect("dirty extents are counted in and out");
+    /// An entry points at `loc` from now on.
+    pub(crate) fn count(&mut self, loc: Loc) {
+        self.weus[loc.weu() as usize].dirty += u32::from(loc.is_dirty());
+        self.orders.added(loc.weu());
+    }
+
+    /// An entry points where it did no longer. It counts as long as its WEU wasn't replaced.
+    fn uncount(&mut self, e: FileEntry) {
+        let loc = Loc::of_bits(e.loc);
+        if self.weus[loc.weu() as usize].generation == e.generation {
+            self.uncount_at(loc);
         }
+    }
+
+    /// An entry points at `loc` no longer.
+    pub(crate) fn uncount_at(&mut self, loc: Loc) {
+        let w = &mut self.weus[loc.weu() as usize];
+        w.dirty = w.dirty.checked_sub(u32::from(loc.is_dirty())).expect("dirty extents are counted in and out");
+        self.orders.left(loc.weu(), loc.slot(), loc.is_dup());
     }
 
     /// Returns the place of content with this fingerprint, and makes it the most recently used one.
@@ -323,12 +341,20 @@ impl Index {
         self.orders.enter(w.partition, weu);
     }
 
-    /// An extent of this WEU was used.
-    pub fn touch(&mut self, weu: u32) {
-        let w = &self.weus[weu as usize];
-        if w.state == WeuState::Full {
-            self.orders.used(w.partition, weu);
-        }
+    /// The extent at `loc` was used.
+    pub fn touch(&mut self, loc: Loc) {
+        let w = &self.weus[loc.weu() as usize];
+        self.orders.used(w.partition, loc.weu(), loc.slot(), w.state == WeuState::Full);
+    }
+
+    /// The policy by which WEUs leave.
+    pub fn eviction(&self) -> Eviction {
+        self.orders.eviction()
+    }
+
+    /// True if the policy wants this extent of a leaving WEU to be put in again, as it was used since it came.
+    pub fn must_reinsert(&self, loc: Loc) -> bool {
+        self.orders.must_reinsert(loc.weu(), loc.slot())
     }
 
     /// The WEU of a partition that the policy chooses is leaving from now on. `None` if none is full.
@@ -360,7 +386,7 @@ impl Index {
             if let Some(at) = key.and_then(|k| self.files.find(k.0)) {
                 let loc = Loc::of_bits(self.files.get(at).loc);
                 if loc.weu() == weu && loc.slot() == slot && !loc.is_dup() {
-                    self.remove_at(at);
+                    self.forget_at(at);
                 }
             }
             if let Some(fp) = fp {
@@ -370,6 +396,7 @@ impl Index {
         if listed < slots {
             self.fps.forget_weu(weu);
         }
+        self.orders.emptied(weu);
         let w = &mut self.weus[weu as usize];
         w.state = WeuState::Retired;
         w.generation = w.generation.wrapping_add(1);
@@ -397,7 +424,7 @@ impl Index {
         let mut at = 0;
         while at < self.files.len() as u32 {
             if Loc::of_bits(self.files.get(at).loc).weu() == weu {
-                self.remove_at(at);
+                self.files.remove(at);
             } else {
                 at += 1;
             }
@@ -412,7 +439,7 @@ impl Index {
                 return;
             }
             if self.is_stale(self.files.get(self.sweep_at)) {
-                self.remove_at(self.sweep_at);
+                self.forget_at(self.sweep_at);
                 self.counters.stale_cleaned += 1;
             } else {
                 self.sweep_at += 1;
@@ -427,7 +454,7 @@ impl Index {
             let e = self.files.get(self.sweep_at);
             let loc = Loc::of_bits(e.loc);
             if self.is_stale(e) || (loc.is_dup() && !loc.is_dirty()) {
-                self.remove_at(self.sweep_at);
+                self.forget_at(self.sweep_at);
                 return true;
             }
             self.sweep_at += 1;
@@ -465,6 +492,14 @@ impl Index {
                     full[partition]
                 ));
             }
+        }
+        let mut live = vec![0; self.weus.len()];
+        for e in (0..self.files.len() as u32).map(|at| self.files.get(at)) {
+            let weu = Loc::of_bits(e.loc).weu() as usize;
+            live[weu] += u32::from(self.weus[weu].generation == e.generation);
+        }
+        if let Some(weu) = (0..self.weus.len()).find(|weu| self.orders.live(*weu as u32) != live[*weu]) {
+            return Err(format!("WEU {weu} has {} live extents, not {}", live[weu], self.orders.live(weu as u32)));
         }
         let mut dirty = vec![0; self.weus.len()];
         self.entries().filter(|e| e.1.is_dirty()).for_each(|(_, loc)| dirty[loc.weu() as usize] += 1);
@@ -530,7 +565,7 @@ mod tests {
         let mut i = Index::new(2, 1000, 0);
         i.add_partition(2);
         let (a, b) = (fill(&mut i, 1, 0..10), fill(&mut i, 2, 10..20));
-        i.touch(a);
+        i.touch(Loc::new(a, 0, 10, 0));
         // A duplicate.
         let loc = i.find_content([10, 0]).unwrap();
         i.set(key(99), loc.dup(true));

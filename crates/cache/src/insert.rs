@@ -25,21 +25,27 @@ enum Duplicate {
 
 impl Cache {
     /// Caches what the slow device has too.
-    pub(crate) fn insert_clean(&mut self, now: Time, key: Key, data: Data, token: u64, out: &mut Actions) {
+    pub(crate) fn insert_clean(&mut self, now: Time, insert: Insert, out: &mut Actions) {
+        let key = insert.key;
         let behind = self.packing.is_behind() || self.is_known_full(self.volumes[key.volume() as usize].partition);
         if self.inserts.is_full() || behind || !self.is_ready() || self.stopping {
             self.counters.dropped += 1;
             self.gate.drop_fill(&key);
             return;
         }
-        let insert = Insert::clean(key, data, token, self.background_of(key));
         self.begin_insert(now, insert, out);
+    }
+
+    /// An extent to be cached that the slow device has too.
+    pub(crate) fn clean_insert(&self, key: Key, data: Data, token: u64) -> Insert {
+        Insert::clean(key, data, token, self.background_of(key))
     }
 
     /// Caches what only the cache will have, for a part of change `op`.
     pub(crate) fn insert_dirty(&mut self, now: Time, op: usize, key: Key, data: Data, out: &mut Actions) {
         let whose = (self.ops[op].head.tenant, self.ops[op].head.priority);
-        let insert = Insert::dirty(key, data, op, whose);
+        let was_cached = self.residency.look(key).is_some();
+        let insert = Insert::dirty(key, data, op, whose).over(was_cached);
         self.begin_insert(now, insert, out);
     }
 
@@ -115,7 +121,7 @@ impl Cache {
         let (key, dirty) = (self.inserts.get(insert).key, self.inserts.get(insert).is_dirty());
         let sequence = self.residency.weu(loc.weu()).sequence;
         if !dirty {
-            self.residency.touch(loc.weu());
+            self.residency.touch(loc);
             // It may be the very extent: it stays the base entry then.
             if self.residency.look(key).is_none_or(|l| !l.same_place(loc)) {
                 // However many there are of few contents, the index doesn't grow with them.
@@ -138,7 +144,7 @@ impl Cache {
             return Duplicate::Taken;
         }
         let Some(own) = self.name_duplicate(now, key, loc, sequence, out) else { return Duplicate::None };
-        self.residency.touch(loc.weu());
+        self.residency.touch(loc);
         self.point(key, loc, Some(own));
         Duplicate::Taken
     }
@@ -201,6 +207,7 @@ impl Cache {
     fn append(&mut self, now: Time, insert: usize, out: &mut Actions) {
         let i = self.inserts.get(insert);
         let (key, dirty, fp, head) = (i.key, i.is_dirty(), i.fp, i.head.expect("it is packed"));
+        let was_cached = i.was_cached();
         let partition = self.volumes[key.volume() as usize].partition;
         let Some(c) = self.room(now, partition, dirty, head.payload_bytes, out) else {
             if dirty || (self.inserts.may_starve() && self.residency.use_of(partition).1 > 0) {
@@ -218,6 +225,9 @@ impl Cache {
         self.counters.packed_bytes += self.extent_bytes();
         self.counters.payload_bytes += u64::from(head.payload_bytes);
         self.point(key, loc, Some(loc));
+        if was_cached {
+            self.residency.touch(loc);
+        }
         if let Some(fp) = fp {
             self.residency.set_content(fp, loc);
         }

@@ -26,6 +26,8 @@ pub(crate) struct Insert {
     pub fp: Option<Fingerprint>,
     /// Its head, once it is packed.
     pub head: Option<ExtentHead>,
+    /// An older content of it was cached when it was written: that counts as a use of the new one.
+    was_cached: bool,
     /// It waits for room.
     is_starved: bool,
     pub tenant: TenantId,
@@ -42,6 +44,7 @@ impl Insert {
             op: None,
             fp: None,
             head: None,
+            was_cached: false,
             is_starved: false,
             tenant: whose.0,
             priority: whose.1,
@@ -51,6 +54,16 @@ impl Insert {
     /// A dirty extent, for a part of a change.
     pub(crate) fn dirty(key: Key, data: Data, op: usize, whose: (TenantId, Priority)) -> Insert {
         Insert { op: Some(op), ..Insert::clean(key, data, 0, whose) }
+    }
+
+    /// The same, of which an older content `was_cached`.
+    pub(crate) fn over(self, was_cached: bool) -> Insert {
+        Insert { was_cached, ..self }
+    }
+
+    /// True if an older content of it was cached when it was written.
+    pub(crate) fn was_cached(&self) -> bool {
+        self.was_cached
     }
 
     pub(crate) fn is_dirty(&self) -> bool {

@@ -96,7 +96,7 @@ impl Cache {
     pub fn new(layout: Layout, config: CacheConfig) -> Cache {
         let extents = layout.extents();
         let fps_max = (extents * u64::from(config.fingerprints_percent) / 100) as usize;
-        let mut residency = Residency::new(layout.weus, fps_max, extents as usize, config.planted);
+        let mut residency = Residency::new(layout.weus, fps_max, extents as usize, config.eviction, config.planted);
         if config.sharing == Sharing::Shared {
             residency.add_partition(config.weus_max.max(WEUS_MIN).min(layout.weus));
         }

@@ -49,7 +49,7 @@ mod volumes;
 mod weu;
 mod write;
 
-pub use config::{CacheConfig, CacheVolume, Codec, Hash, Mode, Planted, Shape, Sharing, Speeds};
+pub use config::{CacheConfig, CacheVolume, Codec, Eviction, Hash, Mode, Planted, Shape, Sharing, Speeds};
 pub use control::{CacheControl, CacheReport, CacheTerms};
 pub use layer::{Cache, FAST, SLOW};
 pub use layout::Layout;

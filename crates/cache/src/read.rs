@@ -28,6 +28,8 @@ pub(crate) enum Purpose {
     Rest { op: usize },
     /// Writing it back: the partition, and which of its batch.
     Destage { part: u16, at: usize },
+    /// Putting it in again, as its WEU leaves.
+    Reinsert { token: u64 },
 }
 
 /// An extent on its way.
@@ -150,14 +152,14 @@ impl Cache {
             if let Some(loc) = found {
                 hits.push((pieces.len(), key, loc, from % e, to - from));
                 pieces.push((to - from, Data::Absent));
-                self.residency.touch(loc.weu());
+                self.residency.touch(loc);
                 self.counters.extents_hit += 1;
             } else if let Some((data, wanted_before)) = self.ahead.take(key) {
                 pieces.push((to - from, extract(&data, e, from % e, to - from)));
                 self.counters.extents_hit_ahead += 1;
                 if wanted_before && mode != Mode::Off {
                     self.ahead.remove(key);
-                    self.fill_with(now, key, data, out);
+                    self.fill_with(now, key, data, false, out);
                 }
             } else {
                 match runs.last_mut() {
@@ -277,16 +279,18 @@ impl Cache {
         for n in offset.div_ceil(e)..(offset + len) / e {
             let key = Key::new(slot, n);
             if self.gate.may_fill(&key, token) {
-                self.insert_clean(now, key, extract(data, len, n * e - offset, e), token, out);
+                let insert = self.clean_insert(key, extract(data, len, n * e - offset, e), token);
+                self.insert_clean(now, insert, out);
             }
         }
     }
 
-    /// Caches an extent that is at hand.
-    pub(crate) fn fill_with(&mut self, now: Time, key: Key, data: Data, out: &mut Actions) {
+    /// Caches an extent that is at hand; an older content of it `was_cached`.
+    pub(crate) fn fill_with(&mut self, now: Time, key: Key, data: Data, was_cached: bool, out: &mut Actions) {
         let token = self.gate.new_token();
         self.gate.begin_fill(key, token);
-        self.insert_clean(now, key, data, token, out);
+        let insert = self.clean_insert(key, data, token).over(was_cached);
+        self.insert_clean(now, insert, out);
     }
 
     /// Reads `from..to` of a stream before it's asked for.
@@ -421,6 +425,7 @@ impl Cache {
                 (piece.origin, piece.account, piece.root)
             }
             Purpose::Destage { .. } => own(OwnKind::WriteBack),
+            Purpose::Reinsert { .. } => own(OwnKind::Fill),
         };
         IoHead { id: out.new_id(), origin, account, root, priority: f.priority, ..new }
     }
@@ -486,8 +491,8 @@ impl Cache {
         {
             let lost = self.found_corrupt(f.key, loc);
             // Whoever asked is served from where it is now (another part of it was written meanwhile), or from the slow device;
-            // only the write-back, and what is lost, can't be.
-            if !lost && !matches!(f.purpose, Purpose::Destage { .. }) {
+            // only the write-back, and what is lost, can't be, and nobody asked for what is to be put in again.
+            if !lost && !matches!(f.purpose, Purpose::Destage { .. } | Purpose::Reinsert { .. }) {
                 let elsewhere = self.residency.look(f.key).filter(|l| self.is_ready() && !l.same_place(loc));
                 (f.loc, f.at) = (elsewhere, 0);
                 if let Purpose::Piece { op, .. } = f.purpose {
@@ -511,6 +516,7 @@ impl Cache {
             }
             Purpose::Rest { op } => self.rest_fetched(now, op, f.key, data, out),
             Purpose::Destage { part, at } => self.destage_fetched(now, part, at, data, out),
+            Purpose::Reinsert { token } => self.reinsert_fetched(now, f.key, token, data, out),
         }
     }
 

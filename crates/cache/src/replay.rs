@@ -1,7 +1,7 @@
 //! The policy alone: what is a hit, what is a duplicate, what is evicted, without devices, time or bytes. It is the layer's own
 //! [`Index`] that decides; headers are remembered instead of read. For hit ratios of long traces.
 
-use crate::config::Shape;
+use crate::config::{Eviction, Shape};
 use crate::format::EXTENT_HEAD_BYTES;
 use crate::index::{Fingerprint, Index, Key, Loc, UNIT_BYTES, WEUS_MAX};
 use crate::layout::slots_max;
@@ -31,6 +31,8 @@ pub struct PolicyConfig {
     pub compress: bool,
     /// Fingerprints kept, in percent of the extents that fit uncompressed; 0: no deduplication.
     pub fingerprints_percent: u32,
+    /// The unit that leaves.
+    pub eviction: Eviction,
 }
 
 /// Counters of a replay.
@@ -50,6 +52,8 @@ pub struct PolicyCounters {
     pub written_bytes: u64,
     /// WEUs (or extents) evicted.
     pub evicted: u64,
+    /// Extents put in again, as they were used, when their WEU left.
+    pub reinserted: u64,
 }
 
 /// A policy's request to its device, in order.
@@ -86,6 +90,8 @@ pub struct Policy {
     names: BTreeMap<Key, (u32, u32)>,
     /// Those that an eviction left without.
     unnamed: Vec<Key>,
+    /// Extents of an evicted WEU that are to be put in again: the bytes of each, and its content.
+    again: Vec<(Key, u32, Option<Fingerprint>)>,
     /// WEUs that are mostly names.
     of_names: BTreeSet<u32>,
     /// Extents whose content is in each place of a deduplicated extent cache.
@@ -106,7 +112,8 @@ impl Policy {
         let weus = (config.cache_bytes / u64::from(weu_bytes)).min(u64::from(WEUS_MAX)) as u32;
         let extents = config.cache_bytes / u64::from(config.extent_bytes);
         let mut index =
-            Index::new(weus, (extents * u64::from(config.fingerprints_percent) / 100) as usize, extents as usize);
+            Index::new(weus, (extents * u64::from(config.fingerprints_percent) / 100) as usize, extents as usize)
+                .evicting(config.eviction);
         index.add_partition(weus);
         let counters = PolicyCounters::default();
         Policy {
@@ -116,6 +123,7 @@ impl Policy {
             headers: BTreeMap::new(),
             names: BTreeMap::new(),
             unnamed: Vec::new(),
+            again: Vec::new(),
             of_names: BTreeSet::new(),
             sharers: BTreeMap::new(),
             next: 1,
@@ -166,7 +174,7 @@ impl Policy {
         self.counters.reads += 1;
         if let Some(loc) = self.index.find(key) {
             self.counters.read_hits += 1;
-            self.index.touch(loc.weu());
+            self.index.touch(loc);
             return true;
         }
         self.insert(key, content);
@@ -180,26 +188,32 @@ impl Policy {
         if let Some(loc) = was
             && self.config.unit == Unit::Extent
         {
-            self.write_extent(key, loc.weu(), content);
+            self.write_extent(key, loc, content);
             return true;
         }
         self.index.remove(key);
         self.names.remove(&key);
         self.insert(key, content);
+        if was.is_some()
+            && let Some(loc) = self.index.look(key)
+        {
+            self.index.touch(loc);
+        }
         was.is_some()
     }
 
     /// A write of an extent that has a place of its own: there, unless others share the place, or the content is somewhere else.
-    fn write_extent(&mut self, key: Key, place: u32, content: u128) {
+    fn write_extent(&mut self, key: Key, loc: Loc, content: u128) {
+        let place = loc.weu();
         let Some(fp) = self.fingerprint(content) else {
-            self.index.touch(place);
+            self.index.touch(loc);
             self.counters.inserted += 1;
             return self.do_to_device(FastIo::Write(u64::from(place) * self.unit_bytes(), self.unit_bytes()));
         };
         let found = self.index.find_content(fp).map(Loc::weu);
         if found == Some(place) {
             // The same content once more.
-            self.index.touch(place);
+            self.index.touch(loc);
             (self.counters.inserted, self.counters.duplicates) =
                 (self.counters.inserted + 1, self.counters.duplicates + 1);
             return;
@@ -227,7 +241,7 @@ impl Policy {
         let fp = self.fingerprint(content);
         if let Some(loc) = fp.and_then(|fp| self.index.find_content(fp)) {
             self.counters.duplicates += 1;
-            self.index.touch(loc.weu());
+            self.index.touch(loc);
             self.index.set(key, loc.dup(true));
             if self.config.unit == Unit::Extent {
                 self.sharers.entry(loc.weu()).or_default().insert(key);
@@ -243,8 +257,13 @@ impl Policy {
                 }
                 (Loc::new(weu, 0, self.config.extent_bytes / UNIT_BYTES, 0), weu)
             }
-            Unit::Weu(_) => self.append(content),
+            Unit::Weu(_) => self.append(self.packed_bytes(content)),
         };
+        self.point(key, loc, weu, fp);
+    }
+
+    /// An extent is in its place.
+    fn point(&mut self, key: Key, loc: Loc, weu: u32, fp: Option<Fingerprint>) {
         let entries = self.headers.entry(weu).or_default();
         entries.push((loc.slot(), Some(key), fp));
         self.index.set(key, loc);
@@ -298,27 +317,36 @@ impl Policy {
         self.open = None;
     }
 
-    /// Appends to the open WEU as the layer does: a head before each extent that was compressed, an entry in the header for each.
-    fn append(&mut self, content: u128) -> (Loc, u32) {
+    /// Bytes of an extent in a WEU: with a head before it if it was compressed, as in the layer.
+    fn packed_bytes(&self, content: u128) -> u32 {
         let payload = match self.config.compress {
             true => modelled_payload_bytes(content, u64::from(self.config.extent_bytes)) as u32,
             false => self.config.extent_bytes,
         };
         let bare = payload == self.config.extent_bytes;
-        let takes = if bare { payload } else { (payload + EXTENT_HEAD_BYTES as u32).next_multiple_of(UNIT_BYTES) };
+        if bare { payload } else { (payload + EXTENT_HEAD_BYTES as u32).next_multiple_of(UNIT_BYTES) }
+    }
+
+    /// Appends an extent to the open WEU as the layer does: an entry in the header for each.
+    fn append(&mut self, takes: u32) -> (Loc, u32) {
         let open = self.open.unwrap_or_else(|| self.begin_open());
         if !self.has_room(open, takes) {
             self.fill(open.weu);
-            return self.append(content);
+            return self.append(takes);
         }
         self.open = Some(Open { used: open.used + takes, ..open });
         let slot = self.headers.get(&open.weu).map_or(0, Vec::len) as u32;
         (Loc::new(open.weu, open.used / UNIT_BYTES, takes / UNIT_BYTES, slot), open.weu)
     }
 
-    /// A WEU to fill; its header names anew the duplicates that the one that goes for it named.
+    /// A WEU to fill. Extents of the one that goes for it are put in again, and its header names anew the duplicates that that one named.
     fn begin_open(&mut self) -> Open {
         self.open = Some(Open { weu: self.begin(), used: 0, names: 0 });
+        for (key, takes, fp) in std::mem::take(&mut self.again) {
+            let (loc, weu) = self.append(takes);
+            self.point(key, loc, weu, fp);
+            self.counters.reinserted += 1;
+        }
         for key in std::mem::take(&mut self.unnamed) {
             if self.index.look(key).is_some_and(Loc::is_dup) {
                 self.name(key);
@@ -347,6 +375,14 @@ impl Policy {
         self.of_names.remove(&old);
         self.sharers.remove(&old);
         let entries = self.headers.remove(&old).unwrap_or_default();
+        for (slot, key, fp) in &entries {
+            if let Some((key, loc)) = key.and_then(|key| Some((key, self.index.look(key)?)))
+                && (loc.weu(), loc.slot(), loc.is_dup()) == (old, *slot, false)
+                && self.index.must_reinsert(loc)
+            {
+                self.again.push((key, loc.len_bytes(), *fp));
+            }
+        }
         for (slot, key, _) in &entries {
             if let Some(key) = key.filter(|k| self.names.get(k) == Some(&(old, *slot))) {
                 self.names.remove(&key);
@@ -369,6 +405,7 @@ mod tests {
             unit: Unit::Extent,
             compress: false,
             fingerprints_percent: 100,
+            eviction: Eviction::Lru,
         });
         policy.take_done();
         policy

@@ -15,7 +15,7 @@
 mod check;
 
 use crate::bits::Bits;
-use crate::config::Planted;
+use crate::config::{Eviction, Planted};
 use crate::index::{Fingerprint, Index, IndexCounters, Key, Loc, Weu, WeuState};
 use crate::place::Superseded;
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,21 +86,30 @@ pub(crate) struct Residency {
     /// Places whose bytes are not what they should be.
     bad: BTreeSet<(u32, u32)>,
     leaving: BTreeMap<u32, Evict>,
+    /// Leaving WEUs whose used extents were taken to be put in again: that happens once.
+    reinserted: BTreeSet<u32>,
     /// Entries have changed since [`Residency::take_clean_on`].
     has_changed: bool,
 }
 
 impl Residency {
     /// Residency of `weus` free WEUs, with at most `fps_max` fingerprints, whose tables have room for `extents` from the beginning.
-    pub(crate) fn new(weus: u32, fps_max: usize, extents: usize, planted: Option<Planted>) -> Residency {
+    pub(crate) fn new(
+        weus: u32,
+        fps_max: usize,
+        extents: usize,
+        eviction: Eviction,
+        planted: Option<Planted>,
+    ) -> Residency {
         Residency {
             planted,
-            index: Index::new(weus, fps_max, extents),
+            index: Index::new(weus, fps_max, extents).evicting(eviction),
             refs: BTreeMap::new(),
             name_weus: BTreeMap::new(),
             pins: BTreeMap::new(),
             bad: BTreeSet::new(),
             leaving: BTreeMap::new(),
+            reinserted: BTreeSet::new(),
             has_changed: false,
         }
     }
@@ -206,9 +215,9 @@ impl Residency {
         self.index.find(key)
     }
 
-    /// An extent of a WEU was used.
-    pub(crate) fn touch(&mut self, weu: u32) {
-        self.index.touch(weu);
+    /// The extent at `loc` was used.
+    pub(crate) fn touch(&mut self, loc: Loc) {
+        self.index.touch(loc);
     }
 
     /// The place of the header's entry that names `key`, which is at `loc`.
@@ -372,7 +381,7 @@ impl Residency {
 
     // WEUs that leave.
 
-    /// The WEU of a partition that was used longest ago leaves from now on. `None` if none is full.
+    /// The WEU of a partition that the policy chooses leaves from now on. `None` if none is full.
     pub(crate) fn begin_eviction(&mut self, partition: u16) -> Option<u32> {
         let weu = self.index.begin_eviction(partition)?;
         self.leaving.insert(weu, Evict::Waiting);
@@ -422,6 +431,23 @@ impl Residency {
         !stays
     }
 
+    /// True if extents of a leaving WEU whose header was read are to be put in again if they were used: by some policies, once.
+    pub(crate) fn begin_reinsertion(&mut self, weu: u32) -> bool {
+        debug_assert!(self.stage(weu) == Some(Evict::Reading));
+        self.index.eviction().reinserts() && self.reinserted.insert(weu)
+    }
+
+    /// True if `key` is clean, at this slot of a leaving WEU and nowhere else, and is to be put in again.
+    pub(crate) fn must_reinsert(&self, key: Key, weu: u32, slot: u32) -> bool {
+        let is_here = |l: &Loc| (l.weu(), l.slot(), l.is_dup(), l.is_dirty()) == (weu, slot, false, false);
+        self.look(key).filter(is_here).is_some_and(|loc| !self.is_bad(loc) && self.index.must_reinsert(loc))
+    }
+
+    /// A leaving WEU waits for its extents that are fetched to be put in again.
+    pub(crate) fn wait_for_reinsertion(&mut self, weu: u32) {
+        self.leaving.insert(weu, Evict::Waiting);
+    }
+
     /// The extents of a WEU go. `entries` are those of its headers that could be read. [`Residency::retired`] must follow.
     pub(crate) fn retire(&mut self, weu: u32, entries: Vec<Entry>) -> Retired {
         let slots = self.index.weu(weu).slots;
@@ -451,6 +477,7 @@ impl Residency {
     /// A WEU was retired: it may be written again once the journal is durable up to this record.
     pub(crate) fn retired(&mut self, weu: u32, record: u64) {
         self.bad.retain(|(w, _)| *w != weu);
+        self.reinserted.remove(&weu);
         if let Some(of_names) = self.name_weus.get_mut(&self.index.weu(weu).partition) {
             of_names.remove(&weu);
         }
@@ -477,6 +504,7 @@ impl Residency {
     /// The fast device failed: no WEU leaves any more.
     pub(crate) fn break_down(&mut self) {
         self.leaving.clear();
+        self.reinserted.clear();
     }
 
     // For the status.

@@ -49,6 +49,8 @@ pub struct Counters {
     pub journal_bytes: u64,
     /// WEUs evicted.
     pub evicted: u64,
+    /// Extents read from them to be put in again, as they were used.
+    pub reinserted: u64,
     /// Extents read back that were not what they should be; read from the slow device instead.
     pub corrupt: u64,
     /// Reads of the fast device that failed since it is ready; the slow device serves them instead.

@@ -199,7 +199,7 @@ impl Cache {
             let (from, len) = self.covered(&o.head, *key);
             if len == e {
                 let data = extract(&o.data, o.head.len, from - o.head.offset, len);
-                self.fill_with(now, *key, data, out);
+                self.fill_with(now, *key, data, *was_cached, out);
             } else if *was_cached && !self.stopping {
                 // It was worth caching a moment ago.
                 self.counters.fetched_for_writes += 1;

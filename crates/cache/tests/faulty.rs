@@ -72,6 +72,7 @@ fn setup(seed: u64, rng: &mut Rng) -> Setup {
         sharing: if rng.chance(0.3) { Sharing::PerVolume } else { Sharing::Shared },
         weus_max: [8, 12, 16][rng.below(3) as usize],
         watermark_percent: [2, 10, 30][rng.below(3) as usize],
+        eviction: eviction(seed, 0),
         ..config()
     };
     let nvram = shuffle.is_none() && rng.chance(0.25);

@@ -140,9 +140,11 @@ fn run(seed: u64, planted: Option<Planted>, tally: &mut Tally) -> Result<(), Str
     let mut rng = Rng::new(seed, "lives");
     let mut setup = setup(seed, &mut rng);
     setup.config.planted = planted;
+    setup.config.eviction = eviction(seed, 0);
     let mut life = Life::begin(seed, setup);
     for n in 0..LIVES {
         if n > 0 {
+            life.setup.config.eviction = eviction(seed, n as u64);
             life = next(life, &mut rng, tally).map_err(|e| format!("life {n}: {e}"))?;
         }
         let mut left = 1 + rng.below(500);

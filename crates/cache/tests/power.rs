@@ -146,7 +146,7 @@ fn setup(seed: u64) -> Setup {
         _ => CacheConfig { sharing: Sharing::PerVolume, codec: Codec::None, watermark_percent: 10, ..config() },
     };
     Setup {
-        config,
+        config: CacheConfig { eviction: eviction(seed, 0), ..config },
         modes,
         shuffle: (seed / 2 % 2 == 1).then_some(seed),
         nvram: seed.is_multiple_of(3),

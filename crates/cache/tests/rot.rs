@@ -258,6 +258,7 @@ fn setup(seed: u64, rng: &mut Rng) -> Setup {
         sharing: if rng.chance(0.3) { Sharing::PerVolume } else { Sharing::Shared },
         weus_max: [8, 12, 16][rng.below(3) as usize],
         watermark_percent: [5, 30, 60][rng.below(3) as usize],
+        eviction: eviction(seed, 0),
         ..config()
     };
     let shuffle = rng.chance(0.3).then(|| rng.next_u64());

@@ -1,7 +1,7 @@
 //! Lists of WEUs by number, linked through one array.
 
 /// No WEU, in links.
-pub(super) const NONE: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
 /// A WEU's place in a list.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,10 @@ impl Nodes {
     }
 }
 
+fn some(weu: u32) -> Option<u32> {
+    (weu != NONE).then_some(weu)
+}
+
 /// A list. A WEU is in one list at most.
 #[derive(Clone, Debug)]
 pub(super) struct List {
@@ -40,14 +44,24 @@ impl Default for List {
 }
 
 impl List {
-    /// The newest, or [`NONE`].
-    pub(super) fn newest(&self) -> u32 {
-        self.newest
+    /// The newest.
+    pub(super) fn newest(&self) -> Option<u32> {
+        some(self.newest)
     }
 
-    /// The oldest, or [`NONE`].
-    pub(super) fn oldest(&self) -> u32 {
-        self.oldest
+    /// The oldest.
+    pub(super) fn oldest(&self) -> Option<u32> {
+        some(self.oldest)
+    }
+
+    /// The one after a member, towards the newest.
+    pub(super) fn newer(nodes: &Nodes, weu: u32) -> Option<u32> {
+        some(nodes.0[weu as usize].newer)
+    }
+
+    /// Members.
+    pub(super) fn len(&self) -> u32 {
+        self.len
     }
 
     /// Adds a WEU as the newest.
@@ -118,8 +132,10 @@ mod tests {
                 }
             }
             assert_eq!(list.members(&nodes), Ok(model.iter().copied().collect()));
-            let ends = |w: Option<&u32>| w.copied().unwrap_or(NONE);
-            assert_eq!((list.newest(), list.oldest()), (ends(model.front()), ends(model.back())));
+            assert_eq!((list.newest(), list.oldest()), (model.front().copied(), model.back().copied()));
+            let newer = |at: usize| at.checked_sub(1).map(|at| model[at]);
+            assert!((0..model.len()).all(|at| List::newer(&nodes, model[at]) == newer(at)));
+            assert_eq!(list.len() as usize, model.len());
         }
     }
 

@@ -68,7 +68,7 @@ fn rule(holds: bool, why: impl FnOnce() -> String) -> Checked {
 impl Model {
     fn new(seed: u64, planted: Option<Planted>) -> Model {
         // A start finds a device that has more WEUs or fewer than it took it for.
-        let mut r = Residency::new([WEUS, 3, WEUS * 2][seed as usize % 3], 4, 100, planted);
+        let mut r = Residency::new([WEUS, 3, WEUS * 2][seed as usize % 3], 4, 100, Eviction::Lru, planted);
         r.add_partition(3);
         r.set_weus(WEUS);
         r.set_quota(0, WEUS - 1);
@@ -325,7 +325,7 @@ impl Model {
             28..=30 => {
                 let key = self.key();
                 if let Some(loc) = self.r.find(key) {
-                    self.r.touch(loc.weu());
+                    self.r.touch(loc);
                     self.r.pin(loc.weu());
                     self.reads.push(loc.weu());
                     if self.rng.chance(0.1) {

@@ -13,6 +13,7 @@ use crate::experiment::study::Study;
 use crate::experiment::{Experiment, Inputs, Sample};
 use crate::nitro::EXTENT_BYTES;
 use crate::nitro::traces::{Access, Generator, Trace, Tweak};
+use plimsoll_cache::Eviction;
 use plimsoll_cache::index::Key;
 use plimsoll_cache::replay::{Policy, PolicyConfig, PolicyCounters, Unit};
 
@@ -47,6 +48,7 @@ impl Variant {
             unit: self.unit,
             compress: self.compress,
             fingerprints_percent: self.dedup,
+            eviction: Eviction::Lru,
         }
     }
 }
