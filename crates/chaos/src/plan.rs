@@ -39,6 +39,7 @@ pub struct CachePlan {
     dedup: &'static str,
     fingerprints_percent: u64,
     per_volume: bool,
+    eviction: &'static str,
     watermark_percent: u64,
     free_percent: u64,
     trim: bool,
@@ -160,6 +161,7 @@ impl Plan {
             dedup: "off",
             fingerprints_percent: 100,
             per_volume: false,
+            eviction: "lru",
             watermark_percent: 30,
             free_percent: 0,
             trim: true,
@@ -263,6 +265,7 @@ impl Plan {
                 dedup: one_of(rng, &["off", "tenant", "pool"]),
                 fingerprints_percent: one_of(rng, &[0, 25, 100]),
                 per_volume,
+                eviction: one_of(rng, &["lru", "live", "sieve", "s3fifo"]),
                 watermark_percent: one_of(rng, &[5, 10, 30, 60]),
                 free_percent: one_of(rng, &[0, 0, 20]),
                 trim: rng.chance(0.8),
@@ -431,6 +434,7 @@ impl Plan {
             line(format!("codec = \"{}\"\ndedup = \"{}\"", c.codec, c.dedup));
             line(format!("fingerprints_percent = {}", c.fingerprints_percent));
             line(format!("sharing = \"{}\"", if c.per_volume { "pervolume" } else { "shared" }));
+            line(format!("eviction = \"{}\"", c.eviction));
             line(format!("watermark_percent = {}\nfree_percent = {}", c.watermark_percent, c.free_percent));
             line(format!("trim = {}", c.trim));
             line(format!("prefetch = \"{}KiB\"", c.prefetch_kib));

@@ -5,7 +5,7 @@ use super::{BadConfig, yes};
 use crate::parts::PARTS;
 use crate::reload::pool_section;
 use plimsoll_base::CacheMode;
-use plimsoll_cache::{Codec, Sharing};
+use plimsoll_cache::{Codec, Eviction, Sharing};
 use plimsoll_device::DeviceSpec;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -235,6 +235,9 @@ pub struct CacheConfig {
     /// `shared`, or `pervolume`: each volume has its own part, of `cache_size` of `[[volume]]`.
     #[serde(default = "default_sharing")]
     pub sharing: Sharing,
+    /// The unit that leaves when space is needed: `lru`, `live`, `sieve` or `s3fifo`.
+    #[serde(default = "default_eviction")]
+    pub eviction: Eviction,
     /// Percent of the cache that is dirty when write-back begins.
     #[serde(default = "default_watermark")]
     pub watermark_percent: u32,
@@ -279,6 +282,9 @@ fn default_fingerprints() -> u32 {
 }
 fn default_sharing() -> Sharing {
     Sharing::Shared
+}
+fn default_eviction() -> Eviction {
+    Eviction::Lru
 }
 fn default_watermark() -> u32 {
     plimsoll_cache::CacheConfig::default().watermark_percent
