@@ -38,6 +38,7 @@ fn round(life: &mut Life, rng: &mut Rng) -> u64 {
 
 #[test]
 fn extents_that_are_read_outlive_their_weu() {
+    let mut lru = None;
     for eviction in ALL {
         let (mut life, mut rng) = (Life::begin(1, setup(eviction)), Rng::new(1, "evictions"));
         let hits: u64 = (0..40).map(|_| round(&mut life, &mut rng)).sum();
@@ -45,7 +46,8 @@ fn extents_that_are_read_outlive_their_weu() {
         println!("{eviction:?}: {hits} hits, {evicted} WEUs left, {reinserted} extents again");
         assert!(evicted > 10, "{eviction:?}: {evicted} WEUs left");
         assert_eq!(reinserted > 0, eviction != Eviction::Lru, "{eviction:?}: {reinserted} extents again");
-        assert!(hits > 38 * HOT - 4, "{eviction:?}: {hits} hits");
+        let of_lru = *lru.get_or_insert(hits);
+        assert!(hits >= of_lru, "{eviction:?}: {hits} hits, and LRU has {of_lru}");
         life.settle().unwrap();
         life.judge().unwrap();
     }
