@@ -1,6 +1,7 @@
 //! Nitro's experiments (checklist NI-E1 to E11 and E14).
 
 mod erasures;
+mod evictions;
 mod extents;
 mod hits;
 mod overhead;
@@ -143,6 +144,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(sensitivity::Sensitivity),
         Box::new(overhead::BootStorm),
         Box::new(hits::FAST_WRITES),
+        Box::new(evictions::Evictions),
     ]
 }
 

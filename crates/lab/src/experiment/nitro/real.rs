@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Traces with enough of both, file and name.
-const FILES: [(&str, &str); 3] = [
+pub(super) const FILES: [(&str, &str); 3] = [
     ("block/cloudphysics_vm.csv.gz", "cloudphysics"),
     ("block/mobile_telegram.csv.gz", "telegram"),
     ("block/mobile_genshin.csv.gz", "genshin"),
@@ -24,7 +24,7 @@ const DEDUP: f64 = 2.0;
 const CACHE_PERCENT: u64 = 20;
 
 /// The extents that a trace touches, in order. Contents are drawn as the generator draws them.
-fn accesses(path: &Path, seed: u64, quick: bool) -> Result<(Vec<Access>, u64), LabError> {
+pub(super) fn accesses(path: &Path, seed: u64, quick: bool) -> Result<(Vec<Access>, u64), LabError> {
     let mut reader = TraceReader::open(path, &ReadOptions::default())?;
     let mut all: Vec<(u64, bool)> = Vec::new();
     let mut names: BTreeMap<(u32, u64), u64> = BTreeMap::new();
