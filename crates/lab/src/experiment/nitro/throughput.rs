@@ -189,6 +189,7 @@ fn policy_hits(t: &Trace, seed: u64, inputs: &Inputs) -> f64 {
         unit: Unit::Weu(WEU_BYTES / 4),
         compress: true,
         fingerprints_percent: 100,
+        eviction: plimsoll_cache::Eviction::Lru,
     };
     super::hit_percent(&super::watch(&mut Policy::new(config), g.take(all as usize), before))
 }
