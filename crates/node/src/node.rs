@@ -763,6 +763,8 @@ mod tests {
             let config = Config::parse(&format!("{TEXT}{more}"), &dir.path().join("node.toml")).unwrap();
             Arc::new(Node::start(&config).await.unwrap())
         };
+        // Its device is closed when nobody has it any more.
+        let end = |node: Arc<Node>| node.shut_down().unwrap();
         let sizes = |node: &Node| {
             node.directory_ref(|d| d.volumes.values().map(|v| (v.name.clone(), v.pool, v.size_bytes >> 20)).collect())
         };
@@ -777,25 +779,25 @@ mod tests {
         let node = start("").await;
         put(&node, 0, "v", 40);
         node.pools.get(0).store.clone().unwrap().change().begin_delete("v").unwrap();
-        node.shut_down().unwrap();
+        end(node);
         let both = section("v", "p", 40) + &section("w", "q", 8);
         let node = start(&both).await;
         expect(&node, &[("w", 1, 8)], &["v"]);
         node.resume_deletions(node.interrupted_deletions()).await;
         expect(&node, &[("v", 0, 40), ("w", 1, 8)], &[]);
-        node.shut_down().unwrap();
+        end(node);
         // A growth without room, and a volume that the file has moved to another pool.
         let node = start(&(section("v", "p", 60) + &section("w", "p", 8))).await;
         expect(&node, &[("v", 0, 40), ("w", 1, 8)], &["v", "w"]);
         assert!(node.unmade_volumes()[1].1.contains("is in pool `q`, and is configured in `p`"));
         // Two pools have one: each was made while the other pool was away.
         put(&node, 0, "w", 1);
-        node.shut_down().unwrap();
+        end(node);
         let node = start(&both).await;
         node.resume_deletions(node.interrupted_deletions()).await;
         expect(&node, &[("v", 0, 40), ("w", 1, 8)], &["w"]);
         assert!(node.unmade_volumes()[0].1.contains("exists in pool `p` and in another"));
-        node.shut_down().unwrap();
+        end(node);
     }
 
     #[tokio::test]
