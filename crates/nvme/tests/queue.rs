@@ -313,7 +313,8 @@ fn a_queue_of_an_inaccessible_namespace_refuses_each_command_and_goes_on() {
                 other => panic!("{other:?}"),
             })
             .collect();
-        let head = |n: u16| if flow_control { n } else { 0xffff };
+        // Connect was the first.
+        let head = |n: u16| if flow_control { n + 1 } else { 0xffff };
         let mut expected: Vec<_> = (1..=4).map(|n| (n, Status::INACCESSIBLE, head(n))).collect();
         expected.push((5, Status::OUT_OF_RANGE, head(5)));
         assert_eq!(ends, expected);

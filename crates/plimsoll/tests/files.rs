@@ -226,7 +226,7 @@ fn misuse_is_explained() {
     let bytes = fs::metadata(&image).unwrap().len();
     for args in [&["fsck"][..], &["mkfs", "--force"], &["mkfs", "--size", "1MiB"]] {
         let busy = plimsoll(&[args, &[image.to_str().unwrap()]].concat());
-        assert!(String::from_utf8_lossy(&busy.stderr).contains("is it mounted?"), "{args:?}");
+        assert!(String::from_utf8_lossy(&busy.stderr).contains("is it mounted, or a node's?"), "{args:?}");
     }
     assert_eq!(fs::metadata(&image).unwrap().len(), bytes);
     m.unmount();
