@@ -190,8 +190,8 @@ impl fmt::Display for Unfit {
             ),
             Unfit::OtherLogs(made) => write!(
                 f,
-                "the device's logs were made with group = \"{}\", log = \"{}\" and extents = {}: set these in [pool.logs], as they can't be \
-                 changed, or make a new device",
+                "the device's logs were made with group = \"{}\", log = \"{}\" and extents = {}: set these in [pool.logs], and [pool.bands] if the device was made with it: they can't be \
+                 changed. Or make a new device",
                 ByteSize(made.group_bytes),
                 ByteSize(made.log_bytes),
                 made.extents_max
