@@ -289,14 +289,19 @@ fn what_ends_while_a_flush_waits_is_not_slowed_by_what_it_waits_for() {
     // One read is always below, so that the copy waits.
     offer(&mut p, Op::Read, 0, 512, Data::Absent, false);
     offer(&mut p, Op::Flush, 0, 0, Data::Absent, false);
-    let began = std::time::Instant::now();
-    for _ in 0..1000 {
-        offer(&mut p, Op::Read, 0, 512, Data::Absent, false);
-        assert!(outcome(&mut p).is_done());
-    }
-    let took = began.elapsed();
+    // The fastest of ten rounds: this machine may pause in some.
+    let round = |p: &mut SimPool| {
+        #[allow(clippy::disallowed_methods)] // it is the work of a call that is asked for
+        let began = std::time::Instant::now();
+        for _ in 0..100 {
+            offer(p, Op::Read, 0, 512, Data::Absent, false);
+            assert!(outcome(p).is_done());
+        }
+        began.elapsed()
+    };
+    let took = (0..10).map(|_| round(&mut p)).min().expect("ten");
     assert!(bands(&mut p).status().copying.is_some(), "the flush waits");
-    assert!(took < std::time::Duration::from_secs(2), "{took:?} for 1000 reads");
+    assert!(took < std::time::Duration::from_millis(200), "{took:?} for 100 reads");
 }
 
 /// An end isn't silent on changes that are lost by it.
