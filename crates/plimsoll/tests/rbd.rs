@@ -236,6 +236,17 @@ fn volumes_that_need_their_cache_are_not_released() {
     server.cli(&["pool", "release", "p"]);
 }
 
+/// Three OSDs on a host each: osd.0 is the primary of all objects, whose only group has the other two as replicas.
+fn give_maps(fake: &Fake) {
+    let write = |name: &str, text: &str| std::fs::write(fake.dir.path().join(name), text).unwrap();
+    write("acting", &"0 1 2\n".repeat(16));
+    write("osd_dump.json", r#"{"epoch":5,"pools":[{"pool":2,"type":1,"pg_num":1,"object_hash":2}]}"#);
+    write("pg_dump.json", r#"{"pg_stats":[{"pgid":"2.0","acting":[0,1,2],"acting_primary":0}]}"#);
+    let host = |n| format!(r#"{{"id":-{},"name":"h{n}","type":"host","type_id":1,"children":[{n}]}}"#, n + 2);
+    let hosts: Vec<String> = (0..3).map(host).collect();
+    write("osd_tree.json", &format!(r#"{{"nodes":[{}]}}"#, hosts.join(",")));
+}
+
 /// The cluster's maps may not be had at the start. Reads are steered once they are.
 #[test]
 fn reads_are_steered_once_the_clusters_maps_are_there() {
@@ -244,15 +255,9 @@ fn reads_are_steered_once_the_clusters_maps_are_there() {
     let server = Server::start(fake.dir.path(), &text);
     let shown = || server.cli(&["pool", "show", "p"]);
     until("the reason is shown", || shown().contains("osd dump"));
-    let write = |name: &str, text: &str| std::fs::write(fake.dir.path().join(name), text).unwrap();
-    write("acting", &"0 1 2\n".repeat(16));
-    write("osd_dump.json", r#"{"epoch":5,"pools":[{"pool":2,"type":1,"pg_num":1,"object_hash":2}]}"#);
-    write("pg_dump.json", r#"{"pg_stats":[{"pgid":"2.0","acting":[0,1,2],"acting_primary":0}]}"#);
-    let host = |n| format!(r#"{{"id":-{},"name":"h{n}","type":"host","type_id":1,"children":[{n}]}}"#, n + 2);
-    let hosts: Vec<String> = (0..3).map(host).collect();
-    write("osd_tree.json", &format!(r#"{{"nodes":[{}]}}"#, hosts.join(",")));
+    give_maps(&fake);
     // A handle isn't opened at once, either.
-    write("down", "");
+    std::fs::write(fake.dir.path().join("down"), "").unwrap();
     until("the handle is named", || shown().contains("the handle for host h1 can't be opened"));
     std::fs::remove_file(fake.dir.path().join("down")).unwrap();
     until("reads are steered", || shown().contains("3 OSDs (map 5)") && !shown().contains("not steered"));
@@ -261,4 +266,56 @@ fn reads_are_steered_once_the_clusters_maps_are_there() {
     client.read(0, 4096).unwrap().unwrap();
     let served = std::fs::read_to_string(fake.dir.path().join("served")).unwrap();
     assert!(served.lines().any(|l| l == "host=h1 1" || l == "host=h2 2"), "{served}");
+}
+
+/// An OSD that stalls is shown as one that stands out: by `pool show`, metrics, events and problems; then no more, once it answers in time.
+#[test]
+fn an_osd_that_stands_out_is_shown_until_it_answers_in_time() {
+    let fake = Fake::new(64 * MIB);
+    give_maps(&fake);
+    let server = Server::start(fake.dir.path(), &fake.text("").replace("sched = \"noop\"\n", ""));
+    let shown = || server.cli(&["pool", "show", "p"]);
+    until("reads are steered", || shown().contains("3 OSDs (map 5)") && !shown().contains("not steered"));
+    let view = || server.control("GET", "/v1/pools/p/osds").expect(200);
+    let metric = |name: &str, osd: u32| {
+        let page = server.control("GET", "/metrics").body;
+        let line = page.lines().find(|l| l.starts_with(&format!("{name}{{")) && l.contains(&format!("osd=\"{osd}\"")));
+        line.and_then(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).unwrap_or_else(|| panic!("{name} of osd.{osd}"))
+    };
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    (0..50).for_each(|_| drop(client.read(0, 4096).unwrap().unwrap()));
+    assert!(shown().contains("0 of them stand out") && metric("plimsoll_osd_stands_out", 0) == 0.0, "{}", shown());
+
+    fake.control("slow 0 200000\n");
+    client.read(0, 4096).unwrap().unwrap();
+    let seen = view();
+    let osd = |seen: &serde_json::Value, number: u64| {
+        let osds = seen["osds"].as_array().unwrap();
+        osds.iter().find(|o| o["osd"] == number).unwrap_or_else(|| panic!("no osd.{number} in {seen}")).clone()
+    };
+    let slow = osd(&seen, 0);
+    assert!(slow["stands_out"] == true && slow["host"] == "h0", "{seen}");
+    assert!(slow["late"].as_u64() >= Some(1) && slow["steered"].as_u64() >= Some(1), "{seen}");
+    assert!((1..3).all(|n| osd(&seen, n)["stands_out"] == false), "{seen}");
+    let replicas: u64 = (1..3).map(|n| osd(&seen, n)["reads"].as_u64().unwrap()).sum();
+    assert!(replicas >= 1, "{seen}");
+    let text = shown();
+    assert!(
+        text.contains("1 of them stand out") && text.contains("osd.0 (!)") && text.contains("osd.0: reads stall there"),
+        "{text}"
+    );
+    assert_eq!((0..3).map(|n| metric("plimsoll_osd_stands_out", n)).collect::<Vec<_>>(), [1.0, 0.0, 0.0]);
+    assert!(metric("plimsoll_osd_late_total", 0) >= 1.0 && metric("plimsoll_osd_steered_total", 0) >= 1.0);
+    let said = "pool `p`: osd.0 (host h0) stands out";
+    until("it is a problem", || {
+        server.control("GET", "/v1/status").expect(200)["node"]["problems"].to_string().contains(said)
+    });
+    until("it is an event", || server.control("GET", "/v1/events?kind=problem").expect(200).to_string().contains(said));
+
+    fake.control("");
+    until("it doesn't stand out any more", || {
+        (0..20).for_each(|_| drop(client.read(0, 4096).unwrap().unwrap()));
+        view()["osds"].as_array().unwrap().iter().all(|o| o["stands_out"] == false)
+    });
+    assert!(!shown().contains("(!)") && metric("plimsoll_osd_stands_out", 0) == 0.0, "{}", shown());
 }
