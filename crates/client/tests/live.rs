@@ -317,10 +317,11 @@ async fn a_replica_that_comes_back_is_compared_with_the_others_before_it_is_read
     fakes[1..].iter().for_each(|f| f.set(|s| s.generation = 2));
     eventually("the others' change", || volume.replicas()[1..].iter().all(|r| r.generation == 2)).await;
     fakes[0].set(|s| s.does = Does::Serve);
-    while !is_behind(&volume, 0) {
+    eventually("the first to be behind", || {
         assert_ne!(volume.replicas()[0].state, LinkState::Up, "it lacks a change");
-        tokio::time::sleep(MS(1)).await;
-    }
+        is_behind(&volume, 0)
+    })
+    .await;
     assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
 }
 

@@ -5,6 +5,7 @@ mod fake;
 use fake::{Does, Fake, SIZE};
 use plimsoll_client::live::{Address, OpenError, Options, WriteError, Writer};
 use plimsoll_nbd::wire::{Command, Extent};
+use plimsoll_testkit::eventually;
 use std::time::{Duration, Instant};
 
 fn two() -> (tempfile::TempDir, [Fake; 2]) {
@@ -174,11 +175,7 @@ async fn an_open_that_is_given_up_marks_no_replica() {
     fakes[1].set(|s| s.does = Does::HangWriters);
     let addresses = fakes.each_ref().map(Fake::address);
     let options = Options { limit: Duration::from_secs(2), ..Options::default() };
-    let asked = async {
-        while fakes[1].get(|s| s.writers == 0 || s.probes < 2) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
+    let asked = eventually("the second is asked", || fakes[1].get(|s| s.writers > 0 && s.probes >= 2));
     tokio::select! {
         opened = Writer::open(&addresses, &options) => panic!("it hangs: {:?}", opened.err()),
         () = asked => {}

@@ -264,6 +264,7 @@ async fn health(session: &mut Session, role: &Role, until: Instant) -> io::Resul
         if matches!(role, Role::Writes { .. }) || health.writers == 0 || Instant::now() >= until {
             return Ok(health);
         }
+        // A node tells nobody that a writer has said farewell, so it is asked again.
         tokio::time::sleep(ASK_EVERY).await;
     }
 }

@@ -10,6 +10,7 @@ use plimsoll_nbd::request::Incoming;
 use plimsoll_nbd::wire::{
     Command, ErrorCode, Extent, MetaContext, MetaContexts, NoteKind, REQUEST_BYTES, TransmissionFlags,
 };
+use plimsoll_testkit::until;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -232,9 +233,7 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
     let Ok(Some((agreed, mut have, reads, written))) = handshake(&mut stream, shared) else { return };
     let (rules, replies) = (agreed.rules(), Replies { structured: agreed.structured_replies });
     loop {
-        while shared.lock().unwrap().does == Does::HangUnread {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("something else to do than to hang", || shared.lock().unwrap().does != Does::HangUnread);
         while have.len() < REQUEST_BYTES {
             let mut some = [0; 4096];
             match stream.read(&mut some) {
@@ -276,9 +275,7 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
                 if let Does::Slow(time) = state.does {
                     std::thread::sleep(time);
                 }
-                while shared.lock().unwrap().does == Does::HoldChanges {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                until("something else to do than to hold", || shared.lock().unwrap().does != Does::HoldChanges);
                 match state.does {
                     Does::Fail => replies.failed(&mut out, cookie, ErrorCode::Io, "the disk is broken"),
                     _ => replies.done(&mut out, cookie),
