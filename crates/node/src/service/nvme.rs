@@ -3,13 +3,19 @@
 //! A host's first connection makes a controller, whose admin queue is served here until it ends. Each further connection is an I/O
 //! queue of a controller and goes to the volume's pool. When the controller ends, its I/O queues end, too.
 
+mod controllers;
+mod watched;
+
+pub use controllers::Controllers;
+
+use self::controllers::{Association, DISCOVERY_IDS, Of, ids_of};
+use self::watched::{Watched, WatchedCopy, WatchedImage, WatchedVolume};
 use super::{Guest, Service, keep_alive};
-use crate::config::PATHS_MAX;
 use crate::crowd::{PeerKey, Standing};
-use crate::directory::{Directory, Identity, ImagePath, NvmeName, Shown};
-use crate::engine::{Health, HostId, QueueParams, Wire};
+use crate::directory::{Identity, ImagePath, NvmeName, Shown};
+use crate::engine::{HostId, QueueParams, Wire};
 use crate::events::{Kind, Severity};
-use crate::replica::{Behind, Replica, ReplicaUse};
+use crate::replica::ReplicaUse;
 use crate::seats::Seat;
 use crate::secrets::{HostSecrets, random};
 use crate::turns::Turns;
@@ -24,219 +30,25 @@ use plimsoll_nvme::opening::{Asked, Connect, Opening, Parameter, Terms};
 use plimsoll_nvme::pdu::Fault;
 use plimsoll_nvme::queue::{Namespace, Replies};
 use plimsoll_nvme::wire::{AnaState, BLOCK_BYTES, DISCOVERY_NQN};
-use plimsoll_stack::LayerState;
 use plimsoll_store::Uuid;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, Shutdown};
-use std::collections::{BTreeMap, VecDeque};
+use rustix::net::RecvFlags;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{oneshot, watch};
-use tokio::task::JoinSet;
 
-/// Controllers of one node, whose numbers differ from those of other nodes with the same subsystem.
-const CONTROLLERS_MAX: u16 = 4000;
-/// Numbers of discovery controllers: behind those of all paths.
-const DISCOVERY_IDS: Range<u16> = PATHS_MAX * CONTROLLERS_MAX + 1..0xfff0;
-/// Discovery controllers at a time. No grant is needed for one, so the oldest makes room for the next.
-const DISCOVERIES_MAX: usize = 256;
-/// Once half of a path's numbers are taken, controllers of one peer. It may be a network, or all that comes over loopback: see [`PeerKey`].
-const OF_PEER_MAX: usize = 1000;
 /// Time after which a host that doesn't take an answer on its admin queue is disconnected.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// Interval between two looks whether a replica lacks writes or was changed.
-const REPLICA_LOOK: Duration = Duration::from_secs(1);
 const RECEIVE_BYTES: usize = 16 << 10;
 
 /// A refused Connect.
 type No = (Status, Option<Parameter>);
-
-/// A host's association with a subsystem.
-struct Association {
-    /// The host's identifier and NQN: whoever claims the one and proves the other isn't the same host.
-    host: ([u8; 16], String),
-    peer: PeerKey,
-    subsystem: String,
-    of: Of,
-    queues_max: u16,
-    is_ready: bool,
-    queues: BTreeMap<u16, Weak<OwnedFd>>,
-}
-
-/// Namespace of an association.
-#[derive(Clone, Debug)]
-enum Of {
-    Discovery,
-    /// The volume that its host was shown. Its name may be another volume's by the time a queue comes.
-    Volume(Weak<Replica>),
-    /// A volume on an RBD image, which may be served elsewhere. The configuration identifies it.
-    Image,
-}
-
-impl Of {
-    fn volume(replica: &Arc<Replica>) -> Of {
-        Of::Volume(Arc::downgrade(replica))
-    }
-
-    fn is(&self, other: &Of) -> bool {
-        match (self, other) {
-            (Of::Volume(one), Of::Volume(other)) => one.ptr_eq(other),
-            (Of::Image, Of::Image) => true,
-            _ => false,
-        }
-    }
-}
-
-impl Association {
-    fn new(connect: &Connect, peer: PeerKey, of: Of, queues_max: u16) -> Association {
-        let (host, subsystem) = ((connect.host_id, connect.host.clone()), connect.subsystem.clone());
-        Association { host, peer, subsystem, of, queues_max, is_ready: false, queues: BTreeMap::new() }
-    }
-
-    /// Ends its I/O queues. Until their connections are gone, with what they have under way, no others take their places.
-    fn end_queues(&self) {
-        for queue in self.queues.values().filter_map(Weak::upgrade) {
-            let _ = rustix::net::shutdown(queue, Shutdown::Both); // its host may have closed it
-        }
-    }
-}
-
-/// Discovery controllers in the order in which they were made. One whose sender is dropped ends.
-#[derive(Default)]
-struct Discoveries(VecDeque<(PeerKey, oneshot::Sender<()>)>);
-
-impl Discoveries {
-    /// One more of a peer, and its end. If there are too many, the oldest one of the peer with the most ends.
-    fn add(&mut self, peer: PeerKey) -> oneshot::Receiver<()> {
-        self.0.retain(|(_, ends)| !ends.is_closed());
-        let (sender, ends) = oneshot::channel();
-        self.0.push_back((peer, sender));
-        while self.0.len() > DISCOVERIES_MAX {
-            let mut of: BTreeMap<PeerKey, usize> = BTreeMap::new();
-            self.0.iter().for_each(|(peer, _)| *of.entry(*peer).or_default() += 1);
-            let most = of.into_iter().max_by_key(|(_, n)| *n).map(|(peer, _)| peer);
-            let oldest = self.0.iter().position(|(peer, _)| Some(*peer) == most);
-            self.0.remove(oldest.expect("that peer has some"));
-        }
-        ends
-    }
-}
-
-/// Hosts' controllers.
-#[derive(Default)]
-pub struct Controllers {
-    by_id: Mutex<BTreeMap<u16, Association>>,
-    discoveries: Mutex<Discoveries>,
-    /// Turns of hosts that are to prove themselves, for Diffie-Hellman powers.
-    powers: Turns,
-    sessions: Mutex<JoinSet<()>>,
-}
-
-impl Controllers {
-    fn with<R>(&self, f: impl FnOnce(&mut BTreeMap<u16, Association>) -> R) -> R {
-        f(&mut self.by_id.lock().expect("no panic while held"))
-    }
-
-    /// A new one's number, of these.
-    fn add(&self, mut ids: Range<u16>, association: Association) -> Result<u16, No> {
-        self.with(|all| {
-            let (taken, peer) = (all.range(ids.clone()).count(), association.peer);
-            if ids != DISCOVERY_IDS && taken >= usize::from(CONTROLLERS_MAX / 2) {
-                let of_peer = all.range(ids.clone()).filter(|(_, a)| a.peer == peer).count();
-                if of_peer >= OF_PEER_MAX {
-                    tracing::warn!(
-                        ?peer,
-                        of_peer,
-                        "an NVMe peer has its share of the controllers: no more while half of them are taken"
-                    );
-                    return Err((Status::CONNECT_BUSY, None));
-                }
-            }
-            let free = ids.find(|id| !all.contains_key(id));
-            let id = free.ok_or((Status::CONNECT_BUSY, None))?;
-            all.insert(id, association);
-            Ok(id)
-        })
-    }
-
-    /// Checks that a host may connect this queue, for a namespace.
-    fn check(&self, connect: &Connect, of: &Of) -> Result<(), No> {
-        self.with(|all| may_join(all, connect, of))
-    }
-
-    /// An I/O queue's socket, which is shut down with the controller. False if the controller has ended since [`Controllers::check`], or
-    /// another connection has become the queue.
-    fn join(&self, connect: &Connect, of: &Of, socket: &Arc<OwnedFd>) -> bool {
-        self.with(|all| {
-            if may_join(all, connect, of).is_err() {
-                return false;
-            }
-            let association = all.get_mut(&connect.controller).expect("just seen");
-            association.queues.insert(connect.queue, Arc::downgrade(socket));
-            true
-        })
-    }
-
-    fn set_ready(&self, id: u16, is_ready: bool) {
-        self.with(|all| {
-            if let Some(a) = all.get_mut(&id) {
-                a.is_ready = is_ready;
-                if !is_ready {
-                    a.end_queues();
-                }
-            }
-        });
-    }
-
-    fn remove(&self, id: u16) {
-        if let Some(gone) = self.with(|all| all.remove(&id)) {
-            gone.end_queues();
-        }
-    }
-
-    /// Serves a host on a task of its own, which ends with the node.
-    fn add_session(&self, session: impl Future<Output = io::Result<()>> + Send + 'static, end: &'static str) {
-        let mut sessions = self.sessions.lock().expect("no panic while held");
-        while sessions.try_join_next().is_some() {} // those that have ended meanwhile
-        sessions.spawn(async move {
-            if let Err(error) = session.await {
-                tracing::debug!(%error, "{end}");
-            }
-        });
-    }
-
-    /// Ends all controllers.
-    pub async fn end(&self) {
-        let mut sessions = std::mem::take(&mut *self.sessions.lock().expect("no panic while held"));
-        sessions.shutdown().await;
-    }
-}
-
-/// Refuses a queue that a host may not connect.
-fn may_join(all: &BTreeMap<u16, Association>, connect: &Connect, of: &Of) -> Result<(), No> {
-    let no = |parameter| Err((Status::CONNECT_PARAMETER, Some(parameter)));
-    match all.get(&connect.controller) {
-        None => no(Parameter::Controller),
-        Some(a) if a.subsystem != connect.subsystem => no(Parameter::Subsystem),
-        Some(a) if (a.host.0, &a.host.1) != (connect.host_id, &connect.host) => no(Parameter::Host),
-        // The host's controller identifies a volume that is gone: it makes another one.
-        Some(a) if !a.of.is(of) => no(Parameter::Controller),
-        Some(a) if !a.is_ready => Err((Status::SEQUENCE, None)),
-        Some(a) if connect.queue > a.queues_max => no(Parameter::Queue),
-        // Its connection may have broken, which isn't noticed yet: the host tries again.
-        Some(a) if a.queues.get(&connect.queue).is_some_and(|q| q.strong_count() > 0) => {
-            Err((Status::CONNECT_BUSY, None))
-        }
-        Some(_) => Ok(()),
-    }
-}
 
 /// A controller's place, which is free when this is dropped.
 struct Place {
@@ -247,177 +59,6 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.service.nvme.remove(self.id);
-    }
-}
-
-/// Numbers of the controllers of one of several nodes.
-fn ids_of(path: u16) -> Range<u16> {
-    let first = (path - 1) * CONTROLLERS_MAX + 1;
-    first..first + CONTROLLERS_MAX
-}
-
-/// Reason for a controller to change, or to end, though its host does nothing.
-enum Watched {
-    Volume(WatchedVolume),
-    Image(WatchedImage),
-    /// A discovery controller has no volume. It ends when others need its place.
-    Nothing(oneshot::Receiver<()>),
-}
-
-impl Watched {
-    fn ana(&mut self) -> AnaState {
-        match self {
-            Watched::Volume(volume) => volume.ana(),
-            Watched::Image(volume) => volume.ana(),
-            Watched::Nothing(_) => AnaState::Optimized,
-        }
-    }
-
-    /// Waits until the state may have changed.
-    ///
-    /// # Errors
-    /// The reason why the controller ends.
-    async fn changes(&mut self) -> Result<(), &'static str> {
-        match self {
-            Watched::Volume(volume) => match volume.changes().await {
-                true => Ok(()),
-                false => Err("its volume's pool has ended"),
-            },
-            Watched::Image(volume) => {
-                volume.changes().await;
-                Ok(())
-            }
-            Watched::Nothing(ends) => {
-                let _ = ends.await; // nothing is ever sent
-                Err("newer discovery controllers need its place")
-            }
-        }
-    }
-}
-
-/// A volume as one of several replicas.
-struct WatchedCopy {
-    replica: Arc<Replica>,
-    is_failing: watch::Receiver<bool>,
-    /// Its number of changes, where its namespace's identifier depends on it.
-    changes: Option<u64>,
-}
-
-impl WatchedCopy {
-    fn new(replica: Arc<Replica>, changes: Option<u64>) -> WatchedCopy {
-        WatchedCopy { is_failing: replica.failing(), replica, changes }
-    }
-
-    fn ana(&self) -> AnaState {
-        // Its host may have joined it with other paths' copies by an identifier that it has no longer.
-        let has_changed = self.changes.is_some_and(|changes| changes != self.replica.generation());
-        match () {
-            () if has_changed || self.replica.behind() != Behind::No => AnaState::Inaccessible,
-            () if self.replica.is_failing() => AnaState::NonOptimized,
-            () => AnaState::Optimized,
-        }
-    }
-}
-
-/// State of a subsystem's volume.
-struct WatchedVolume {
-    health: watch::Receiver<Health>,
-    /// The volume as one of several replicas, if its export says so.
-    copy: Option<WatchedCopy>,
-}
-
-impl WatchedVolume {
-    fn ana(&self) -> AnaState {
-        match (self.health.borrow().state, &self.copy) {
-            (LayerState::Recovering | LayerState::Failed, _) => AnaState::Inaccessible,
-            (_, Some(copy)) => copy.ana(),
-            (_, None) => AnaState::Optimized,
-        }
-    }
-
-    /// Waits until the state may have changed. False once the pool has ended: its controllers end, too, and keep nothing of it.
-    async fn changes(&mut self) -> bool {
-        let looks = async {
-            match &mut self.copy {
-                // The pool's end is noticed by its health.
-                Some(copy) => tokio::select! {
-                    _ = copy.is_failing.changed() => (),
-                    () = tokio::time::sleep(REPLICA_LOOK) => (),
-                },
-                None => pending().await,
-            }
-        };
-        tokio::select! {
-            changed = self.health.changed() => changed.is_ok(),
-            () = looks => true,
-        }
-    }
-}
-
-/// A volume on an RBD image, which this node serves while it has the image's lock.
-struct WatchedImage {
-    directory: Arc<RwLock<Directory>>,
-    who: Identity,
-    export: String,
-    image: ImagePath,
-    changes: watch::Receiver<u64>,
-    /// Of the volume, while it is served here.
-    health: Option<watch::Receiver<Health>>,
-    /// The volume that was accessible when it was last looked at.
-    served: Weak<Replica>,
-}
-
-impl WatchedImage {
-    fn new(directory: &Arc<RwLock<Directory>>, who: &Identity, export: &str, image: &ImagePath) -> WatchedImage {
-        let changes = directory.read().expect("no panic while held").changes.subscribe();
-        WatchedImage {
-            directory: directory.clone(),
-            who: who.clone(),
-            export: export.to_string(),
-            image: image.clone(),
-            changes,
-            health: None,
-            served: Weak::new(),
-        }
-    }
-
-    fn ana(&mut self) -> AnaState {
-        self.changes.mark_unchanged();
-        let served = self.look();
-        self.served = served.as_ref().map(Arc::downgrade).unwrap_or_default();
-        if served.is_some() { AnaState::Optimized } else { AnaState::Inaccessible }
-    }
-
-    /// The volume, if its host may use it here now.
-    fn look(&mut self) -> Option<Arc<Replica>> {
-        let directory = self.directory.read().expect("no panic while held");
-        let volume = directory.volumes.get(&self.image.volume);
-        // Without its sender the pool's thread has ended.
-        self.health = volume.map(|v| v.health.clone()).filter(|health| health.has_changed().is_ok());
-        let state = self.health.as_mut()?.borrow_and_update().state;
-        let volume = volume.filter(|v| self.image.fits(v))?;
-        // A failed flush closes the volume to those who come later.
-        let goes_on = std::ptr::eq(self.served.as_ptr(), Arc::as_ptr(&volume.replica));
-        let is_open = match state {
-            LayerState::Recovering | LayerState::Failed => false,
-            LayerState::Ready | LayerState::Degraded => goes_on || directory.look_up(&self.who, &self.export).is_ok(),
-        };
-        is_open.then(|| volume.replica.clone())
-    }
-
-    /// Waits until the state may have changed.
-    async fn changes(&mut self) {
-        let health = async {
-            match &mut self.health {
-                Some(health) => _ = health.changed().await,
-                None => pending().await,
-            }
-        };
-        tokio::select! {
-            // The directory is there as long as the node.
-            _ = self.changes.changed() => (),
-            () = health => (),
-        }
     }
 }
 
@@ -519,7 +160,7 @@ impl Service {
         keep_alive(&stream)?;
         let received = Received { buffer: vec![0; RECEIVE_BYTES], have: 0..0 };
         let mut door = Door { stream, opening: Opening::default(), received };
-        let Some(Asked::Connect(connect)) = door.asked(&guest, &self.nvme.powers).await? else { return Ok(()) };
+        let Some(Asked::Connect(connect)) = door.asked(&guest, self.nvme.powers()).await? else { return Ok(()) };
         let secrets = self.directory.read().expect("no panic while held").secrets.get(&connect.host).cloned();
         guest.who.host = Some(connect.host.clone());
         guest.who.proves = secrets.is_some();
@@ -623,7 +264,7 @@ impl Service {
             Ok(checked) => checked,
             Err(no) => return Ok(Err(no)),
         };
-        let Some(admitted) = door.admit(connect.controller, proof, (guest, &self.nvme.powers)).await? else {
+        let Some(admitted) = door.admit(connect.controller, proof, (guest, self.nvme.powers())).await? else {
             return Ok(Ok(Connected::Not));
         };
         let (name, shown) = match known {
@@ -669,7 +310,7 @@ impl Service {
         let proves = proof.is_some();
         // A host that has a secret opens nothing before it has proved itself.
         let proved = match proof {
-            Some(proof) => match door.admit(id, Some(proof), (&*guest, &self.nvme.powers)).await? {
+            Some(proof) => match door.admit(id, Some(proof), (&*guest, self.nvme.powers())).await? {
                 Some(admitted) => Some(admitted),
                 None => return Ok(Ok(Connected::Not)),
             },
@@ -677,7 +318,7 @@ impl Service {
         };
         let (role, mut watched) = match known {
             None => {
-                let ends = self.nvme.discoveries.lock().expect("no panic while held").add(peer);
+                let ends = self.nvme.add_discovery(peer);
                 (Role::Discovery(self.nvme_targets(&guest.who, door.stream.local_addr()?)), Watched::Nothing(ends))
             }
             Some(known) => match self.nvme_subsystem(connect, known, guest).await {
@@ -1001,74 +642,9 @@ async fn attend(
 mod tests {
     use super::*;
 
-    const PEER: PeerKey = PeerKey::Uid(1);
-
     fn connect_of(host: &str, subsystem: &str) -> Connect {
         let (host, subsystem) = (host.to_string(), subsystem.to_string());
         Connect { queue: 1, entries: 32, keep_alive_ms: 0, controller: 0, host_id: [7; 16], host, subsystem }
-    }
-
-    fn volume() -> Arc<Replica> {
-        Replica::new(1 << 20, Default::default(), None)
-    }
-
-    fn socket() -> Arc<OwnedFd> {
-        Arc::new(OwnedFd::from(std::os::unix::net::UnixStream::pair().unwrap().0))
-    }
-
-    /// Two connections may both be checked before one of them joins: while they prove themselves, for instance.
-    #[test]
-    fn a_queue_is_one_connection_and_its_controllers() {
-        let (all, volume) = (Controllers::default(), volume());
-        let mut connect = connect_of("nqn.h", "nqn.a");
-        let ready = |connect: &Connect| Association {
-            is_ready: true,
-            ..Association::new(connect, PEER, Of::volume(&volume), 2)
-        };
-        connect.controller = all.add(ids_of(1), ready(&connect)).unwrap();
-        let controller = connect.controller;
-        let (first, second) = (socket(), socket());
-        assert!(all.check(&connect, &Of::volume(&volume)).is_ok() && all.check(&connect, &Of::volume(&volume)).is_ok());
-        assert!(all.join(&connect, &Of::volume(&volume), &first));
-        assert!(!all.join(&connect, &Of::volume(&volume), &second), "the first one would outlive its controller");
-        drop(first);
-        assert!(all.join(&connect, &Of::volume(&volume), &second), "the queue is free again");
-        all.remove(controller);
-        // Another controller has its number by now.
-        assert_eq!(all.add(ids_of(1), ready(&connect_of("nqn.h", "nqn.b"))).unwrap(), controller);
-        assert!(!all.join(&connect, &Of::volume(&volume), &socket()));
-    }
-
-    /// It would be a part of the controller's namespace, which has another's data and size.
-    #[test]
-    fn a_queue_for_another_volume_than_the_controllers_is_refused() {
-        let (all, volume) = (Controllers::default(), volume());
-        let mut connect = connect_of("nqn.h", "nqn.a");
-        let association = Association { is_ready: true, ..Association::new(&connect, PEER, Of::volume(&volume), 2) };
-        connect.controller = all.add(ids_of(1), association).unwrap();
-        let made_again = self::volume();
-        assert_eq!(
-            all.check(&connect, &Of::volume(&made_again)),
-            Err((Status::CONNECT_PARAMETER, Some(Parameter::Controller)))
-        );
-        assert!(
-            !all.join(&connect, &Of::volume(&made_again), &socket())
-                && all.join(&connect, &Of::volume(&volume), &socket())
-        );
-    }
-
-    /// A host that is granted the same subsystem claims another's identifier, and connects a queue of that one's controller.
-    #[test]
-    fn a_queue_of_another_hosts_controller_is_refused() {
-        let (all, volume) = (Controllers::default(), volume());
-        let mut theirs = connect_of("nqn.theirs", "nqn.a");
-        let association = Association { is_ready: true, ..Association::new(&theirs, PEER, Of::volume(&volume), 2) };
-        theirs.controller = all.add(ids_of(1), association).unwrap();
-        let ours = Connect { host: "nqn.ours".into(), ..theirs.clone() };
-        assert_eq!(all.check(&ours, &Of::volume(&volume)), Err((Status::CONNECT_PARAMETER, Some(Parameter::Host))));
-        assert!(
-            !all.join(&ours, &Of::volume(&volume), &socket()) && all.join(&theirs, &Of::volume(&volume), &socket())
-        );
     }
 
     /// Refused and failed reads of a host are remembered for no other host that claims its identifier or its NQN.
@@ -1078,69 +654,5 @@ mod tests {
         assert_eq!(host_of(&one), host_of(&connect_of("nqn.h", "nqn.b")));
         assert_ne!(host_of(&one), host_of(&connect_of("nqn.other", "nqn.a")));
         assert_ne!(host_of(&one), host_of(&Connect { host_id: [8; 16], ..one.clone() }));
-    }
-
-    #[test]
-    fn numbers_of_discovery_controllers_are_no_paths() {
-        assert!((1..=PATHS_MAX).map(ids_of).all(|ids| ids.end <= DISCOVERY_IDS.start));
-        assert!(DISCOVERY_IDS.len() > 4 * DISCOVERIES_MAX, "those that are ending still have theirs");
-    }
-
-    #[test]
-    fn the_oldest_discovery_controllers_make_room() {
-        let mut all = Discoveries::default();
-        let mut ends: Vec<_> = (0..DISCOVERIES_MAX).map(|_| all.add(PEER)).collect();
-        drop(ends.remove(7));
-        let mut is_over = |n: usize| ends[n].try_recv() == Err(oneshot::error::TryRecvError::Closed);
-        let _in_its_place = all.add(PEER);
-        assert!(!is_over(0), "one had ended by itself");
-        let _one_more = all.add(PEER);
-        assert!(is_over(0) && !is_over(1));
-        // One of another peer costs that one none of its own.
-        let mut others = all.add(PeerKey::Uid(2));
-        let _one_more = all.add(PEER);
-        assert!(is_over(1) && is_over(2) && !is_over(3));
-        assert_eq!(others.try_recv(), Err(oneshot::error::TryRecvError::Empty));
-    }
-
-    /// One peer's controllers leave numbers for the others.
-    #[test]
-    fn a_peer_has_a_share_of_the_controllers() {
-        let (all, connect) = (Controllers::default(), connect_of("nqn.h", "nqn.a"));
-        let add = |peer| all.add(ids_of(1), Association::new(&connect, peer, Of::Discovery, 2));
-        let ids: Vec<u16> = (0..CONTROLLERS_MAX / 2).map(|_| add(PEER).unwrap()).collect();
-        assert_eq!(
-            add(PEER),
-            Err((Status::CONNECT_BUSY, None)),
-            "it has more than its share, and half of all are taken"
-        );
-        assert!((0..OF_PEER_MAX).all(|_| add(PeerKey::Uid(2)).is_ok()));
-        assert!(add(PeerKey::Uid(2)).is_err() && add(PeerKey::Uid(3)).is_ok());
-        ids[OF_PEER_MAX - 1..].iter().for_each(|id| all.remove(*id));
-        assert!(add(PEER).is_ok());
-    }
-
-    /// A controller that its host disables has no queues. Those of its next life wait for what they had under way.
-    #[test]
-    fn queues_end_when_their_controller_is_disabled() {
-        let (all, volume) = (Controllers::default(), volume());
-        let mut connect = connect_of("nqn.h", "nqn.a");
-        let association = Association { is_ready: true, ..Association::new(&connect, PEER, Of::volume(&volume), 2) };
-        connect.controller = all.add(ids_of(1), association).unwrap();
-        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let queue = Arc::new(OwnedFd::from(ours));
-        assert!(all.join(&connect, &Of::volume(&volume), &queue));
-        assert_eq!(all.check(&connect, &Of::volume(&volume)), Err((Status::CONNECT_BUSY, None)));
-        all.set_ready(connect.controller, false);
-        assert_eq!(std::io::Read::read(&mut theirs, &mut [0; 8]).unwrap(), 0, "its connection is over");
-        assert_eq!(all.check(&connect, &Of::volume(&volume)), Err((Status::SEQUENCE, None)));
-        all.set_ready(connect.controller, true);
-        assert_eq!(
-            all.check(&connect, &Of::volume(&volume)),
-            Err((Status::CONNECT_BUSY, None)),
-            "its requests may be under way"
-        );
-        drop(queue);
-        assert!(all.check(&connect, &Of::volume(&volume)).is_ok());
     }
 }
