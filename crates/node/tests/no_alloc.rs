@@ -42,17 +42,20 @@ thread_local! {
     static IS_POOL: Cell<bool> = const { Cell::new(false) };
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the trait's contract.
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the trait's contract. The counting neither allocates nor
+// unwinds: both statics are initialised by constants, and have no destructors.
 unsafe impl GlobalAlloc for Counting {
+    // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if IS_POOL.get() {
             ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         }
-        // SAFETY: the caller keeps `alloc`'s contract.
+        // SAFETY: `layout` has a size above zero, by the caller's contract.
         unsafe { System.alloc(layout) }
     }
+    // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from `System.alloc` with this layout, by the caller's contract.
+        // SAFETY: `ptr` came from `alloc` above, so from `System`, with this layout: by the caller's contract.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
