@@ -156,6 +156,10 @@ pub struct Bands {
     pub(crate) draining: bool,
     /// A copy failed since the last change, and others would: what is in the buffer may stay there.
     pub(crate) gave_up: bool,
+    /// The order number behind the newest copy that came into the buffer.
+    copied_until: u64,
+    /// Copies were dropped, and no flush has failed for it. The next one does: the layer above forgets what it calls durable.
+    copies_dropped: bool,
     /// Bands that can't be copied, as a place of theirs can't be read.
     pub(crate) bad: BTreeMap<u32, BadPlace>,
     /// Spare zones that a copy failed to write, and how often.
@@ -190,6 +194,8 @@ impl Bands {
             stepped_at: Time::ZERO,
             draining: false,
             gave_up: false,
+            copied_until: 0,
+            copies_dropped: false,
             bad: BTreeMap::new(),
             suspect: BTreeMap::new(),
             found: [None, None],
@@ -494,6 +500,9 @@ impl Bands {
             self.dirty.put(at, len, data, self.next_sequence, is_copy);
             self.next_sequence += 1;
         }
+        if is_copy {
+            self.copied_until = self.next_sequence;
+        }
         if io.flags.has(IoFlags::FUA) && !self.has(Planted::FuaBuffered) {
             let limit = self.next_sequence;
             self.waiters[usize::from(is_copy)].push_back(Waiter { io, limit, copies: is_copy });
@@ -523,6 +532,10 @@ impl Bands {
     fn flush(&mut self, now: Time, io: Io, out: &mut Actions) {
         let limit = if self.has(Planted::FlushNotAwaited) { 0 } else { self.next_sequence };
         let copies = is_of_copies(&io.head) && !self.has(Planted::CopiesNotAwaited);
+        if copies && std::mem::take(&mut self.copies_dropped) {
+            out.end(io, Outcome::Failed(IoError::Device));
+            return self.work(now, out);
+        }
         self.waiters[usize::from(copies)].push_back(Waiter { io, limit, copies });
         self.work(now, out);
     }
@@ -585,13 +598,16 @@ impl Bands {
 
     /// Fails what waits for a band that can't be copied, and drops its copies: the layer above has their data.
     pub(crate) fn fail_band(&mut self, band: u32, out: &mut Actions) {
-        let first = self.dirty.drop_copies(band);
+        let (first, has_dropped) = self.dirty.drop_copies(band);
+        let mut told_until = 0;
         for (waiters, first) in self.waiters.iter_mut().zip(first) {
             let others = waiters.partition_point(|w| w.limit <= first);
             for w in waiters.drain(others..) {
+                told_until = told_until.max(if w.copies { w.limit } else { 0 });
                 out.end(w.io, Outcome::Failed(IoError::Device));
             }
         }
+        self.copies_dropped |= has_dropped && told_until < self.copied_until;
     }
 
     fn end_above(&mut self, now: Time, mut c: Completion, head: IoHead, out: &mut Actions) {

@@ -188,10 +188,11 @@ impl Pieces {
         self.over(from, to).any(|(.., data)| data.is_some())
     }
 
-    /// Drops all copies.
-    fn drop_copies(&mut self) {
+    /// Drops all copies. True if there were any.
+    fn drop_copies(&mut self) -> bool {
         let copies: Vec<u64> = self.order[1].iter().map(|(_, at)| *at).collect();
-        copies.into_iter().for_each(|at| drop(self.remove(at)));
+        copies.iter().for_each(|at| drop(self.remove(*at)));
+        !copies.is_empty()
     }
 
     /// Drops `most` runs at most.
@@ -350,13 +351,14 @@ impl Buffer {
         found.max_by_key(|(band, pieces)| (pieces.covered, Reverse(**band))).map(|(band, _)| *band)
     }
 
-    /// Drops a band's copies. Returns the places in the order of the oldest change of clients, and of the oldest of all before.
-    pub fn drop_copies(&mut self, band: u32) -> [u64; 2] {
+    /// Drops a band's copies. Returns the places in the order of the oldest change of clients, and of the oldest of all before; and whether it
+    /// had copies.
+    pub fn drop_copies(&mut self, band: u32) -> ([u64; 2], bool) {
         let mut pieces = self.remove(band);
         let first = [pieces.first(false), pieces.first(true)];
-        pieces.drop_copies();
+        let has_dropped = pieces.drop_copies();
         self.insert(band, pieces);
-        first
+        (first, has_dropped)
     }
 
     /// Asserts what `Layer::check` asserts, if they are `most` runs at most.

@@ -212,6 +212,21 @@ fn a_place_that_can_not_be_read_concerns_its_band_only() {
     assert_eq!((read(&mut p, shown(5, 0), PAGE)[0], read(&mut p, shown(30, 0), PAGE)[0]), (0x53, 0x54));
 }
 
+/// The buffer is full before the checkpoint's flush has come: that one must hear of the copies that are gone.
+#[test]
+fn copies_that_are_dropped_fail_the_flush_that_comes_later() {
+    let mut p = with_a_bad_place();
+    assert!(copy(&mut p, shown(5, 0), 0x53, ZONE / 2).is_done());
+    assert!(copy(&mut p, shown(5, ZONE / 2), 0x53, PAGE).is_done());
+    // Band 5 has most of what is in the buffer, so it is copied for room.
+    for band in 17..24 {
+        assert!(copy(&mut p, shown(band, 0), 0x54, ZONE / 2).is_done());
+    }
+    assert!(bands(&mut p).problem().is_some(), "the place was found");
+    assert_eq!(flush(&mut p, true), FAILED, "band 5's copies aren't there any more");
+    assert!(flush(&mut p, true).is_done(), "it was told once");
+}
+
 /// A client's change that was acknowledged before the place was found: its flush fails, and goes on failing.
 #[test]
 fn a_flush_of_what_can_not_be_written_fails() {
