@@ -299,8 +299,12 @@ pub fn format_if_blank(
         Formatted::Yes if arranged.bands.is_none() => return Ok(false),
         Formatted::Yes => {
             let zone_bytes = arranged.bands.as_ref().filter(|_| arranged.zones.is_none()).map(|b| b.shape.zone_bytes);
-            // Bands don't reach beyond their last whole zone, where the table lies.
-            if let Some(at) = zone_bytes.and_then(|zone| ZonesLayout::place(device.len, block_bytes, zone)) {
+            // Behind the last whole zone lies no band. Where the table has no room there, its place is in the bands of a device without
+            // zones, and has clients' bytes: a device made with zones has one zone less then, which `check_bands` sees.
+            let behind_bands = |zone: u64| {
+                ZonesLayout::place(device.len, block_bytes, zone).filter(|at| *at == device.len / zone * zone)
+            };
+            if let Some(at) = zone_bytes.and_then(behind_bands) {
                 let mut sector = [0; 8];
                 file.read_exact_at(&mut sector, device.offset + at).map_err(failed)?;
                 if ZonesLayout::is_table(&sector) {
