@@ -152,6 +152,7 @@ impl ExportMetrics {
                 self.busy_revoked += 1;
                 // Told in time, it's a refusal that came late. After its deadline the promise is broken like any that is missed.
                 let is_late = c.io.deadline.is_set() && now > c.io.deadline;
+                self.deadline_missed += u64::from(is_late);
                 self.recent.count(now, |c| if is_late { c.missed += 1 } else { c.refused += 1 });
             }
             // Its client has withdrawn it, or is gone.
@@ -336,6 +337,7 @@ mod tests {
             m.ended(now, &Completion { io: Io::new(head, Data::Absent), outcome, dispatched_at: Time::NEVER });
             let minute = m.recent.sum(crate::engine::recent::Window::Minute);
             assert_eq!((minute.missed, minute.refused), (missed, refused), "at {now:?}");
+            assert_eq!(m.deadline_missed, missed, "the counter says the same, at {now:?}");
         }
     }
 
