@@ -416,6 +416,10 @@ impl Node {
             };
             return self.create_volume(v.pool.get_ref(), new).await.map_err(in_volume);
         };
+        if v.read_only && !found.read_only {
+            // Whatever else of its section can't be had: it isn't served for writing.
+            self.set_volume_owner(name, &found.tenant, true).await.map_err(in_volume)?;
+        }
         let pool = &self.pools.get(found.pool).name;
         if pool != v.pool.get_ref() {
             let what = format!("volume `{name}` is in pool `{pool}`, and is configured in `{}`", v.pool.get_ref());
