@@ -75,7 +75,7 @@ audit: build-deps
 	fuzz/run.sh 10
 
 # RocksDB's plug-in of host mode, in target/host.
-.PHONY: host-rocksdb host-leveldb host-replicas host-replicas-leveldb host-postgres host-accuracy host-cost
+.PHONY: host-rocksdb host-leveldb host-replicas host-replicas-leveldb host-postgres host-pages host-accuracy host-cost
 host-rocksdb: build-deps test-deps
 	cargo build --release --locked -p plimsoll-host-c
 	mkdir -p target/host
@@ -104,6 +104,11 @@ host-postgres: build-deps test-deps
 	$(call need,pg_config /usr/include/postgresql/libpq-fe.h,libpq-dev)
 	cargo build --release --locked -p plimsoll -p plimsoll-host-shim
 	bench/host_replicas.py postgresql target/release/plimsoll target/release --json target/host-postgres.json
+
+# Replicas of a file whose pages are partly gone from memory: a fifth of one, some of all (MT-E8, MT-E11), as root: five minutes.
+host-pages: build-deps test-deps
+	cargo build --release --locked -p plimsoll -p plimsoll-host-c
+	bench/host_pages.py target/release/plimsoll target/release --json target/host-pages.json
 
 # Forecasts against actual times through each I/O scheduler, under noise, as root: ten minutes.
 host-accuracy: build-deps test-deps
