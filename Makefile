@@ -237,6 +237,13 @@ nvme-guest: build-deps
 	cargo build --release -p plimsoll
 	tests/guest_nvme.sh target/release/plimsoll
 
+# Linux in an emulated guest over two gateways of one RBD image, of a fake Ceph, while the pool moves between them: two minutes.
+nvme-move: build-deps
+	$(call need,qemu-system-x86_64 busybox cpio depmod xz fio python3,qemu-system-x86 busybox-static cpio kmod xz-utils fio python3)
+	cargo build --release -p plimsoll
+	cargo build -p plimsoll-rbd --example fake_ceph
+	tests/guest_nvme_move.sh target/release/plimsoll target/debug/examples/libfake_ceph.so
+
 # PostgreSQL in an emulated guest over one path that refuses late reads: five minutes.
 nvme-postgres: build-deps
 	$(call need,qemu-system-x86_64 busybox cpio depmod xz mmdebstrap,qemu-system-x86 busybox-static cpio kmod xz-utils mmdebstrap)
