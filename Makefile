@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: ceph texts install-c check audit coverage run demo demo-databases figure test lint bench fuzz sanitize soak chaos busy promises python wheel guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node evidence evidence-live nvme-guest nvme-postgres nvme-compare nvme-divert nvmet fronts
+.PHONY: ceph texts install-c check audit coverage run demo demo-databases figure test lint bench fuzz sanitize soak chaos busy promises python wheel guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node evidence evidence-live nvme-guest nvme-move nvme-postgres nvme-compare nvme-divert nvmet fronts
 
 # Only what serving needs, without link-time optimisation; the other targets build all commands as shipped.
 run: build-deps
