@@ -1,6 +1,6 @@
 #!/bin/bash
 # A Linux guest (emulated: no KVM needed) writes and verifies over two gateways of one RBD image, while its pool moves to the other gateway and
-# back, and then is taken by force from one that has stopped. Ceph's libraries are a fake (crates/rbd/examples/fake_ceph.rs).
+# back, is taken by force from one that has stopped, and from one that was killed and comes back. Ceph's libraries are a fake (crates/rbd/examples/fake_ceph.rs).
 # Takes two minutes. Usage: tests/guest_nvme_move.sh path/to/plimsoll path/to/libfake_ceph.so
 set -euo pipefail
 . "$(dirname "$0")/guest.sh"
@@ -12,7 +12,8 @@ guest_image "$cache" '
 network
 connect() { # port
     host=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
-    echo "transport=tcp,traddr=10.0.2.2,trsvcid=$1,nqn=nqn.2026-11.plimsoll:vol,hostnqn=$host,hostid=11111111-2222-3333-4444-555555555555,nr_io_queues=2,reconnect_delay=1,keep_alive_tmo=5" >/dev/nvme-fabrics || echo "GUEST-FAILED connect $1"
+    echo "transport=tcp,traddr=10.0.2.2,trsvcid=$1,nqn=nqn.2026-11.plimsoll:vol,hostnqn=$host,hostid=11111111-2222-3333-4444-555555555555,nr_io_queues=2,reconnect_delay=1,keep_alive_tmo=5" \
+        >/dev/nvme-fabrics || echo "GUEST-FAILED connect $1"
 }
 connect $(word a)
 connect $(word b)
@@ -26,7 +27,7 @@ while [ "$(wget -q -O - http://10.0.2.2:$(word s)/over 2>/dev/null)" != yes ]; d
     n=$((n + 1))
     fio --name=w$n --filename=/dev/nvme0n1 --rw=randwrite --bs=4k --size=4M --direct=1 --ioengine=libaio --iodepth=4 --verify=crc32c --verify_fatal=1 \
         --randseed=$n --output-format=terse --terse-version=3 >/out 2>&1 || { echo "GUEST-FAILED fio: $(tail -n 3 /out | xargs)"; break; }
-    echo "GUEST-PASS $n $(awk -F";" "{print \$8, \$49, \"error\", \$5}" /out)"
+    echo "GUEST-PASS $n controllers $(cat /sys/class/nvme/nvme*/state | xargs) paths $(cat $s/nvme*/nvme*c*n*/ana_state | xargs), IOPS $(awk -F";" "{print \$8, \$49, \"error\", \$5}" /out)"
 done
 dmesg | grep -E "I/O error, dev nvme[0-9]+n[0-9]+,|Buffer I/O error" && echo "GUEST-FAILED the kernel saw errors"
 echo GUEST-END
@@ -68,14 +69,17 @@ path = $1
 CONFIG
 }
 declare -A node port
+start() { # gateway
+    : >"$work/$1/log"
+    (cd "$work/$1" && exec "$plimsoll" serve --config node.toml) >"$work/$1/log" 2>&1 &
+    node[$1]=$!
+    pids+=($!)
+    node_serves "$work/$1/log"
+}
 for n in a b; do
     mkdir "$work/$n"
     config $([ $n = a ] && echo 1 || echo 2) >"$work/$n/node.toml"
-    touch "$work/$n/log"
-    (cd "$work/$n" && exec "$plimsoll" serve --config node.toml) >"$work/$n/log" 2>&1 &
-    node[$n]=$!
-    pids+=($!)
-    node_serves "$work/$n/log"
+    start $n
     port[$n]=$("$plimsoll" status --json --control "$work/$n/control.sock" | grep -o '"nvme_tcp": *"[^"]*"' | grep -o '[0-9]*"$' | tr -d '"')
 done
 moved() { # from, to, options: seconds that it took
@@ -116,6 +120,16 @@ kill -STOP "${node[a]}"
 moved a b --force
 more 2
 kill -CONT "${node[a]}"
+more 2
+# The gateway that has it is killed, and comes back at its port without the lock.
+kill -9 "${node[b]}"
+"$plimsoll" pool take p --force --control "$work/a/control.sock"
+more 2
+sed -i "s/^nvme_tcp = .*/nvme_tcp = \"127.0.0.1:${port[b]}\"/" "$work/b/node.toml"
+start b
+more 2
+! grep -a GUEST-PASS "$work/serial" | tail -n 1 | grep -v 'controllers live live' || { echo "a controller isn't back"; exit 1; }
+moved a b
 more 2
 echo yes >"$work/www/over"
 wait $qemu || true

@@ -73,7 +73,9 @@ impl Nbd {
 impl Front for Nbd {
     fn ask(&mut self, out: &mut Vec<u8>, id: u16, write: bool, offset: u64) {
         let command = if write { Command::Write } else { Command::Read };
-        let (flags, cookie) = (CommandFlags::default(), u64::from(id));
+        // Undivided: else a read of zeroes, as the null device has, is answered as a hole, without the data that NVMe/TCP must send.
+        let flags = if write { CommandFlags::EMPTY } else { CommandFlags::DF };
+        let cookie = u64::from(id);
         let request = Request { command, flags, cookie, offset, length: BLOCK };
         self.transactions.submit(out, request).expect("a request");
         if write {
