@@ -14,11 +14,18 @@
 //! While either holds, and during a resync, connections with `replica=read` or `replica=write` in their export's name have their reads
 //! refused. Other connections never have. Only an operator ends that state (`plimsoll volume resync`).
 //!
+//! A resync's copies overwrite the volume. So they exclude clients that may change the volume and know no other replicas ([`Claim`]).
+//!
 //! The generation is exact while the node runs and after an orderly end. After any other end it is the value at the node's
 //! start. Places of changes are kept for up to 4,096 ranges and forgotten at the node's end: they only decide which ranges are copied
 //! first.
 
+mod claims;
+
+pub use claims::{Claim, Excluded};
+
 use crate::store::PoolStore;
+use claims::Claims;
 use plimsoll_base::VolumeKey;
 use plimsoll_store::{MetaError, ReplicaRecord};
 use std::fmt;
@@ -122,8 +129,8 @@ pub struct Replica {
     open: AtomicBool,
     /// Connections with `replica=write`.
     writers: AtomicU32,
-    /// Connections that may change it as if it had no other replicas.
-    others: AtomicU32,
+    /// Connections that exclude each other. A copy begins under its lock only.
+    claims: watch::Sender<Claims>,
     /// Clients whose export with `replica=write` was granted, and that aren't attached yet.
     granted: AtomicU32,
     /// It failed reads lately: hosts with another copy should read from that.
@@ -153,7 +160,7 @@ impl Replica {
             behind: AtomicU64::new(behind as u64),
             open: AtomicBool::new(record.open),
             writers: AtomicU32::new(0),
-            others: AtomicU32::new(0),
+            claims: watch::Sender::new(Claims::default()),
             granted: AtomicU32::new(0),
             is_failing: watch::Sender::new(false),
             range_bytes,
@@ -233,18 +240,6 @@ impl Replica {
         }
     }
 
-    /// Connections that may change it as if it had no other replicas: the peer of a resync never gets their changes.
-    pub fn others(&self) -> u32 {
-        self.others.load(Ordering::Acquire)
-    }
-
-    /// A client that knows no other replicas has changed it. Its peer lacks the change, so a resync that copies can't be completed.
-    pub fn changed_alone(&self, offset: u64, len: u64) {
-        self.changed(offset, len);
-        let is_copied = |was: u64| is_copied(was).then_some(Behind::WriterLost as u64);
-        let _ = self.behind.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_copied);
-    }
-
     /// It may lack what its writer had acknowledged elsewhere.
     pub fn lost(&self) {
         // What is being caught up must begin anew; what was unclean stays so.
@@ -304,13 +299,19 @@ impl Replica {
     /// `copies`: what a peer has overwrites the volume's content. Blocks.
     ///
     /// # Errors
-    /// A failing storage.
-    pub fn catch_up(&self, attempt: u32, copies: bool) -> Result<(), MetaError> {
+    /// A failing storage. Within: connections that exclude it. Then nothing has begun.
+    pub fn catch_up(&self, attempt: u32, copies: bool) -> Result<Result<(), Excluded>, MetaError> {
         let copied = if copies { COPIED } else { 0 };
-        self.behind.store(caught_up_by(attempt) | copied, Ordering::Release);
+        let began = self.unless_excluded(copies, || {
+            self.behind.store(caught_up_by(attempt) | copied, Ordering::Release);
+        });
+        if let Err(excluded) = began {
+            return Ok(Err(excluded));
+        }
         self.keep(true)?;
         self.open.store(true, Ordering::Release);
-        Ok(())
+        // The storage may take long. A client that came meanwhile, before the copier, has ended the attempt.
+        Ok(if self.is_caught_up_by(attempt) { Ok(()) } else { Err(Excluded::Ended) })
     }
 
     /// True while that attempt is catching it up.
@@ -371,23 +372,6 @@ impl Drop for Granted {
     }
 }
 
-/// A connection that may change a replica as if it had no others, until this is dropped.
-pub struct Other(Arc<Replica>);
-
-impl Other {
-    /// Begins with its attachment.
-    pub fn of(replica: Arc<Replica>) -> Other {
-        replica.others.fetch_add(1, Ordering::AcqRel);
-        Other(replica)
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        self.0.others.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 /// Bit of the word of a replica that is being caught up by copies. Without it, its content is declared complete as it is.
 const COPIED: u64 = 1 << 40;
 
@@ -429,28 +413,16 @@ mod tests {
         (0..6).for_each(|i| replica.changed(i << 16, 512));
         assert!(!replica.caught_up(0, -1).unwrap(), "nobody has begun");
         assert_eq!(replica.generation(), 6);
-        replica.catch_up(7, true).unwrap();
-        replica.catch_up(8, true).unwrap();
+        replica.catch_up(7, true).unwrap().unwrap();
+        replica.catch_up(8, true).unwrap().unwrap();
         assert!(!replica.caught_up(7, -2).unwrap(), "another attempt has begun");
         assert!(replica.caught_up(8, -2).unwrap());
         assert_eq!((replica.generation(), replica.behind()), (4, Behind::No));
         let stamps: Vec<u64> = replica.written(0, 6 << 16).iter().map(|w| w.1).collect();
         assert_eq!(stamps, [1, 2, 3, 4], "no range was changed after all of it: {stamps:?}");
-        replica.catch_up(9, true).unwrap();
+        replica.catch_up(9, true).unwrap().unwrap();
         replica.lost();
         assert!(!replica.caught_up(9, 3).unwrap());
         assert_eq!((replica.generation(), replica.behind()), (4, Behind::WriterLost));
-    }
-
-    #[test]
-    fn a_change_of_a_client_without_replicas_voids_a_copy_and_no_trust() {
-        for copies in [true, false] {
-            let replica = Replica::new(1 << 20, ReplicaRecord::default(), None);
-            replica.catch_up(7, copies).unwrap();
-            replica.changed_alone(0, 512);
-            let expected = if copies { Behind::WriterLost } else { Behind::Resync };
-            assert_eq!((replica.generation(), replica.behind()), (1, expected));
-            assert_eq!(replica.caught_up(7, 0).unwrap(), !copies);
-        }
     }
 }

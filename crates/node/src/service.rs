@@ -35,6 +35,8 @@ const LEFT_MAX: u64 = 16 << 20;
 const TLS_END_TIME: Duration = Duration::from_secs(5);
 /// A TLS session looks this often whether its pool has ended, which it doesn't hear while its client takes nothing.
 const RELAY_LOOK: Duration = Duration::from_secs(1);
+/// Time that the copier of an ended resync has to be gone from the volume when the next one connects.
+const COPIER_LEAVES: Duration = Duration::from_secs(5);
 /// Silence of a TCP client after which keepalive probes begin; [`KEEPALIVE_EVERY`] is their interval.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
@@ -304,11 +306,14 @@ impl Service {
     }
 
     /// Before anybody who could change a volume is let in, it's durable that only an orderly end is a clean one. Returns the grant of
-    /// one who writes to several replicas. Does nothing for those who can't change it.
+    /// one who writes to several replicas. Does nothing for those who can't change it. Refuses those whom a resync excludes.
     async fn mark_open(&self, who: &Identity, name: &str, shown: &Shown) -> Result<Option<Granted>, Refusal> {
         if !shown.writes() {
             return Ok(None);
         }
+        shown.replica.admits(shown.used_as, COPIER_LEAVES).await.map_err(|why| {
+            Refusal::new(RefusalReason::Unavailable, format!("volume `{}` {why}", shown.export.canonical_name))
+        })?;
         let granted = {
             let directory = self.directory.read().expect("no panic while held");
             let volume = directory.volume(who, name, &shown.replica)?;

@@ -60,13 +60,14 @@ struct Pair<'a> {
 }
 
 impl Resync {
-    /// Copies what differs; returns the excess of the peer's generation. Calls `begin` once all checks have passed: it notifies the
-    /// replica's node that a copy begins.
-    pub fn run(&self, begin: impl FnOnce() -> Result<()>) -> Result<i64> {
+    /// Copies what differs. Calls `begin` once all checks have passed: it notifies the replica's node that a copy begins. Calls `end` with
+    /// the excess of the peer's generation, or with the error of the copy. The replica's node refuses other clients that may change it
+    /// until after that.
+    pub fn run<T>(&self, begin: impl FnOnce() -> Result<()>, end: impl FnOnce(Result<i64>) -> Result<T>) -> Result<T> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut pair = runtime.block_on(self.connect())?;
         begin()?;
-        runtime.block_on(pair.catch_up())
+        end(runtime.block_on(pair.catch_up()))
     }
 
     /// Connects to both and looks whether one may be copied to the other.
@@ -123,8 +124,7 @@ impl Pair<'_> {
         let mine = self.ours.health().await.with_context(|| self.of.replica.to_string())?;
         if mine.behind != BEING_CAUGHT_UP {
             bail!(
-                "{} isn't being caught up any more: its writer was lost, or a client without `replica=write` has changed it. Disconnect such \
-                 clients and begin anew",
+                "{} isn't being caught up any more: its writer was lost, it was trusted, or another attempt has begun. Begin anew",
                 self.of.replica
             );
         }
@@ -204,7 +204,10 @@ impl Pair<'_> {
             let (theirs, mine) = (theirs.context("reading from the peer")?, mine.context("reading the replica")?);
             if theirs != mine {
                 self.must_go_on().await?;
-                self.ours.write(offset, &theirs).await.context("writing to the replica")?;
+                if let Err(e) = self.ours.write(offset, &theirs).await {
+                    self.must_go_on().await?; // the node takes no copies of an attempt that is void
+                    return Err(e).context("writing to the replica");
+                }
                 copied.push(piece);
                 shown.set_message(copied.len().to_string());
             }

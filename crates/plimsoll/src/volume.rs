@@ -287,14 +287,16 @@ fn caught_up(client: &Client, name: &str, resync: Option<Resync>, yes: bool) -> 
     let attempt = uuid::Uuid::new_v4().as_u128() as u32;
     let trust = resync.is_none();
     let begin = || say(ReplicaChange::CatchUp { attempt, trust }).map(drop);
-    let add = match resync {
-        Some(resync) => resync.run(begin),
-        None => begin().map(|()| 0),
+    let end = |add: Result<i64>| {
+        if before.behind == "no" && add.as_ref().is_err_and(|e| e.is::<AnotherVolume>()) {
+            say(ReplicaChange::CaughtUp { attempt, add: 0 })?; // this one lacked nothing, and nothing was done to it
+        }
+        say(ReplicaChange::CaughtUp { attempt, add: add? })
     };
-    if before.behind == "no" && add.as_ref().is_err_and(|e| e.is::<AnotherVolume>()) {
-        say(ReplicaChange::CaughtUp { attempt, add: 0 })?; // this one lacked nothing, and nothing was done to it
+    match resync {
+        Some(resync) => resync.run(begin, end),
+        None => end(begin().map(|()| 0)),
     }
-    say(ReplicaChange::CaughtUp { attempt, add: add? })
 }
 
 fn cache_mode(text: &str) -> Result<CacheMode, String> {

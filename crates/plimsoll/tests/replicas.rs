@@ -543,19 +543,41 @@ fn a_resync_overwrites_nothing_that_others_write() {
     assert!(said.contains("clients that may change it") && three.behind(1).ends_with("writer lost"), "{said}");
     farewell(plain);
     block_on(eventually("its end", || three.connections(1) == 0));
-    // It comes while the volume is compared, and the command hears of it before it is done.
-    three.node(1).cli(&["inject", "vol", "--latency", "50ms", "--only", "reads", "--for", "1h"]);
+    // It comes while the volume is compared: it is refused, and so is a trust in what is half a copy.
+    let inject = ["inject", "vol", "--latency", "50ms", "--only", "reads", "--for", "1h"];
+    three.node(1).cli(&inject);
+    let came = |export: &str| Client::connect(&three.node(1).socket(), export);
     std::thread::scope(|s| {
-        let said = s.spawn(|| fails(1, &[]));
+        let resync = s.spawn(|| three.resync(1, 0));
         block_on(eventually("the resync", || three.behind(1).ends_with("resync")));
-        let mut plain = Client::connect(&three.node(1).socket(), "vol").unwrap();
-        plain.write(15 << 20, &[9; 4096]).unwrap().unwrap();
-        plain.flush().unwrap().unwrap();
-        let said = said.join().unwrap();
-        assert!(said.contains("isn't being caught up any more"), "{said}");
-        assert_eq!(three.behind(1), "1 writer lost");
-        assert_eq!(plain.read(15 << 20, 4096).unwrap().unwrap(), [9; 4096]);
+        let said = came("vol").err().unwrap().to_string();
+        assert!(said.contains("is being overwritten by a resync"), "{said}");
+        let said = three.node(1).cli_fails(&["volume", "resync", "vol", "--trust"]);
+        assert!(said.contains("has the connection of another"), "{said}");
+        assert!(resync.join().unwrap().contains("changes   16\n"));
     });
+    block_on(eventually("its end", || three.connections(1) == 0));
+    // One that was killed keeps nobody out. Whatever was copied, the mark stays.
+    drop(writer(three.dirs[1].path()));
+    block_on(eventually("the loss to be seen", || three.behind(1).ends_with("writer lost")));
+    let socket = three.dirs[1].path().join("control.sock");
+    let mut killed = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(resync(1))
+        .args(["--control", socket.to_str().unwrap()])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    block_on(eventually("the resync", || three.behind(1).ends_with("resync")));
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    block_on(eventually("its end", || three.connections(1) == 0));
+    assert!(three.behind(1).ends_with("resync"));
+    let mut plain = came("vol").unwrap();
+    plain.write(15 << 20, &[9; 4096]).unwrap().unwrap();
+    plain.flush().unwrap().unwrap();
+    assert_eq!(three.behind(1), "17 writer lost");
+    assert_eq!(plain.read(15 << 20, 4096).unwrap().unwrap(), [9; 4096]);
+    farewell(plain);
     // A volume that lacks nothing is the wrong one, perhaps; and a writer that only the replica has is overwritten.
     let said = fails(2, &[]);
     assert!(said.contains("say --yes") && three.behind(2) == "0 no", "{said}");

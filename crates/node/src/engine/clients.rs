@@ -14,6 +14,7 @@ use super::permits::{Admission, Held, PermitLimits, WaitsFor};
 use super::ring::{Op as RingOp, RecvInto, Ring, SendBatch};
 use super::slow::SlowLimits;
 use crate::planted::{self, Mistake};
+use crate::replica::Claim;
 use crate::seats::Seat;
 use plimsoll_base::{BufPool, Data, Outcome, Span, TenantId, Time, VolumeKey};
 use plimsoll_nbd::promise::Note;
@@ -114,11 +115,11 @@ impl Clients {
         fd: Arc<OwnedFd>,
         params: ExportParams,
         early: &[u8],
-        seat: Option<Arc<Seat>>,
+        (seat, claim): (Option<Arc<Seat>>, Option<Claim>),
     ) -> usize {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let conn = self.conns.insert((serial, Conn::new(now, fd, params, self.slow.pace(), early, seat)));
+        let conn = self.conns.insert((serial, Conn::new(now, fd, params, self.slow.pace(), early, (seat, claim))));
         self.touched.push(conn);
         conn
     }

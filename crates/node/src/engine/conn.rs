@@ -6,7 +6,7 @@ use super::lag::Pace;
 use super::nvme::{HostId, QueueParams};
 use super::outbox::{Outbox, recycle};
 use super::ring::RecvInto;
-use crate::replica::{Behind, Other, Replica, ReplicaUse};
+use crate::replica::{Behind, Claim, Replica, ReplicaUse};
 use crate::seats::Seat;
 use plimsoll_base::{BufPool, Data, OnBusy, Outcome, Priority, Span, TenantId, Time, VolumeKey};
 use plimsoll_nbd::handshake::Negotiated;
@@ -154,8 +154,8 @@ pub struct Conn {
     disconnected: bool,
     /// It writes to all replicas; until its loss was recorded.
     writes_replicas: bool,
-    /// Until it ends, if it may change the volume and knows no other replicas.
-    _other: Option<Other>,
+    /// Until it ends, if it excludes others from the volume.
+    _claim: Option<Claim>,
     /// Until it ends.
     _seat: Option<Arc<Seat>>,
 }
@@ -168,14 +168,12 @@ impl Conn {
         params: ExportParams,
         pace: Pace,
         early: &[u8],
-        seat: Option<Arc<Seat>>,
+        (seat, claim): (Option<Arc<Seat>>, Option<Claim>),
     ) -> Conn {
         let writes_replicas = params.used_as == Some(ReplicaUse::Write);
         if writes_replicas {
             params.replica.writer_came();
         }
-        let _other =
-            (params.used_as.is_none() && !params.wire.is_read_only()).then(|| Other::of(params.replica.clone()));
         Conn {
             fd,
             inbox: Inbox::new(&params.wire, early),
@@ -191,7 +189,7 @@ impl Conn {
             volume_gone: false,
             disconnected: false,
             writes_replicas,
-            _other,
+            _claim: claim,
             _seat: seat,
         }
     }
@@ -226,6 +224,12 @@ impl Conn {
         Some(self.params.replica.behind()).filter(|b| reads && *b != Behind::No)
     }
 
+    /// True if what it would write is a peer's content for a resync that doesn't go on any more.
+    #[inline]
+    pub fn is_late_copy(&self) -> bool {
+        self.params.used_as == Some(ReplicaUse::Copy) && !self.params.replica.takes_copies()
+    }
+
     /// A request that changes something, or makes it durable, has ended.
     pub fn has_changed(&self, request: &Request, outcome: Outcome) {
         let replica = &self.params.replica;
@@ -233,9 +237,6 @@ impl Conn {
             Outcome::Done if request.command == Command::Flush => {}
             // The peer from whom it is has counted it.
             Outcome::Done if self.params.used_as == Some(ReplicaUse::Copy) && replica.behind() == Behind::Resync => {}
-            Outcome::Done if self.params.used_as.is_none() => {
-                replica.changed_alone(request.offset, u64::from(request.length));
-            }
             Outcome::Done => replica.changed(request.offset, u64::from(request.length)),
             // Other replicas may have acknowledged it, whatever is the reason here: they may be larger, or writable.
             _ if self.params.used_as == Some(ReplicaUse::Write) => replica.lost(),

@@ -3,6 +3,7 @@
 use super::{Node, NodeError, Result, blocking};
 use crate::config::check_deadline;
 use crate::directory::{Volume, VolumePromise};
+use crate::replica::Excluded;
 use plimsoll_base::{CacheMode, OnBusy, Span};
 
 /// A change of a volume; `None`: as it is.
@@ -92,14 +93,8 @@ impl Node {
         {
             return Err(superseded());
         }
-        let others = volume.replica.others();
-        if matches!(patch.replica, Some(ReplicaStep::CatchUp { copies: true, .. })) && others > 0 {
-            let what = format!(
-                "volume `{}` has {others} clients that may change it and don't write to its other replicas (no `replica=write`): the resync \
-                 would overwrite what they write. Disconnect them first (`plimsoll connections`)",
-                volume.name
-            );
-            return Err(NodeError::Conflict(what));
+        if let Some(ReplicaStep::CatchUp { copies, .. }) = patch.replica {
+            volume.replica.may_catch_up(copies).map_err(|e| excluded(&volume.name, e))?;
         }
         if patch.cache.is_some() {
             self.must_have_cache(volume)?;
@@ -149,7 +144,9 @@ impl Node {
         match patch.replica {
             None => {}
             Some(ReplicaStep::CatchUp { attempt, copies }) => {
-                self.change_replica(&name, move |r| r.catch_up(attempt, copies)).await?;
+                // Again, under the lock: a client may have come since the check.
+                let begun = self.change_replica(&name, move |r| r.catch_up(attempt, copies)).await?;
+                begun.map_err(|e| excluded(&name, e))?;
             }
             Some(ReplicaStep::CaughtUp { attempt, add }) => {
                 let caught_up = self.change_replica(&name, move |r| r.caught_up(attempt, add)).await?;
@@ -188,6 +185,10 @@ impl Node {
         let record = blocking(move || store.change().grow_volume(&name, size_bytes)).await?;
         self.publish(pool, &record).await
     }
+}
+
+fn excluded(name: &str, why: Excluded) -> NodeError {
+    NodeError::Conflict(format!("volume `{name}` {why}"))
 }
 
 fn superseded() -> NodeError {

@@ -4,6 +4,7 @@ use super::Pool;
 use crate::engine::command::{ClientFilter, Command, Recovered};
 use crate::engine::deletions::Step;
 use crate::engine::exports::account_of;
+use crate::replica::Claim;
 use plimsoll_base::{TenantId, VolumeKey};
 use plimsoll_stack::Front;
 use std::io;
@@ -32,7 +33,16 @@ impl Pool {
                     tracing::debug!("a client of a volume that was just deleted is disconnected");
                     return Ok(());
                 }
-                let conn = self.clients.attach(self.now, fd, params, &early, seat);
+                let claim = match Claim::of(&params.replica, params.used_as, params.wire.is_read_only()) {
+                    Ok(claim) => claim,
+                    Err(why) => {
+                        // It, or what excludes it, came between the look-up and now. Its socket closes.
+                        let volume = params.volume.id;
+                        tracing::warn!(volume, peer = %params.peer, "a client is disconnected: its volume {why}");
+                        return Ok(());
+                    }
+                };
+                let conn = self.clients.attach(self.now, fd, params, &early, (seat, claim));
                 if self.stopping {
                     self.clients[conn].close(false);
                 }

@@ -152,7 +152,8 @@ impl Pool {
         let at = self.inside.next_place();
         head.tag = at as u64;
         head.account = account_of(export);
-        if self.devices.may_be_stale() {
+        let is_late_copy = head.op.is_change() && self.clients[conn].is_late_copy();
+        if self.devices.may_be_stale() || is_late_copy {
             return self.fail_outside(conn, &head, &request, data, IoError::Unavailable);
         }
         let injected = if self.injections.is_empty() { None } else { self.injections.hit(self.now, &head) };

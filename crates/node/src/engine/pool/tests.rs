@@ -382,6 +382,43 @@ fn a_replica_that_refuses_a_change_lacks_it() {
     }
 }
 
+/// The check of a resync's command and its write are two requests: the pool decides at the write.
+#[test]
+fn a_copy_is_written_only_while_nobody_else_may_write() {
+    let mut s = scene(PermitLimits::default());
+    s.set_volume(1);
+    let replica = Replica::new(SIZE_BYTES, Default::default(), None);
+    let params = |used_as| {
+        let wire = Wire::Nbd { rules: writable(), meta_contexts: MetaContexts::EMPTY };
+        ExportParams { replica: replica.clone(), used_as, ..params_of(1, wire) }
+    };
+    let mut copier = s.attach(params(Some(ReplicaUse::Copy)));
+    copier.set_nonblocking(true).unwrap();
+    let mut is_done = |s: &mut Scene| {
+        copier.write_all(&requests(WRITE_ZEROES, 1, 4096)).unwrap();
+        let mut reply = [0; 16];
+        while copier.read_exact(&mut reply).is_err() {
+            s.round();
+        }
+        reply[4..8] == [0; 4]
+    };
+    assert!(!is_done(&mut s), "nothing has begun");
+    replica.catch_up(7, true).unwrap().unwrap();
+    assert!(is_done(&mut s));
+    // One that knows no peer is let go at once.
+    let mut plain = s.attach(params(None));
+    assert_eq!(plain.read(&mut [0; 1]).unwrap(), 0);
+    assert!(is_done(&mut s));
+    replica.lost();
+    let mut plain = s.attach(params(None));
+    plain.set_nonblocking(true).unwrap();
+    assert_eq!(plain.read(&mut [0; 1]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "it is served");
+    assert!(!is_done(&mut s), "it would overwrite what that one writes");
+    drop((copier, plain));
+    s.end();
+    assert_eq!(replica.generation(), 0, "copies are no changes");
+}
+
 /// This thread's own time.
 fn own_time() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
