@@ -292,6 +292,11 @@ impl Bands {
         self.bad.get(&band).is_some_and(|b| now < b.until) && self.is_bad(band)
     }
 
+    /// True if the pool ends without a band's changes: its copy was tried again at the end, and failed.
+    pub(crate) fn is_left(&self, band: u32) -> bool {
+        self.bad.get(&band).is_some_and(|b| b.until != Time::ZERO) && self.is_bad(band)
+    }
+
     /// True if a change of a band fails at once: it doesn't cover the rest of a place that can't be read.
     fn is_refused(&self, now: Time, at: u64, len: u64) -> bool {
         let band = (at / self.places.shape.zone_bytes) as u32;
@@ -874,12 +879,14 @@ impl Layer for Bands {
         let at_rest = self.ops.is_empty() && self.waiters.iter().all(VecDeque::is_empty) && self.held.is_empty();
         // Changes that no flush has covered may wait, as in a drive's cache. At the pool's end clients' get to their zones; the layer above
         // has the data of copies.
-        let written = !self.draining || self.gave_up || self.dirty.with_clients(|band| !self.is_bad(band)).is_none();
+        let written = !self.draining || self.gave_up || self.dirty.with_clients(|band| !self.is_left(band)).is_none();
         at_rest && self.rewrite.is_none() && written
     }
 
     fn drain(&mut self, now: Time, out: &mut Actions) {
         self.draining = true;
+        // The last chance: each band is tried once more.
+        self.bad.values_mut().for_each(|b| b.until = Time::ZERO);
         self.work(now, out);
     }
 

@@ -345,6 +345,11 @@ impl Buffer {
         self.bands.iter().find(|(band, pieces)| pieces.has_clients() && wanted(**band)).map(|(band, _)| *band)
     }
 
+    /// True if a band has changes of clients.
+    pub fn has_clients_in(&self, band: u32) -> bool {
+        self.bands.get(&band).is_some_and(Pieces::has_clients)
+    }
+
     /// The band with most bytes of changes that `wanted` takes.
     pub fn fullest(&self, wanted: impl Fn(u32) -> bool) -> Option<u32> {
         let found = self.bands.iter().filter(|(band, _)| wanted(**band));

@@ -80,20 +80,33 @@ impl Bands {
         false
     }
 
-    /// The band whose copy is wanted most: of what a flush waits for the first, of what fills the buffer the one with most bytes.
-    fn wanted_band(&self) -> Option<u32> {
+    /// The band whose copy is wanted most: of what a flush waits for the first, of what fills the buffer the one with most bytes. Last one
+    /// with changes of clients that may be tried again.
+    fn wanted_band(&self, now: Time) -> Option<u32> {
         if let Some(band) = self.wanted_by_waiters() {
             return Some(band);
         }
-        let good = |band| !self.is_bad(band);
-        let any = if self.draining && !self.gave_up { self.dirty.with_clients(good) } else { None };
-        any.or_else(|| if self.held.is_empty() { None } else { self.dirty.fullest(good) })
+        let any = if self.draining && !self.gave_up { self.dirty.with_clients(|b| !self.is_left(b)) } else { None };
+        any.or_else(|| if self.held.is_empty() { None } else { self.dirty.fullest(|b| !self.is_barred(now, b)) })
+            .or_else(|| self.bad.keys().copied().find(|b| !self.is_barred(now, *b) && self.retries(*b)))
+    }
+
+    /// True if a band with a place that can't be read is copied again although nobody asks for it.
+    fn retries(&self, band: u32) -> bool {
+        !self.draining && !self.gave_up && self.dirty.has_clients_in(band)
+    }
+
+    /// Asks to be woken when the next band may be tried again.
+    fn wake_to_retry(&self, out: &mut Actions) {
+        let due = self.bad.iter().filter(|(band, _)| self.retries(**band)).map(|(_, b)| b.until).min();
+        due.into_iter().for_each(|due| out.wake_at(due));
     }
 
     fn begin(&mut self, now: Time, out: &mut Actions) -> bool {
-        let Some(band) = self.wanted_band() else {
+        let Some(band) = self.wanted_band(now) else {
             // All that fills the buffer is of bands that can't be copied.
             self.fail_held(IoError::Device, out);
+            self.wake_to_retry(out);
             return false;
         };
         if self.is_barred(now, band) {

@@ -121,7 +121,8 @@ fn read(p: &mut SimPool, at: u64, len: u64) -> Vec<u8> {
 
 /// The end of a pool as its thread makes it: everything ends, then all is written out.
 fn ends(p: &mut SimPool) {
-    p.run();
+    let later = p.now() + Span::from_secs(1);
+    p.run_until(later);
     assert!(p.stack().is_idle(), "it never stops");
     let now = p.now();
     p.stack().drain(now);
@@ -245,6 +246,44 @@ fn a_flush_of_what_can_not_be_written_fails() {
     assert!(flush(&mut p, false).is_done());
     assert_eq!((p.stack().state(), bands(&mut p).problem()), (LayerState::Ready, None));
     assert_eq!(read(&mut after_power_loss(p), shown(5, 0), PAGE)[0], 0x53);
+}
+
+/// The device was away for a moment, and nobody flushes after it.
+#[test]
+fn changes_of_a_band_are_tried_again_without_a_flush() {
+    let mut p = with_a_bad_place();
+    assert!(write(&mut p, shown(5, 0), 0x53, PAGE).is_done());
+    assert_eq!(flush(&mut p, false), FAILED);
+    // It fails once more, so the next try is two minutes later.
+    for (secs, failed) in [(59, 1), (2, 2), (118, 2)] {
+        let later = p.now() + Span::from_secs(secs);
+        p.run_until(later);
+        assert_eq!(bands(&mut p).counters().failed, failed);
+    }
+    assert_eq!(p.stack().state(), LayerState::Degraded);
+    p.disk(0).heal_sectors();
+    let later = p.now() + Span::from_secs(3);
+    p.run_until(later);
+    assert_eq!((p.stack().state(), bands(&mut p).problem()), (LayerState::Ready, None));
+    assert_eq!(read(&mut after_power_loss(p), shown(5, 0), PAGE)[0], 0x53, "it was copied");
+}
+
+/// The time of its next try hasn't come.
+#[test]
+fn an_end_tries_each_band_once_more() {
+    for is_healed in [true, false] {
+        let mut p = with_a_bad_place();
+        assert!(write(&mut p, shown(5, 0), 0x53, PAGE).is_done());
+        assert_eq!(flush(&mut p, false), FAILED);
+        if is_healed {
+            p.disk(0).heal_sectors();
+        }
+        ends(&mut p);
+        assert_eq!(p.stack().left_behind().is_none(), is_healed);
+        assert_eq!(bands(&mut p).counters().failed, if is_healed { 1 } else { 2 });
+        let found = read(&mut after_power_loss(p), shown(5, 0), PAGE)[0];
+        assert_eq!(found, if is_healed { 0x53 } else { 0x51 });
+    }
 }
 
 #[test]
