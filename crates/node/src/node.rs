@@ -11,6 +11,7 @@ mod error;
 mod fit;
 mod lifecycle;
 mod moving;
+mod namesakes;
 mod opening;
 mod patch;
 mod pool;
@@ -240,30 +241,18 @@ impl Node {
     async fn bring_back(&self, pool: usize) -> Vec<(String, NodeError)> {
         let mut unserved = Vec::new();
         for record in self.records(pool) {
-            self.settle_deadline(&record);
-            let published = match self.is_declared_elsewhere(pool, &record.name) {
-                true => Err(self.in_two_pools(pool, &record.name)),
-                false => self.publish(pool, &record).await,
+            let published = match self.must_be_meant(pool, &record.name) {
+                Ok(()) => {
+                    self.settle_deadline(&record);
+                    self.publish_meant(pool, &record).await
+                }
+                Err(e) => Err(e),
             };
             if let Err(e) = published {
                 unserved.push((record.name, e));
             }
         }
         unserved
-    }
-
-    /// True if the configuration declares the volume in another pool, which has one of this name: that one is served.
-    fn is_declared_elsewhere(&self, pool: usize, name: &str) -> bool {
-        let (configured, here) = (self.configured(), self.pools.get(pool));
-        let declared = configured.config.volume.iter().find(|v| v.name.get_ref() == name);
-        let other =
-            declared.filter(|v| *v.pool.get_ref() != here.name).and_then(|v| self.pools.named(v.pool.get_ref()));
-        other.is_some_and(|(_, p)| p.store.as_ref().is_some_and(|s| s.view().volume(name).is_some()))
-    }
-
-    fn in_two_pools(&self, pool: usize, name: &str) -> NodeError {
-        let pool = &self.pools.get(pool).name;
-        NodeError::Conflict(format!("volume `{name}` exists in pool `{pool}` and in another: rename or delete one"))
     }
 
     /// Makes or grows configured volumes for which there was no space while deletions weren't done.
@@ -327,12 +316,15 @@ impl Node {
         let _ = tokio::time::timeout(at_most, all).await; // what is still recovering says so in its state
     }
 
-    /// Tells the pool's thread and the directory of a volume.
+    /// Tells the pool's thread and the directory of a volume, unless another one has its name.
     async fn publish(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
+        self.must_be_meant(pool, &record.name)?;
+        self.publish_meant(pool, record).await
+    }
+
+    /// The same of a volume that is the one to serve under its name.
+    async fn publish_meant(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
         let p = self.pools.get(pool);
-        if self.directory_ref(|d| d.volumes.get(&record.name).is_some_and(|v| v.pool != pool)) {
-            return Err(self.in_two_pools(pool, &record.name));
-        }
         self.ensure_tenant(&record.tenant)?;
         let extents = p.stack_extents(&record.visible_extents(p.block_bytes));
         let front = FrontVolume { size_bytes: record.size_bytes, read_only: record.read_only };
@@ -800,7 +792,7 @@ mod tests {
         let node = start(&both).await;
         node.resume_deletions(node.interrupted_deletions()).await;
         expect(&node, &[("v", 0, 40), ("w", 1, 8)], &["w"]);
-        assert!(node.unmade_volumes()[0].1.contains("exists in pool `p` and in another"));
+        assert!(node.unmade_volumes()[0].1.contains("exists in pool `p` and in pool `q`, where it is declared"));
         end(node);
     }
 

@@ -176,9 +176,15 @@ impl Node {
         let of_new = of_new.map(|(pool, tenant)| (pool, tenant.to_string()));
         let noted = self.note_name(name, of_new).ok_or_else(|| is_underway(name))?;
         // In this order: the name is in one of the two as long as the other change goes on.
-        match self.directory_ref(|d| d.volumes.contains_key(name)) {
-            true => Err(NodeError::Conflict(format!("volume `{name}` exists already"))),
-            false => Ok(noted),
+        if self.directory_ref(|d| d.volumes.contains_key(name)) {
+            return Err(NodeError::Conflict(format!("volume `{name}` exists already")));
+        }
+        match self.pools_with(name).first() {
+            Some(pool) => Err(NodeError::Conflict(format!(
+                "volume `{name}` exists already in pool `{}`, where it isn't served: `plimsoll status` tells why",
+                self.pools.get(*pool).name
+            ))),
+            None => Ok(noted),
         }
     }
 

@@ -112,9 +112,20 @@ impl Node {
         }
         let applied: BTreeSet<&str> =
             config.tenant.iter().filter(is_applied).map(|t| t.name.get_ref().as_str()).collect();
+        // After pools have come, and before anything is published: the declared volume of a name takes the place of another pool's.
+        let mut gave_way = BTreeSet::new();
+        for v in &config.volume {
+            let section = volume_section(v.name.get_ref());
+            let done = self.give_way(v).await;
+            if let Ok(true) = done {
+                unmade.forget(&section);
+                gave_way.insert(v.name.get_ref().as_str());
+            }
+            unmade.note(section, done.map(drop));
+        }
         let has_changed = |name: &str| {
             let differs = was.throttles.get(name) != new.throttles.get(name);
-            differs || again.contains(&volume_section(name))
+            differs || again.contains(&volume_section(name)) || gave_way.contains(name)
         };
         for (pool, _) in self.pools.all() {
             self.publish_changed(pool, has_changed, &applied, &mut unmade).await;
@@ -338,6 +349,12 @@ impl Unmade {
             self.why.push(why.clone());
             self.sections.insert(section, why);
         }
+    }
+
+    /// Another try of a section is about to be made.
+    fn forget(&mut self, section: &str) {
+        let was = self.sections.remove(section);
+        self.why.retain(|why| Some(why) != was.as_ref());
     }
 }
 

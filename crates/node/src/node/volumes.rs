@@ -135,7 +135,7 @@ impl Node {
     ///
     /// # Errors
     /// If clients use it, or its pool doesn't answer: then it is in the directory as before.
-    async fn withdraw_unused(&self, volume: &Volume, todo: &str) -> Result<()> {
+    pub(super) async fn withdraw_unused(&self, volume: &Volume, todo: &str) -> Result<()> {
         self.withdraw(volume);
         let p = self.pools.get(volume.pool);
         let asked = p.ask_soon(|reply| Command::Connections { of: ClientFilter::of_volume(volume.key), reply });
