@@ -203,7 +203,12 @@ impl Backup {
             "cache": s.cache,
             "changes": s.commit,
         });
-        // Backups of all other pools stay as earlier programs know them.
+        let births: BTreeMap<String, u64> =
+            s.volumes.iter().filter_map(|(id, v)| Some((id.to_string(), v.birth?))).collect();
+        // Earlier programs don't look at these. Backups of all other pools stay as they know them.
+        if !births.is_empty() {
+            body["births"] = json!(births);
+        }
         if let Some(row) = State::given_up_row(&s.given_up) {
             body["given_up"] = json!(row);
         }
@@ -371,13 +376,10 @@ impl Backup {
         let cache_generation = state.as_ref().map(|s| s.generations.get(&CACHE_ROW).copied().unwrap_or(0));
         // Numbers of changes tell nothing if a copy of the device was put back: two histories have the same ones.
         let is_same = match &state {
-            Some(there) => essence(there) == essence(&self.state),
+            Some(there) => essence(there) == essence(&self.state) && !self.has_namesakes(there),
             None => changes == Some(self.state.commit),
         };
-        let age = match self.age(changes, is_same) {
-            Age::Current if !is_same && state.as_ref().is_some_and(|there| self.is_forked(there)) => Age::Forked,
-            age => age,
-        };
+        let age = self.age(changes, is_same, state.as_ref());
         Ok(Found {
             age,
             is_same,
@@ -427,7 +429,7 @@ impl Backup {
     fn after(&self, note: Note, sequence: u64, state: Option<State>) -> Found {
         let goes_on = note.backup == self.id();
         let is_same = goes_on && note.is_same;
-        let age = if goes_on { self.age(note.changes, is_same) } else { Age::Unfinished };
+        let age = if goes_on { self.age(note.changes, is_same, state.as_ref()) } else { Age::Unfinished };
         let sequence = sequence.max(note.sequence);
         let Note { changes, changes_min, formatted, cache_generation, .. } = note;
         let end = self.superblock.end();
@@ -447,8 +449,18 @@ impl Backup {
         }
     }
 
-    fn age(&self, changes: Option<u64>, is_same: bool) -> Age {
+    /// True if a volume of the backup has the key of one that was made in another history of the pool.
+    fn has_namesakes(&self, there: &State) -> bool {
+        let is_another =
+            |o: &VolumeRecord, v: &VolumeRecord| o.key == v.key && o.is_of_another_history(v) == Some(true);
+        self.state.volumes.iter().any(|(id, o)| there.volumes.get(id).is_some_and(|v| is_another(o, v)))
+    }
+
+    fn age(&self, changes: Option<u64>, is_same: bool, there: Option<&State>) -> Age {
         match changes.map(|changes| changes.saturating_sub(self.state.commit)) {
+            // Whichever has more changes.
+            Some(_) if there.is_some_and(|there| self.has_namesakes(there)) => Age::Forked,
+            Some(0) if !is_same && there.is_some_and(|there| self.is_forked(there)) => Age::Forked,
             Some(since) if since > 0 && !is_same => Age::Older(since),
             Some(_) => Age::Current,
             None => Age::Unknown,
@@ -540,7 +552,7 @@ fn essence(state: &State) -> State {
     state.cache =
         state.cache.map(|c| CacheRecord { device: None, nvram: None, ..c }).filter(|c| *c != CacheRecord::default());
     for v in state.volumes.values_mut() {
-        (v.replica, v.behind) = (ReplicaRecord::default(), None);
+        (v.replica, v.behind, v.birth) = (ReplicaRecord::default(), None, None);
     }
     state
 }
@@ -587,7 +599,8 @@ fn read(text: &str) -> Result<Backup, String> {
     let bytes = |row: &Value| row.to_string().into_bytes();
     for (id, row) in rows("volumes")? {
         let id: u32 = id.parse().map_err(|_| format!("volume {id:?}"))?;
-        let volume = volume_from_json(id, &bytes(row)).map_err(|e| format!("volume {id}: {e}"))?;
+        let mut volume = volume_from_json(id, &bytes(row)).map_err(|e| format!("volume {id}: {e}"))?;
+        volume.birth = body["births"][id.to_string()].as_u64();
         if volume.state == VolumeState::Ready {
             state.names.insert(volume.name.clone(), id);
         }

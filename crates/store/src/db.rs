@@ -6,7 +6,7 @@
 
 use crate::earlier;
 use crate::meta::MetaError;
-use crate::record::{tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
+use crate::record::{VolumeRecord, tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
 use crate::region::{MetaStorage, full};
 use crate::state::{Edit, State};
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
@@ -21,6 +21,9 @@ const VOLUMES: TableDefinition<u32, &[u8]> = TableDefinition::new("volumes");
 const NAMES: TableDefinition<&str, u32> = TableDefinition::new("names");
 const GENERATIONS: TableDefinition<u32, u32> = TableDefinition::new("generations");
 const TENANTS: TableDefinition<&str, &[u8]> = TableDefinition::new("tenants");
+/// Of the volume with an id: its generation, and [`VolumeRecord::birth`]. Earlier programs don't know the table: a row whose generation isn't the
+/// volume's is of a former one.
+const BIRTHS: TableDefinition<u32, (u32, u64)> = TableDefinition::new("births");
 pub(crate) const SETTINGS: TableDefinition<&str, &[u8]> = TableDefinition::new("settings");
 
 /// The rows of [`SETTINGS`].
@@ -175,8 +178,12 @@ pub(crate) fn write(db: &Database, edits: &[Edit]) -> Result<(), MetaError> {
             match edit {
                 Edit::PutVolume(v) => {
                     txn.open_table(VOLUMES)?.insert(v.key.id, volume_to_json(v).as_slice())?;
+                    put_birth(&txn, v)?;
                 }
-                Edit::DropVolume(id) => drop(txn.open_table(VOLUMES)?.remove(id)?),
+                Edit::DropVolume(id) => {
+                    drop(txn.open_table(VOLUMES)?.remove(id)?);
+                    drop(txn.open_table(BIRTHS)?.remove(id)?);
+                }
                 Edit::PutName(name, id) => drop(txn.open_table(NAMES)?.insert(name.as_str(), id)?),
                 Edit::DropName(name) => drop(txn.open_table(NAMES)?.remove(name.as_str())?),
                 Edit::PutGeneration(id, generation) => drop(txn.open_table(GENERATIONS)?.insert(id, generation)?),
@@ -210,6 +217,7 @@ fn load(db: &Database) -> Result<State, MetaError> {
         let volume = volume_from_json(id.value(), json.value()).map_err(|why| bad_row("volume", id.value(), &why))?;
         state.volumes.insert(id.value(), volume);
     }
+    load_births(&txn, &mut state)?;
     let rows = txn.open_table(TENANTS).map_err(|e| of(e.into()))?;
     for row in rows.iter().map_err(|e| of(e.into()))? {
         let (name, json) = row.map_err(|e| of(e.into()))?;
@@ -239,6 +247,36 @@ fn load(db: &Database) -> Result<State, MetaError> {
         return Err(bad_row("setting", COMMIT_ROW, "no store is changed that often"));
     }
     Ok(state)
+}
+
+/// Writes the row of [`BIRTHS`] of a volume, if it isn't there: most changes of a volume aren't its first.
+fn put_birth(txn: &redb::WriteTransaction, v: &VolumeRecord) -> Result<(), redb::Error> {
+    let mut births = txn.open_table(BIRTHS)?;
+    let row = v.birth.map(|birth| (v.key.generation, birth));
+    if births.get(v.key.id)?.map(|there| there.value()) == row {
+        return Ok(());
+    }
+    match row {
+        Some(row) => drop(births.insert(v.key.id, row)?),
+        None => drop(births.remove(v.key.id)?),
+    }
+    Ok(())
+}
+
+fn load_births(txn: &redb::ReadTransaction, state: &mut State) -> Result<(), MetaError> {
+    let of = MetaError::of;
+    let births = match txn.open_table(BIRTHS) {
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
+        opened => opened.map_err(|e| of(e.into()))?,
+    };
+    for row in births.iter().map_err(|e| of(e.into()))? {
+        let (id, row) = row.map_err(|e| of(e.into()))?;
+        let (generation, birth) = row.value();
+        if let Some(v) = state.volumes.get_mut(&id.value()).filter(|v| v.key.generation == generation) {
+            v.birth = Some(birth);
+        }
+    }
+    Ok(())
 }
 
 /// Writes a row of [`SETTINGS`], or removes it.

@@ -435,6 +435,7 @@ impl MetaStore {
             deadline: None,
             behind: None,
             given_up: None,
+            birth: Some(Uuid::new_v4().as_u64_pair().1),
         };
         let (name, own) = (Edit::PutName(volume.name.clone(), id), Edit::PutGeneration(id, generation));
         self.commit(vec![name, own, Edit::PutVolume(volume.clone())], false)?;

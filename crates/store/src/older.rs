@@ -62,6 +62,7 @@ impl Backup {
         if let Some(generation) = found.cache_generation.filter(|n| *n > 0) {
             state.generations.entry(CACHE_ROW).or_insert(generation);
         }
+        part_from_namesakes(&mut state, found);
         keep_given_up(&mut state, found);
         state
     }
@@ -87,6 +88,7 @@ impl Backup {
         if device.is_some() || state.cache.is_some() {
             state.cache = Some(CacheRecord { device, nvram, ..state.cache.unwrap_or_default() });
         }
+        part_from_namesakes(&mut state, found);
         keep_given_up(&mut state, found);
         state
     }
@@ -137,10 +139,6 @@ impl Backup {
             .values()
             .flat_map(|v| v.extents.iter().map(move |e| (e.device_offset, (e.device_offset + e.len, v))))
             .collect();
-        // In two histories of a pool, volumes of two tenants may have one key. In one history, few are renamed and given to another tenant.
-        let is_another = |a: &VolumeRecord, b: &VolumeRecord| {
-            a.key != b.key || found.age == Age::Forked && a.name != b.name && a.tenant != b.tenant
-        };
         let mut others = Vec::new();
         for v in self.state.volumes.values() {
             for e in &v.extents {
@@ -148,7 +146,7 @@ impl Backup {
                 let first = owned.range(..begin).next_back();
                 for (from, (to, owner)) in first.into_iter().chain(owned.range(begin..end)) {
                     let (from, to) = ((*from).max(begin), (*to).min(end));
-                    if from < to && is_another(owner, v) {
+                    if from < to && is_another(owner, v, found.age) {
                         others.push((from, to - from));
                     }
                 }
@@ -156,6 +154,14 @@ impl Backup {
         }
         others
     }
+}
+
+/// True if two rows, of the metadata that are there and of the backup, are different volumes. In two histories of a pool two volumes may have one
+/// key: each was made by the change of one number. A volume that was renamed and given to another tenant is the same one.
+fn is_another(there: &VolumeRecord, ours: &VolumeRecord, age: Age) -> bool {
+    // Where an earlier program made one of them: in one history, few are both renamed and given to another tenant.
+    let seems_so = || age == Age::Forked && there.name != ours.name && there.tenant != ours.tenant;
+    there.key != ours.key || there.is_of_another_history(ours).unwrap_or_else(seems_so)
 }
 
 /// Gives all free `space` to volumes that are being deleted: it isn't free again before the pool has zeroed it.
@@ -180,8 +186,23 @@ pub(crate) fn set_aside(state: &mut State, space: &Space) {
             deadline: None,
             behind: None,
             given_up: None,
+            birth: None,
         };
         state.volumes.insert(id, volume);
+    }
+}
+
+/// Of volumes that have a key of one that is there: another one's data, which the cache has under that key, are given up. The same one keeps
+/// its number, which an earlier program's backup lacks.
+fn part_from_namesakes(state: &mut State, found: &Found) {
+    let generation = state.generations.get(&CACHE_ROW).copied();
+    for v in state.volumes.values_mut() {
+        let Some(there) = found.state.as_ref().and_then(|there| there.volumes.get(&v.key.id)) else { continue };
+        match is_another(there, v, found.age) {
+            true if there.key == v.key => v.given_up = v.given_up.max(generation),
+            true => {}
+            false => v.birth = v.birth.or(there.birth),
+        }
     }
 }
 

@@ -71,6 +71,9 @@ pub struct VolumeRecord {
     /// Generation of the cache at which the volume's dirty data was given up. Of the volume's data on the cache's device,
     /// everything older is invalid.
     pub given_up: Option<u32>,
+    /// A number that is drawn when the volume is made: in two histories of a pool, as after a copy of its device was put back, two volumes may have
+    /// one key. `None` if an earlier program made the volume. It isn't part of the row's JSON, which earlier programs read.
+    pub birth: Option<u64>,
 }
 
 /// Record of a volume's state as one of several replicas.
@@ -142,6 +145,11 @@ impl ReplicaRecord {
 }
 
 impl VolumeRecord {
+    /// Returns whether two volumes with one key were made in different histories of the pool. `None` if that isn't known of one of them.
+    pub(crate) fn is_of_another_history(&self, other: &VolumeRecord) -> Option<bool> {
+        Some(self.birth? != other.birth?)
+    }
+
     /// The extents cut to what clients see: `size_bytes` rounded up to `block_bytes`.
     pub fn visible_extents(&self, block_bytes: u32) -> Vec<Extent> {
         let mut left = self.size_bytes.next_multiple_of(u64::from(block_bytes));
@@ -410,6 +418,7 @@ pub(crate) fn volume_from_json(id: u32, json: &[u8]) -> Result<VolumeRecord, Str
         deadline: v.deadline,
         behind: v.behind,
         given_up: v.given_up,
+        birth: None,
     })
 }
 
@@ -485,6 +494,7 @@ mod tests {
             }),
             behind: Some(true),
             given_up: Some(3),
+            birth: None,
         };
         assert_eq!(volume_from_json(3, &volume_to_json(&volume)), Ok(volume.clone()));
         let visible: Vec<u64> = volume.visible_extents(4096).iter().map(|e| e.len).collect();

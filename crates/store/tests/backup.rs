@@ -139,10 +139,11 @@ fn an_older_backup_is_told_and_its_free_space_is_zeroed() {
     assert_eq!((done.zeroed_bytes, read(&path, at)), (store.free_bytes(), 0), "what is free reads as zeroes");
 }
 
-/// A copy of the device is put back and changed: it has another history than the backup, whose number of changes is the same or larger.
+/// A copy of the device is put back and changed: it has another history than the backup, whose number of changes is the same, larger or smaller.
+/// A volume of another tenant has the key of one of the backup's.
 #[test]
 fn a_backup_of_another_history_is_not_current() {
-    for newer in [0, 1] {
+    for (newer, older) in [(0, 0), (1, 0), (0, 2)] {
         let dir = tempfile::tempdir().expect("a directory");
         let (path, copy) = (dir.path().join("p.img"), dir.path().join("copy.img"));
         let (mut store, device, _) = pool(&path);
@@ -159,15 +160,74 @@ fn a_backup_of_another_history_is_not_current() {
         let new = NewVolume { name, size_bytes: 3 * MIB, tenant, read_only: false, description: None, cache: None };
         let record = store.create_volume(new).expect("room");
         let at = record.extents[0].device_offset;
+        (0..older).for_each(|n| add(&mut store, &format!("ours {n}"), 3));
         drop((store, device));
         File::options().write(true).open(&path).expect("opens").write_all_at(&[9], at).expect("written");
         let refused = backup.restore(&path, PLAIN);
-        assert!(matches!(refused, Err(RestoreError::Old(Age::Forked))), "{newer}: {refused:?}");
+        assert!(matches!(refused, Err(RestoreError::Old(Age::Forked))), "{newer}, {older}: {refused:?}");
         assert!(open(&path).1.volume("ours").is_some() && read(&path, at) == 9, "nothing was done");
         let done = backup.restore(&path, OLDER).expect("asked to");
         assert!(done.zeroed_bytes > 0 && open(&path).1.volume("theirs").is_some());
         assert_eq!(read(&path, at), 0, "another tenant's bytes");
     }
+}
+
+/// A volume that was renamed and given to another tenant since is the backup's, whichever program made it or wrote the backup.
+#[test]
+fn a_volume_that_was_renamed_and_given_away_keeps_its_data() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, copy) = (dir.path().join("p.img"), dir.path().join("copy.img"));
+    let (mut store, device, text) = pool(&path);
+    let at = store.volume("a").expect("there").extents[0].device_offset;
+    store.rename_volume("a", "b2").expect("renamed");
+    store.set_volume_owner("b2", "u".into(), false).expect("given");
+    drop((store, device));
+    File::options().write(true).open(&path).expect("opens").write_all_at(&[9], at).expect("written");
+    std::fs::copy(&path, &copy).expect("copied");
+    for (path, text) in [(path, text.clone()), (copy, without_births(&text))] {
+        let backup = Backup::parse(&text).expect("a backup");
+        let refused = backup.restore(&path, PLAIN);
+        assert!(matches!(refused, Err(RestoreError::Old(Age::Older(2)))), "{refused:?}");
+        backup.restore(&path, OLDER).expect("asked to");
+        let (device, store) = open(&path);
+        assert_eq!((store.volume("a").map(|v| v.tenant.clone()), read(&path, at)), (Some("t".into()), 9));
+        // What is written from here on knows the volumes again.
+        assert!(Backup::of(device.superblock(), &store).text().contains("births"));
+    }
+}
+
+/// A backup as an earlier program wrote it.
+fn without_births(text: &str) -> String {
+    let mut file: serde_json::Value = serde_json::from_str(text).expect("JSON");
+    assert!(file["body"].as_object_mut().expect("an object").remove("births").is_some());
+    file["xxh3"] = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(file["body"].to_string().as_bytes())).into();
+    file.to_string()
+}
+
+/// The cache may have data of the other volume, under the key of both.
+#[test]
+fn data_in_the_cache_of_another_historys_volume_are_given_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, copy) = (dir.path().join("p.img"), dir.path().join("copy.img"));
+    let (mut store, device, _) = pool(&path);
+    store.outdate_cache().expect("a cache was made");
+    drop((store, device));
+    std::fs::copy(&path, &copy).expect("copied");
+    let backup = {
+        let (device, mut store) = open(&path);
+        add(&mut store, "theirs", 3);
+        Backup::of(device.superblock(), &store)
+    };
+    let (device, mut store) = open(&copy);
+    ["ours", "more"].iter().for_each(|name| add(&mut store, name, 3));
+    let (key, written_under) = (store.volume("ours").expect("made").key, store.cache_generation());
+    drop((store, device));
+    backup.restore(&copy, OLDER).expect("asked to");
+    let (_device, store) = open(&copy);
+    let theirs = store.volume("theirs").expect("restored");
+    assert_eq!(theirs.key, key);
+    assert!(theirs.given_up.is_some_and(|since| since > written_under), "{:?}", theirs.given_up);
+    assert_eq!(store.volume("a").expect("of both").given_up, None);
 }
 
 /// A device that was never the pool's says as little as one that has lost everything.
@@ -423,15 +483,36 @@ fn superblocks_of_a_later_program_are_not_replaced() {
     }
 }
 
+/// A number of a length slot.
+fn note(path: &Path, slot: u64, field: u64) -> u64 {
+    let mut b = [0; 8];
+    File::open(path).expect("opens").read_exact_at(&mut b, slot + field).expect("read");
+    u64::from_le_bytes(b)
+}
+
 /// The offset of the length slot with the higher sequence.
 fn newest_slot(path: &Path) -> u64 {
-    let sequence = |at: u64| {
-        let mut b = [0; 8];
-        File::open(path).expect("opens").read_exact_at(&mut b, at + 8).expect("read");
-        u64::from_le_bytes(b)
-    };
     let slots = [MIB, MIB + 4096];
+    let sequence = |at: u64| note(path, at, 8);
     if sequence(slots[0]) > sequence(slots[1]) { slots[0] } else { slots[1] }
+}
+
+/// A pool with `more` volumes, backups of its newest change and of the three before, and a byte of the newest volume.
+fn changed_after(more: usize) -> (tempfile::TempDir, Vec<Backup>, u64) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("p.img");
+    let (mut store, device, _) = pool(&path);
+    (0..more).for_each(|n| add(&mut store, &format!("{n}"), 1));
+    let mut backups = Vec::new();
+    let mut at = 0;
+    for name in ["c", "d", "e"] {
+        backups.push(Backup::of(device.superblock(), &store));
+        add(&mut store, name, 1);
+        at = store.volume(name).expect("there").extents[0].device_offset;
+        File::options().write(true).open(&path).expect("opens").write_all_at(&[9], at).expect("written");
+    }
+    backups.push(Backup::of(device.superblock(), &store));
+    (dir, backups, at)
 }
 
 /// Backups of each change up to the newest, of a pool whose metadata can't be read, and that has lost one of the two notes of the newest
@@ -439,19 +520,14 @@ fn newest_slot(path: &Path) -> u64 {
 #[test]
 fn a_backup_of_one_change_before_is_not_current_when_the_newest_note_is_lost() {
     for is_newest_lost in [true, false] {
-        let dir = tempfile::tempdir().expect("a directory");
+        // A store whose file gets shorter at its end writes both notes: then no note of the change before is left.
+        let of_two_changes = (0..8).map(changed_after).find(|(dir, ..)| {
+            let slot = newest_slot(&dir.path().join("p.img"));
+            let changes = |at: u64| note(&dir.path().join("p.img"), at, 24);
+            changes(slot) != changes(2 * MIB + 4096 - slot)
+        });
+        let (dir, backups, at) = of_two_changes.expect("most have two");
         let path = dir.path().join("p.img");
-        let (mut store, device, _) = pool(&path);
-        let mut backups = Vec::new();
-        let mut at = 0;
-        for name in ["c", "d", "e"] {
-            backups.push(Backup::of(device.superblock(), &store));
-            add(&mut store, name, 1);
-            at = store.volume(name).expect("there").extents[0].device_offset;
-            File::options().write(true).open(&path).expect("opens").write_all_at(&[9], at).expect("written");
-        }
-        backups.push(Backup::of(device.superblock(), &store));
-        drop((store, device));
         let newest = newest_slot(&path);
         let lost = if is_newest_lost { newest } else { 2 * MIB + 4096 - newest };
         write_zeroes(&path, lost, 64);

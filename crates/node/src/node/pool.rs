@@ -112,6 +112,7 @@ impl VolatileSpace {
             deadline: None,
             behind: None,
             given_up: None,
+            birth: None,
         })
     }
 }
