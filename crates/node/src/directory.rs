@@ -518,6 +518,7 @@ impl Directory {
             deadline,
             on_busy: if is_told { OnBusy::Error } else { busy },
             auto: self.promises.tenant(tenant).auto,
+            as_of: *self.changes.borrow(),
             priority: asked.priority.unwrap_or(self.promises.tenant(tenant).priority),
             wire,
             replica: volume.replica.clone(),

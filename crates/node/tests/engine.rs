@@ -85,6 +85,7 @@ impl Running {
             deadline: None,
             on_busy: OnBusy::Wait,
             auto: None,
+            as_of: 0,
             priority: Priority::DEFAULT,
             wire: Wire::Nbd { rules, meta_contexts: MetaContexts::EMPTY },
             replica: Replica::new(SIZE_BYTES, Default::default(), None),

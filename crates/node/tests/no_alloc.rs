@@ -111,6 +111,7 @@ impl Running {
             deadline: None,
             on_busy: OnBusy::Wait,
             auto: None,
+            as_of: 0,
             priority: Priority::DEFAULT,
             wire,
             replica: Replica::new(SIZE_BYTES, Default::default(), None),

@@ -87,6 +87,8 @@ pub struct ExportParams {
     pub on_busy: OnBusy,
     /// Without one: a deadline that sets itself, one for all connections of the tenant to the volume.
     pub auto: Option<AutoTerms>,
+    /// Number of changes of the directory before the connection. Of several connections' `auto`, the one of the largest number holds.
+    pub as_of: u64,
     /// For schedulers that know priorities.
     pub priority: Priority,
     /// The protocol on the connection.

@@ -65,8 +65,16 @@ struct Export {
     tenant: TenantId,
     metrics: ExportMetrics,
     marks: Marks,
-    /// For reads that come without a deadline, where the tenant has one that sets itself: its terms, and what it has learned.
-    auto: Option<(AutoTerms, AutoDeadline)>,
+    /// For reads that come without a deadline, where the tenant has one that sets itself.
+    auto: Option<Auto>,
+}
+
+/// A deadline that sets itself.
+struct Auto {
+    terms: AutoTerms,
+    /// Number of changes of the directory before the terms were read.
+    as_of: u64,
+    learned: AutoDeadline,
 }
 
 /// See the module's documentation.
@@ -79,20 +87,26 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// Returns the place of a tenant's export of a volume, which is made at the first use. A deadline that sets itself goes on under other
-    /// terms from where it is. Connections from before a reload without any take nothing away.
+    /// Returns the place of a tenant's export of a volume, which is made at the first use. `auto` has the terms of a deadline that sets
+    /// itself, and the number of changes of the directory before they were read. The deadline goes on under newer terms from where it is.
+    ///
+    /// Each request of a connection has the terms that held when the connection began. So older terms, or none, change nothing.
     #[inline]
-    pub fn place(&mut self, key: VolumeKey, tenant: TenantId, auto: Option<AutoTerms>) -> usize {
+    pub fn place(&mut self, key: VolumeKey, tenant: TenantId, auto: Option<(AutoTerms, u64)>) -> usize {
         let place = *self.places.entry((key, tenant)).or_insert_with(|| {
             let mut metrics = ExportMetrics::default();
             metrics.set_objectives(self.objectives.get(&tenant).map_or(&[], Vec::as_slice));
             self.all.insert(Export { key, tenant, metrics, marks: Marks::default(), auto: None })
         });
         let kept = &mut self.all[place].auto;
-        if let Some(terms) = auto
-            && kept.as_ref().is_none_or(|(before, _)| *before != terms)
+        if let Some((terms, as_of)) = auto
+            && kept.as_ref().is_none_or(|k| k.as_of < as_of)
         {
-            *kept = Some((terms, terms.go_on_from(kept.as_ref().map_or(terms.most, |(_, auto)| auto.deadline()))));
+            let learned = match kept.take() {
+                Some(Auto { terms: same, learned, .. }) if same == terms => learned,
+                before => terms.go_on_from(before.map_or(terms.most, |k| k.learned.deadline())),
+            };
+            *kept = Some(Auto { terms, as_of, learned });
         }
         place
     }
@@ -117,14 +131,14 @@ impl Exports {
     /// The deadline that sets itself, as it is now; that of `terms` before the first read.
     pub fn auto_deadline(&self, key: VolumeKey, tenant: TenantId, terms: AutoTerms) -> Span {
         let export = self.places.get(&(key, tenant)).map(|at| &self.all[*at]);
-        export.and_then(|e| e.auto.as_ref()).map_or(terms.most, |(_, auto)| auto.deadline())
+        export.and_then(|e| e.auto.as_ref()).map_or(terms.most, |auto| auto.learned.deadline())
     }
 
     /// A read without a deadline of its own took so long, or (`None`) was refused: teaches the deadline that sets itself.
     #[inline]
     pub fn teach(&mut self, place: usize, took: Option<Span>) {
-        if let Some((_, auto)) = &mut self.all[place].auto {
-            auto.ended(took);
+        if let Some(auto) = &mut self.all[place].auto {
+            auto.learned.ended(took);
         }
     }
 
@@ -189,7 +203,7 @@ impl Exports {
     pub fn view(&mut self, from: usize, now: Time) -> Option<(usize, ExportView)> {
         let (place, e) = self.all.iter_mut().find(|(place, _)| *place >= from)?;
         e.metrics.turn(now);
-        let auto_deadline = e.auto.as_ref().map(|(_, auto)| auto.deadline());
+        let auto_deadline = e.auto.as_ref().map(|auto| auto.learned.deadline());
         Some((place, ExportView { auto_deadline, ..ExportView::of(e.key, e.tenant, &e.metrics) }))
     }
 
@@ -248,7 +262,7 @@ mod tests {
         let terms = AutoTerms { refuse_permille: 50, least: Span::from_millis(1), most: Span::from_millis(100) };
         let deadline = |all: &Exports, t: usize| all.auto_deadline(VOLUMES[0], TENANTS[t], terms);
         assert_eq!(deadline(&all, 0), terms.most, "nothing is known yet");
-        let places = TENANTS.map(|t| all.place(VOLUMES[0], t, Some(terms)));
+        let places = TENANTS.map(|t| all.place(VOLUMES[0], t, Some((terms, 0))));
         (0..1000).for_each(|_| all.teach(places[0], Some(Span::from_millis(2))));
         assert!(deadline(&all, 0) < terms.most);
         assert_eq!(deadline(&all, 1), terms.most);
@@ -261,14 +275,34 @@ mod tests {
         let terms = AutoTerms { refuse_permille: 50, least: Span::from_millis(1), most: Span::from_millis(100) };
         let deadline = |all: &Exports| all.auto_deadline(VOLUMES[0], TENANTS[0], terms);
         let place = all.place(VOLUMES[0], TENANTS[0], None);
-        assert_eq!(all.place(VOLUMES[0], TENANTS[0], Some(terms)), place);
+        assert_eq!(all.place(VOLUMES[0], TENANTS[0], Some((terms, 3))), place);
         (0..20_000).for_each(|_| all.teach(place, Some(Span::from_millis(2))));
         let learned = deadline(&all);
         assert!(learned < Span::from_millis(50), "{learned}");
         all.place(VOLUMES[0], TENANTS[0], None); // a connection from before
-        all.place(VOLUMES[0], TENANTS[0], Some(terms));
+        all.place(VOLUMES[0], TENANTS[0], Some((terms, 4)));
         assert_eq!(deadline(&all), learned, "nothing is forgotten");
-        all.place(VOLUMES[0], TENANTS[0], Some(AutoTerms { most: learned / 2, ..terms }));
+        all.place(VOLUMES[0], TENANTS[0], Some((AutoTerms { most: learned / 2, ..terms }, 5)));
         assert_eq!(deadline(&all), learned / 2, "within the new bounds");
+    }
+
+    /// Connections from before a reload and from after it send by turns: the terms of the reload hold.
+    #[test]
+    fn older_connections_bring_no_older_terms_back() {
+        let mut all = Exports::default();
+        let before = AutoTerms { refuse_permille: 50, least: Span::from_millis(1), most: Span::from_millis(10) };
+        let after = AutoTerms { least: Span::from_millis(40), most: Span::from_millis(100), ..before };
+        for _ in 0..10 {
+            for (terms, as_of) in [(before, 7), (after, 8)] {
+                let place = all.place(VOLUMES[0], TENANTS[0], Some((terms, as_of)));
+                all.teach(place, None);
+            }
+            assert!(all.auto_deadline(VOLUMES[0], TENANTS[0], before) >= after.least, "the older terms hold again");
+        }
+        let now = all.auto_deadline(VOLUMES[0], TENANTS[0], before);
+        let place = all.place(VOLUMES[0], TENANTS[0], Some((before, 7)));
+        assert_eq!(all.auto_deadline(VOLUMES[0], TENANTS[0], before), now, "an older connection changes nothing");
+        (0..50).for_each(|_| all.teach(place, None));
+        assert!(all.auto_deadline(VOLUMES[0], TENANTS[0], before) > now, "its reads teach");
     }
 }

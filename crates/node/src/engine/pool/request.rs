@@ -245,7 +245,7 @@ impl Pool {
     /// The place where a connection's requests are counted.
     pub(super) fn export(&mut self, conn: usize) -> usize {
         let params = &self.clients[conn].params;
-        self.exports.place(params.volume, params.tenant, params.auto)
+        self.exports.place(params.volume, params.tenant, params.auto.map(|terms| (terms, params.as_of)))
     }
 
     /// Carries out what the stack ordered until it orders nothing more.

@@ -82,6 +82,7 @@ fn params_of(id: u32, wire: Wire) -> ExportParams {
         deadline: None,
         on_busy: OnBusy::Wait,
         auto: None,
+        as_of: 0,
         priority: Priority::DEFAULT,
         wire,
         replica: Replica::new(SIZE_BYTES, Default::default(), None),
