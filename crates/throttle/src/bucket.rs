@@ -19,12 +19,18 @@ impl Bucket {
         Bucket { limit, burst: takes(limit, limit.burst), empty_at: now }
     }
 
-    /// With the same content under another limit. A higher rate empties it sooner. A lower one takes no longer than the old one would have:
-    /// those requests went on under that, and a volume would stop for minutes that its operator didn't ask for.
+    /// With the same content under another limit. A higher rate empties it sooner. A lower one takes no longer than the old one would have.
+    ///
+    /// What went on in a burst that the old limit allowed fills the new bucket at most, and what went beyond that burst is owed for no longer
+    /// than the new bucket takes to fill up again. Otherwise a volume would stop for as long as the old burst was, up to an hour.
     pub fn with(self, now: Time, limit: Limit) -> Bucket {
-        let left = self.empty_at.since(now);
-        let left = left.min(left.scale(self.limit.per_s, limit.per_s.max(1)));
-        Bucket { empty_at: now + left, ..Bucket::new(now, limit) }
+        if limit == self.limit {
+            return Bucket { empty_at: self.empty_at.max(now), ..self };
+        }
+        let new = Bucket::new(now, limit);
+        let under_new = |left: Span| left.min(left.scale(self.limit.per_s, limit.per_s.max(1)));
+        let owed = under_new(self.free_at().since(now)).min(takes(limit, limit.burst.max(1)));
+        Bucket { empty_at: now + under_new(self.empty_at.since(now)).min(new.burst + owed), ..new }
     }
 
     /// The time from which on the next request may go on.

@@ -119,10 +119,10 @@ fn limits_change_while_requests_wait_and_a_cancelled_one_ends() {
     assert!(p.stack().is_idle(), "without a limit everything goes on");
 }
 
-/// A burst of 3,000 s at the old rate is one of 30 s at the new one.
+/// A burst of 3,000 s at the old rate is one of 30 s at the new one, and no more than the new one's own.
 #[test]
 fn a_higher_limit_ends_a_long_burst_sooner() {
-    for (burst, free_at) in [(300_000, ms(0)), (1000, ms(29_900))] {
+    for burst in [300_000, 1000] {
         let mut p = pool();
         cap(&mut p, Some(Limit { per_s: 100, burst: 300_000 }), None);
         for _ in 0..=300_000 {
@@ -132,11 +132,11 @@ fn a_higher_limit_ends_a_long_burst_sooner() {
         cap(&mut p, Some(Limit { per_s: 10_000, burst }), None);
         collect(&mut p);
         let ended = ends(&mut p).last().copied();
-        assert_eq!(ended, Some((Op::Read, free_at + Span::from_micros(100))), "of a burst of {burst}");
+        assert_eq!(ended, Some((Op::Read, Time::ZERO + Span::from_micros(100))), "of a burst of {burst}");
     }
 }
 
-/// A lower limit doesn't hold a volume back for longer than the one before it would have.
+/// A lower limit doesn't hold a volume back for longer than the one before it would have, nor for the burst that that one allowed.
 #[test]
 fn a_lower_limit_asks_no_more_time_for_what_has_gone_on() {
     let mut p = pool();
@@ -148,7 +148,53 @@ fn a_lower_limit_asks_no_more_time_for_what_has_gone_on() {
     ask(&mut p, Time::ZERO, Op::Read, CAPPED, 512);
     ask(&mut p, Time::ZERO, Op::Read, CAPPED, 512);
     let at: Vec<Time> = ends(&mut p).into_iter().skip(1001).map(|e| e.1).collect();
-    assert_eq!(at, [ms(901), ms(1001)], "1001 ms of the old rate, and one request at once");
+    assert_eq!(at, [ms(1), ms(101)], "the old burst fills the new one, and the request beyond it is owed");
+}
+
+/// A volume that used an hour's burst goes on at once when its operator lowers the burst, or both.
+#[test]
+fn a_lowered_burst_does_not_stop_a_volume() {
+    const BURST: u64 = 20_000;
+    for (per_s, burst, gap) in [(10, 1, 100), (2, 1, 500), (2, 0, 500), (1000, 0, 1)] {
+        for op in [Op::Trim, Op::Read] {
+            let mut p = pool();
+            let of = |per_s, burst, unit| Some(Limit { per_s: per_s * unit, burst: burst * unit });
+            let limits = |per_s, burst| match op {
+                Op::Trim => (of(per_s, burst, 1), None),
+                _ => (None, of(per_s, burst, 512)),
+            };
+            let (requests, bytes) = limits(10, BURST);
+            cap(&mut p, requests, bytes);
+            for _ in 0..BURST {
+                ask(&mut p, Time::ZERO, op, CAPPED, 512);
+            }
+            let (requests, bytes) = limits(per_s, burst);
+            cap(&mut p, requests, bytes);
+            collect(&mut p);
+            for _ in 0..3 {
+                ask(&mut p, Time::ZERO, op, CAPPED, 512);
+            }
+            let at: Vec<Time> = ends(&mut p).into_iter().skip(BURST as usize).map(|(_, at)| at).collect();
+            assert_eq!(at, [ms(0), ms(gap), ms(2 * gap)], "{op:?} at {per_s} a second with a burst of {burst}");
+        }
+    }
+}
+
+/// A request that was larger than the burst is owed for, under new limits for no longer than their burst takes to fill up.
+#[test]
+fn what_is_owed_for_a_large_request_is_bounded_by_the_new_burst() {
+    for (limit, free_at) in [
+        (Limit { per_s: 1 << 20, burst: 0 }, 10_000),
+        (Limit { per_s: 1 << 20, burst: 1 << 20 }, 1000),
+        (Limit { per_s: 4 << 20, burst: 40 << 20 }, 0),
+    ] {
+        let mut p = pool();
+        cap(&mut p, None, Some(Limit { per_s: 1 << 20, burst: 0 }));
+        ask(&mut p, Time::ZERO, Op::Write, CAPPED, 10 << 20);
+        cap(&mut p, Some(Limit { per_s: 1000, burst: 100 }), Some(limit));
+        ask(&mut p, Time::ZERO, Op::Read, CAPPED, 512);
+        assert_eq!(ends(&mut p).last(), Some(&(Op::Read, ms(free_at))), "{limit:?}");
+    }
 }
 
 #[test]
