@@ -14,8 +14,10 @@ use slab::Slab;
 /// Below this many requests measured, a queue's wait is a guess.
 const CONFIDENT_AFTER: u64 = 64;
 
-/// Least interval between two searches for passed deadlines among waiting requests.
+/// Least interval between two searches for passed deadlines among waiting requests, and the most requests that one ends. If more are late,
+/// others have their turn before the rest.
 const LATE_EVERY: Span = Span::from_millis(1);
+const LATE_MAX: usize = 256;
 
 /// A request in service.
 struct Served {
@@ -52,8 +54,7 @@ pub struct Cores {
     served: Slab<Served>,
     splits: Slab<Split>,
     revoked: u64,
-    /// Time at which a deadline of a waiting request may next have passed, and time of the last search.
-    late_at: Time,
+    /// Time of the last search for passed deadlines.
     looked_at: Time,
 }
 
@@ -70,7 +71,6 @@ impl Cores {
             served: Slab::new(),
             splits: Slab::new(),
             revoked: 0,
-            late_at: Time::NEVER,
             looked_at: Time::ZERO,
             config,
         }
@@ -131,7 +131,7 @@ impl Cores {
         let Some(bound) = self.policy.write_bound() else { return of };
         let is_held = |head: &IoHead| !q.is_critical() && is_bounded(head) && bound.may_pass_at(now) != Time::ZERO;
         QueueStatus {
-            held: q.waiting.front().filter(|w| is_held(&w.io.head)).map(|w| now.since(w.arrived_at)),
+            held: q.waiting().front().filter(|w| is_held(&w.io.head)).map(|w| now.since(w.arrived_at)),
             is_deciding: bound.is_decided_by(at),
             is_hopeless: q.missed.is_some(),
             ..of
@@ -160,7 +160,7 @@ impl Cores {
             waiting.io.head.tag = self.served.insert(served) as u64;
             out.submit(0, waiting.io);
         }
-        let due = self.policy.wake_at().min(self.late_at);
+        let due = self.policy.wake_at().min(self.late_at());
         if due.is_set() {
             out.wake_at(due.max(now)); // what it asked for may be over: it's told at once
         }
@@ -181,7 +181,7 @@ impl Cores {
             Waiting { arrived_at, serial, io: part, of: Some(of) }
         };
         let first = part(0, len);
-        self.queues.get_mut(at).waiting.push_front(part(len, io.len - len));
+        self.queues.push_rest(at, part(len, io.len - len));
         first
     }
 
@@ -192,11 +192,9 @@ impl Cores {
         split.dispatched_at = split.dispatched_at.min(c.dispatched_at);
         if !c.outcome.is_done() {
             split.failed = Some(c.outcome);
-            let waiting = &mut self.queues.get_mut(at).waiting;
-            if let Some(place) = waiting.iter().position(|w| w.of == Some(of)) {
-                waiting.remove(place);
+            if let Some(rest) = self.queues.take_rest(at, of) {
                 split.outstanding -= 1;
-                self.policy.withdrawn(now, at, place, &mut self.queues);
+                self.policy.withdrawn(now, at, rest.serial, &mut self.queues);
             }
         }
         self.end_split(of as usize, out);
@@ -214,10 +212,8 @@ impl Cores {
     /// A split request is no longer wanted: what still waits of it isn't begun. It ends when its pieces below have.
     fn withdraw_rest(&mut self, now: Time, of: usize, out: &mut Actions) {
         for at in 0..self.queues.len() {
-            let waiting = &mut self.queues.get_mut(at).waiting;
-            let Some(place) = waiting.iter().position(|w| w.of == Some(of as u32)) else { continue };
-            waiting.remove(place);
-            self.policy.withdrawn(now, at, place, &mut self.queues);
+            let Some(rest) = self.queues.take_rest(at, of as u32) else { continue };
+            self.policy.withdrawn(now, at, rest.serial, &mut self.queues);
             let split = &mut self.splits[of];
             split.outstanding -= 1;
             split.failed.get_or_insert(Outcome::Failed(IoError::Cancelled));
@@ -234,28 +230,23 @@ impl Cores {
         self.may_revoke(io) && now > io.deadline
     }
 
-    /// Something with this deadline waits: it's looked at once that has passed.
-    fn look_after(&mut self, deadline: Time) {
-        let at = (deadline + Span::from_nanos(1)).max(self.looked_at + LATE_EVERY);
-        self.late_at = self.late_at.min(at);
+    /// Returns the time of the next search for passed deadlines; [`Time::NEVER`] if none is waited for.
+    fn late_at(&self) -> Time {
+        let passed = |deadline: Time| (deadline + Span::from_nanos(1)).max(self.looked_at + LATE_EVERY);
+        self.queues.first_due().map_or(Time::NEVER, passed)
     }
 
     /// Ends what waits and is too late: who has no core would else hear of it when it gets one.
     fn end_late(&mut self, now: Time, out: &mut Actions) {
-        (self.late_at, self.looked_at) = (Time::NEVER, now);
-        for at in 0..self.queues.len() {
-            let waiting = std::mem::take(&mut self.queues.get_mut(at).waiting);
-            let (late, kept): (Vec<_>, Vec<_>) =
-                waiting.into_iter().enumerate().partition(|(_, w)| self.is_too_late(now, &w.io));
-            let first = kept.iter().filter(|(_, w)| self.may_revoke(&w.io)).map(|(_, w)| w.io.deadline).min();
-            self.queues.get_mut(at).waiting = kept.into_iter().map(|(_, w)| w).collect();
-            first.into_iter().for_each(|deadline| self.look_after(deadline));
-            for (gone, (place, w)) in late.into_iter().enumerate() {
-                self.revoked += 1;
-                self.policy.withdrawn(now, at, place - gone, &mut self.queues);
-                let wait = now.since(w.arrived_at);
-                out.end(w.io, Outcome::Busy { wait, confidence: Confidence::CERTAIN });
-            }
+        for _ in 0..LATE_MAX {
+            let Some((at, w)) = self.queues.take_late(now) else {
+                self.looked_at = now;
+                return;
+            };
+            self.revoked += 1;
+            self.policy.withdrawn(now, at, w.serial, &mut self.queues);
+            let wait = now.since(w.arrived_at);
+            out.end(w.io, Outcome::Busy { wait, confidence: Confidence::CERTAIN });
         }
     }
 
@@ -272,6 +263,7 @@ impl Cores {
         assert_eq!(q.busy as usize, self.served.len(), "a core is lost, or served twice");
         debug_assert_eq!(q.all().iter().map(|q| q.in_service).sum::<u32>(), q.busy);
         debug_assert!(q.unowned() <= q.cores);
+        q.check();
     }
 }
 
@@ -314,15 +306,18 @@ impl Layer for Cores {
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
         let known = self.queues.known(io.tenant).is_some();
-        if self.may_revoke(&io) {
-            self.look_after(io.deadline);
-        }
         let at = self.queues.push(io);
         if !known {
             self.policy.queues_changed(now, &mut self.queues);
         }
         self.policy.arrived(now, at, &mut self.queues);
         self.fill(now, out);
+        let revoke_late = self.config.revoke_late;
+        self.queues.keep_last(at, |io| revoke_late && io.may_be_refused());
+        let late_at = self.late_at();
+        if late_at.is_set() {
+            out.wake_at(late_at.max(now));
+        }
     }
 
     fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
@@ -356,21 +351,17 @@ impl Layer for Cores {
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
         self.policy.wake(now, &mut self.queues);
-        if now >= self.late_at {
+        if now >= self.late_at() {
             self.end_late(now, out);
         }
         self.fill(now, out);
     }
 
     fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
-        for at in 0..self.queues.len() {
-            let q = self.queues.get_mut(at);
-            if let Some(place) = q.waiting.iter().position(|w| w.io.id == id) {
-                let waiting = q.waiting.remove(place).expect("just found");
-                self.policy.withdrawn(now, at, place, &mut self.queues);
-                out.end(waiting.io, Outcome::Failed(IoError::Cancelled));
-                return self.fill(now, out);
-            }
+        if let Some((at, waiting)) = self.queues.withdraw(id) {
+            self.policy.withdrawn(now, at, waiting.serial, &mut self.queues);
+            out.end(waiting.io, Outcome::Failed(IoError::Cancelled));
+            return self.fill(now, out);
         }
         if let Some((of, _)) = self.splits.iter().find(|(_, split)| split.head.id == id) {
             self.withdraw_rest(now, of, out);
@@ -391,6 +382,6 @@ impl Layer for Cores {
     }
 
     fn is_idle(&self) -> bool {
-        self.served.is_empty() && self.splits.is_empty() && self.queues.all().iter().all(|q| q.waiting.is_empty())
+        self.served.is_empty() && self.splits.is_empty() && self.queues.all().iter().all(|q| q.waiting().is_empty())
     }
 }

@@ -20,6 +20,7 @@ pub mod config;
 mod control;
 pub mod demand;
 pub mod layer;
+pub mod line;
 pub mod policy;
 pub mod queue;
 pub mod service;

@@ -40,9 +40,9 @@ pub trait Policy: Send {
         let _ = (now, at, response, queues);
     }
 
-    /// The request that waited at `place` in queue `at` was withdrawn.
-    fn withdrawn(&mut self, now: Time, at: usize, place: usize, queues: &mut Queues) {
-        let _ = (now, at, place, queues);
+    /// A request that waited in queue `at`, with this number, was withdrawn.
+    fn withdrawn(&mut self, now: Time, at: usize, serial: u64, queues: &mut Queues) {
+        let _ = (now, at, serial, queues);
     }
 
     /// The time it asked for has come.

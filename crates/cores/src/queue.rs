@@ -3,10 +3,11 @@
 //! Tenants with the same objectives share a queue: a latency-critical *type* (§2.1). Each best-effort tenant has its own.
 
 use crate::control::{Allotment, Missed};
+use crate::line::Line;
 use crate::service::ServiceTimes;
-use plimsoll_base::{Class, Io, Objective, Span, TenantId, Time};
+use plimsoll_base::{Class, Io, IoId, Objective, Span, TenantId, Time};
 use plimsoll_stack::Terms;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Owner of a queue.
 #[derive(Clone, PartialEq, Debug)]
@@ -42,7 +43,7 @@ pub struct Queue {
     /// The allotment that they share.
     allotment: Allotment,
     /// Oldest first.
-    pub waiting: VecDeque<Waiting>,
+    waiting: Line,
     /// In service.
     pub in_service: u32,
     /// Service times of requests below.
@@ -81,7 +82,7 @@ impl Queue {
             born,
             tenants: Vec::new(),
             allotment: Allotment::NONE,
-            waiting: VecDeque::new(),
+            waiting: Line::default(),
             in_service: 0,
             service: ServiceTimes::new(percentiles),
             alone,
@@ -104,6 +105,11 @@ impl Queue {
             Kind::LatencyCritical(objectives) => objectives,
             Kind::BestEffort(_) => &[],
         }
+    }
+
+    /// Waiting requests, oldest first.
+    pub fn waiting(&self) -> &Line {
+        &self.waiting
     }
 
     /// Returns whether it has no tenants, and nothing left of them.
@@ -225,6 +231,10 @@ pub struct Queues {
     /// Times that the device's profile lets expect.
     expected: Option<ServiceTimes>,
     next_serial: u64,
+    /// Requests that wait for a core longer than a call: queue and number. What is left of a split request isn't among them.
+    places: BTreeMap<IoId, (u16, u64)>,
+    /// Those of them that end when their deadline has passed.
+    due: BTreeSet<(Time, u64, u16)>,
     /// Queues that were ever made.
     born: u64,
     history: VecDeque<CoreChange>,
@@ -251,6 +261,8 @@ impl Queues {
             by_tenant: Vec::new(),
             expected: None,
             next_serial: 0,
+            places: BTreeMap::new(),
+            due: BTreeSet::new(),
             born: 0,
             history: VecDeque::new(),
             history_max,
@@ -385,8 +397,56 @@ impl Queues {
         let at = self.of_tenant(io.tenant);
         self.next_serial += 1;
         let waiting = Waiting { arrived_at: io.arrived_at, serial: self.next_serial, io, of: None };
-        self.list[at].waiting.push_back(waiting);
+        self.list[at].waiting.push(waiting);
         at
+    }
+
+    /// The request that was pushed last into queue `at`, if it still waits: from now on it is found by its id and, if `ends_late`, by its
+    /// deadline. (Most requests are taken at once, and need neither.)
+    pub fn keep_last(&mut self, at: usize, ends_late: impl Fn(&Io) -> bool) {
+        let Some(w) = self.list[at].waiting.back().filter(|w| w.serial == self.next_serial) else { return };
+        self.places.insert(w.io.id, (at as u16, w.serial));
+        if ends_late(&w.io) {
+            self.due.insert((w.io.deadline, w.serial, at as u16));
+        }
+    }
+
+    /// The rest of a request of which a part was taken: it waits in its place, before all others of queue `at`.
+    pub fn push_rest(&mut self, at: usize, rest: Waiting) {
+        self.list[at].waiting.push(rest);
+    }
+
+    /// Takes the rest of split request `of` out of queue `at`, if it is there.
+    pub fn take_rest(&mut self, at: usize, of: u32) -> Option<Waiting> {
+        let rest = self.list[at].waiting.front().filter(|w| w.of == Some(of))?.serial;
+        self.list[at].waiting.remove(rest)
+    }
+
+    /// Takes a waiting request out, with its queue; `None` if it doesn't wait.
+    pub fn withdraw(&mut self, id: IoId) -> Option<(usize, Waiting)> {
+        let &(at, serial) = self.places.get(&id)?;
+        let waiting = self.list[usize::from(at)].waiting.remove(serial).expect("it is known to wait");
+        self.no_longer_waits(at, &waiting);
+        Some((usize::from(at), waiting))
+    }
+
+    /// Takes a request out whose deadline was before `now`, with its queue; `None` if there is none.
+    pub fn take_late(&mut self, now: Time) -> Option<(usize, Waiting)> {
+        let &(_, serial, at) = self.due.first().filter(|(deadline, ..)| *deadline < now)?;
+        let waiting = self.list[usize::from(at)].waiting.remove(serial).expect("it is known to wait");
+        self.no_longer_waits(at, &waiting);
+        Some((usize::from(at), waiting))
+    }
+
+    /// The first deadline of those that end when theirs has passed.
+    pub fn first_due(&self) -> Option<Time> {
+        self.due.first().map(|(deadline, ..)| *deadline)
+    }
+
+    fn no_longer_waits(&mut self, at: u16, w: &Waiting) {
+        if self.places.remove(&w.io.id).is_some() {
+            self.due.remove(&(w.io.deadline, w.serial, at));
+        }
     }
 
     /// Takes the oldest of a queue into service.
@@ -397,7 +457,15 @@ impl Queues {
         assert!(self.has_free_slot(), "no core is free");
         self.busy += 1;
         self.list[at].in_service += 1;
-        self.list[at].waiting.pop_front().expect("a policy chooses a queue in which something waits")
+        let waiting = self.list[at].waiting.pop_front().expect("a policy chooses a queue in which something waits");
+        self.no_longer_waits(at as u16, &waiting);
+        waiting
+    }
+
+    /// Asserts that what is found by id or deadline waits.
+    pub fn check(&self) {
+        debug_assert!(self.places.len() <= self.list.iter().map(|q| q.waiting.len()).sum());
+        debug_assert!(self.due.len() <= self.places.len(), "a deadline is kept without its request");
     }
 
     /// A request of the queue is no longer in service.

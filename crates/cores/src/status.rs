@@ -108,7 +108,7 @@ impl QueueStatus {
                 Kind::BestEffort(weight) => weight,
                 Kind::LatencyCritical(_) => 0,
             },
-            waiting: q.waiting.len(),
+            waiting: q.waiting().len(),
             in_service: q.in_service,
             cores: q.cores(),
             cores_max: q.cores_max,
@@ -139,7 +139,7 @@ impl QueueStatus {
 /// after that.
 fn predicted(q: &Queue, depth: u32) -> Span {
     let slots = u64::from(q.cores().max(1)) * u64::from(depth);
-    let wait = q.service.mean().scale(q.waiting.len() as u64, slots);
+    let wait = q.service.mean().scale(q.waiting().len() as u64, slots);
     let tail = q.service.tails().iter().map(|t| t.1).max().unwrap_or(Span::ZERO);
     wait + tail
 }

@@ -43,6 +43,8 @@ pub struct Windows {
     pub number: u64,
     /// Its requests that haven't been taken up yet.
     pub left: u64,
+    /// Number of its last request.
+    last: u64,
     /// Requests served, of all windows (`wcnt`).
     pub served: u64,
     /// Temp windows looked at.
@@ -78,14 +80,14 @@ impl Windows {
         self.left == 0
     }
 
-    /// Begins a window of `waiting` requests. `budget` is what the SLO-aware policy would have.
+    /// Begins a window of `waiting` requests, of which `last` is the number of the last. `budget` is what the SLO-aware policy would have.
     ///
     /// # Panics
     /// If the last one isn't over, or nothing waits.
-    pub fn begin(&mut self, waiting: u64, objectives: &[Objective], config: &QwinConfig, budget: u64) {
+    pub fn begin(&mut self, (waiting, last): (u64, u64), objectives: &[Objective], config: &QwinConfig, budget: u64) {
         assert!(self.left == 0 && waiting > 0, "a window begins when the last is over and something waits");
         self.number += 1;
-        self.left = waiting;
+        (self.left, self.last) = (waiting, last);
         let early = self.number < config.poll_windows && self.number >= POLL_FIRST && self.number.is_power_of_two();
         if early || self.number.is_multiple_of(config.poll_windows) {
             self.poll(objectives, config, early);
@@ -103,9 +105,9 @@ impl Windows {
         self.left -= 1;
     }
 
-    /// A request that waits, the `place`-th, was withdrawn.
-    pub fn withdrawn(&mut self, place: usize) {
-        if (place as u64) < self.left {
+    /// A request that waits, with this number, was withdrawn.
+    pub fn withdrawn(&mut self, serial: u64) {
+        if self.left > 0 && serial <= self.last {
             self.left -= 1;
         }
     }
@@ -182,7 +184,7 @@ mod tests {
         // p99 2 ms, p99.9 4 ms; thresholds 0.3 and 1 ms. The last one is only just within p99.9.
         for us in [500, 1500, 1900, 2500, 900, 3900] {
             for i in 0..10 {
-                w.begin(1, &OBJECTIVES, &config, 7);
+                w.begin((1, 0), &OBJECTIVES, &config, 7);
                 w.take_up();
                 w.served(Span::from_micros(us));
                 seen.extend((i == 9).then_some((w.policy, w.budget)));
@@ -203,7 +205,7 @@ mod tests {
         let config = QwinConfig { poll_windows: 1, rule, ..QwinConfig::default() };
         let mut w = Windows::new(&config);
         for _ in 0..5 {
-            w.begin(1, &OBJECTIVES, &config, 3);
+            w.begin((1, 0), &OBJECTIVES, &config, 3);
             w.take_up();
             w.served(Span::from_secs(1));
         }
@@ -218,7 +220,7 @@ mod tests {
             let objectives = [Objective { percentile_bp: 9990, bound: Span::from_millis(objective_ms) }];
             let mut w = Windows::new(&config);
             for _ in 0..200 {
-                w.begin(1, &objectives, &config, 1);
+                w.begin((1, 0), &objectives, &config, 1);
                 w.take_up();
                 let us = objective_ms as i64 * 1000 - w.margin.as_micros() as i64 + off_us;
                 w.served(Span::from_micros(us as u64));
@@ -246,7 +248,7 @@ mod tests {
                             naive = vec![window; waiting as usize];
                         }
                         if w.is_over() {
-                            w.begin(waiting, &OBJECTIVES, &config, budget);
+                            w.begin((waiting, 0), &OBJECTIVES, &config, budget);
                         }
                         w.take_up();
                         prop_assert_eq!(naive.pop(), Some(w.number));

@@ -90,7 +90,7 @@ fn run(config: &CoresConfig, steps: &[Step]) -> String {
         let q = m.cores().queues();
         let owned: u32 = q.all().iter().map(|q| q.cores()).sum();
         assert_eq!(owned + q.unowned(), q.cores, "a core is lost");
-        let waiting: usize = q.all().iter().map(|q| q.waiting.len()).sum();
+        let waiting: usize = q.all().iter().map(|q| q.waiting().len()).sum();
         assert_eq!(waiting + q.busy as usize, m.stack.inflight(), "a request is lost");
     }
     m.finish();
@@ -386,4 +386,40 @@ fn cakes_reserved_cores_go_with_their_tenant() {
     assert_eq!(m.cores().queues().known(plimsoll_base::TenantId(3)), Some(0), "it has the number");
     let part = first_ones_part(&mut m, [3, 2]);
     assert!((900..=1100).contains(&part), "{part} of 2000");
+}
+
+/// Tens of thousands of deadlines pass at once, and then as many other requests are withdrawn: one wake ends a part of them, so that others
+/// have their turn before the rest. All hear of it at once.
+#[test]
+fn deadlines_that_pass_together_are_ended_in_parts() {
+    const MANY: usize = 30_000;
+    let cake = PolicyConfig::Cake { interval: Span::from_millis(2) };
+    for policy in [PolicyConfig::Qwin(QwinConfig::default()), cake, PolicyConfig::Mclock, PolicyConfig::ShareEverything]
+    {
+        let mut m = Machine::new(CoresConfig { policy: policy.clone(), ..CoresConfig::new(1) }, |_, _| us(1_000_000));
+        m.set_tenant(1, Some(critical(9900, 1000)));
+        m.offer(1, 4096);
+        let mut patient = Vec::new();
+        for _ in 0..MANY {
+            let head = m.head(1, 4096);
+            let offered = m.offer_head(IoHead { deadline: at_us(1000), ..head });
+            assert!(matches!(offered, Offered::Accepted(_)), "nothing was measured yet");
+            let Offered::Accepted(id) = m.offer_head(head) else { panic!("it has no deadline") };
+            patient.push(id);
+        }
+        let (mut most, mut wakes) = (0, 0);
+        while m.ended.len() < MANY {
+            let before = m.ended.len();
+            m.step();
+            most = most.max(m.ended.len() - before);
+            wakes += 1;
+            assert!(m.now < at_us(3000) && wakes < MANY, "{} of {MANY} have ended under {policy:?}", m.ended.len());
+        }
+        assert!((1..=256).contains(&most), "{most} at once under {policy:?}");
+        patient.into_iter().rev().for_each(|id| m.cancel(id));
+        assert_eq!(m.ended.len(), 2 * MANY);
+        m.finish();
+        let done = m.ended.iter().filter(|e| e.1.outcome.is_done()).count();
+        assert_eq!((m.ended.len(), done), (2 * MANY + 1, 1), "{policy:?}");
+    }
 }

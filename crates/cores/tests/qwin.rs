@@ -34,7 +34,7 @@ fn two(config: CoresConfig, bound_us: u64) -> Machine {
 
 /// Best effort always has something waiting; requests in flight of the tenants.
 fn keep_busy(m: &mut Machine) {
-    while m.cores().queues().get(1).waiting.len() < 4 {
+    while m.cores().queues().get(1).waiting().len() < 4 {
         m.offer(2, 65_536);
     }
 }
@@ -142,7 +142,7 @@ fn within_a_window_cores_only_grow_and_the_next_window_gives_them_back() {
         m.step();
         let q = m.cores().queues().get(0);
         let w = m.cores().policy().windows(0).expect("it has windows");
-        if !q.waiting.is_empty() {
+        if !q.waiting().is_empty() {
             if w.number == number {
                 assert!(q.cores() >= last, "a core was yielded within window {number}");
                 grown |= q.cores() > last;
@@ -152,7 +152,7 @@ fn within_a_window_cores_only_grow_and_the_next_window_gives_them_back() {
         }
         (last, number) = (q.cores(), w.number);
         // A steady trickle keeps windows coming; every other millisecond a burst falls into one.
-        if m.now < began + us(20_000) && m.cores().queues().get(0).waiting.len() < 3 {
+        if m.now < began + us(20_000) && m.cores().queues().get(0).waiting().len() < 3 {
             m.offer(1, 4096);
         }
         if m.now > began + us(2000) * bursts && bursts < 10 {
@@ -587,7 +587,7 @@ fn follows(rate_change: u64, pace_change: u64) {
         let tail = q.service.tail(0);
         let oracle = clairvoyant::least(
             m.now,
-            q.waiting.iter().map(|w| w.arrived_at),
+            q.waiting().iter().map(|w| w.arrived_at),
             us(5000) - tail.saturating_sub(pace(m.now)),
             pace(m.now),
         );

@@ -139,9 +139,9 @@ impl Policy for Cake {
             return Span::ZERO;
         }
         let share = |i: usize| if queues.get(i).is_critical() { self.runs[i].share } else { SHARE_START };
-        let busy = (0..queues.len()).filter(|&i| i == at || !queues.get(i).waiting.is_empty());
+        let busy = (0..queues.len()).filter(|&i| i == at || !queues.get(i).waiting().is_empty());
         let all: u64 = busy.map(share).sum();
         let q = queues.get(at);
-        wait_behind(q.waiting.len() as u64, queues.slots(), q.service.mean()).scale(all, share(at))
+        wait_behind(q.waiting().len() as u64, queues.slots(), q.service.mean()).scale(all, share(at))
     }
 }

@@ -42,7 +42,7 @@ impl Clairvoyant {
     fn give(&self, now: Time, at: usize, queues: &mut Queues) {
         let q = queues.get(at);
         let Some(bound) = q.objectives().iter().map(|o| o.bound).min() else { return };
-        let arrivals = q.waiting.iter().map(|w| w.arrived_at);
+        let arrivals = q.waiting().iter().map(|w| w.arrived_at);
         let least = least(now, arrivals, bound, self.takes(now)).div_ceil(u64::from(queues.depth)) as u32;
         // What is in service stays there.
         let wanted = least.max(q.in_service.div_ceil(queues.depth)).max(u32::from(!q.is_unused()));

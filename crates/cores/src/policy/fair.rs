@@ -21,13 +21,13 @@ impl Fair {
 
     /// The queue among the candidates whose turn it is; only queues in which something waits.
     pub fn pick(&self, queues: &Queues, is_candidate: impl Fn(usize) -> bool) -> Option<usize> {
-        let waits = |&i: &usize| !queues.get(i).waiting.is_empty() && is_candidate(i);
+        let waits = |&i: &usize| !queues.get(i).waiting().is_empty() && is_candidate(i);
         (0..queues.len()).filter(waits).min_by_key(|&i| (self.start(i), i))
     }
 
     /// The queue's oldest request is served, `bytes_max` of it at most, and paid for by its weight.
     pub fn charge(&mut self, at: usize, queues: &Queues, weight: u64, bytes_max: u64) {
-        let bytes = queues.get(at).waiting.front().map_or(0, |w| w.io.len.min(bytes_max));
+        let bytes = queues.get(at).waiting().front().map_or(0, |w| w.io.len.min(bytes_max));
         let start = self.start(at);
         if self.finish.len() <= at {
             self.finish.resize(at + 1, 0);

@@ -54,7 +54,7 @@ impl Mclock {
 
     /// Time during which queue `at` didn't compete isn't saved up.
     fn level(&mut self, now: Time, at: usize, queues: &Queues) {
-        let competes = |i: usize| i != at && !queues.get(i).waiting.is_empty() && self.tags[i].limit <= now;
+        let competes = |i: usize| i != at && !queues.get(i).waiting().is_empty() && self.tags[i].limit <= now;
         let least = (0..self.tags.len()).filter(|i| competes(*i)).map(|i| self.tags[i].share).min();
         let tags = &mut self.tags[at];
         tags.share = tags.share.max(least.unwrap_or(self.reached));
@@ -90,7 +90,7 @@ impl Policy for Mclock {
     }
 
     fn arrived(&mut self, now: Time, at: usize, queues: &mut Queues) {
-        if queues.get(at).waiting.len() > 1 {
+        if queues.get(at).waiting().len() > 1 {
             return;
         }
         self.level(now, at, queues);
@@ -100,7 +100,7 @@ impl Policy for Mclock {
     }
 
     fn next(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
-        let busy = || self.tags.iter().enumerate().filter(|(at, _)| !queues.get(*at).waiting.is_empty());
+        let busy = || self.tags.iter().enumerate().filter(|(at, _)| !queues.get(*at).waiting().is_empty());
         let reserved = busy().filter(|(_, t)| t.rates.reservation > 0 && t.reservation <= now);
         if let Some(at) = reserved.min_by_key(|(at, t)| (t.reservation, *at)).map(|(at, _)| at) {
             let t = &mut self.tags[at];
@@ -128,7 +128,7 @@ impl Policy for Mclock {
 
     fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span {
         let (q, tags) = (queues.get(at), &self.tags[at]);
-        let waiting = q.waiting.len() as u64;
+        let waiting = q.waiting().len() as u64;
         // Its own rate holds it however idle the device is.
         let held = match SECOND_NS.checked_div(tags.rates.limit) {
             Some(each_ns) => tags.limit.since(now) + Span::from_nanos(each_ns) * waiting,
@@ -137,7 +137,7 @@ impl Policy for Mclock {
         if queues.has_free_slot() {
             return held;
         }
-        let others = queues.all().iter().filter(|q| !q.waiting.is_empty()).count().max(1) as u64;
+        let others = queues.all().iter().filter(|q| !q.waiting().is_empty()).count().max(1) as u64;
         held.max(wait_behind(waiting, queues.slots(), q.service.mean()) * others)
     }
 }

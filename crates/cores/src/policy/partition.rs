@@ -98,7 +98,7 @@ fn rest_next(queues: &Queues, fair: &Fair, may: impl Fn(&Queue) -> bool) -> Opti
 }
 
 fn an_owner_is_idle(queues: &Queues) -> bool {
-    queues.all().iter().any(|q| q.cores() > 0 && q.in_service == 0 && q.waiting.is_empty())
+    queues.all().iter().any(|q| q.cores() > 0 && q.in_service == 0 && q.waiting().is_empty())
 }
 
 /// Returns the wait of a request that would arrive at a queue without cores: its part of the unowned cores serves the requests
@@ -110,23 +110,23 @@ pub fn rest_wait(queues: &Queues, at: usize, soon: bool) -> Span {
     let slots = queues.unowned().max(1) * queues.depth;
     let others = || queues.all().iter().filter(|o| o.cores() == 0);
     let in_service: u32 = others().map(|o| o.in_service).sum();
-    if !is_lent && q.waiting.is_empty() && in_service < slots && queues.has_free_slot() {
+    if !is_lent && q.waiting().is_empty() && in_service < slots && queues.has_free_slot() {
         return Span::ZERO;
     }
-    let all: u64 = others().filter(|o| !o.waiting.is_empty()).map(|o| o.weight()).sum();
+    let all: u64 = others().filter(|o| !o.waiting().is_empty()).map(|o| o.weight()).sum();
     let weight = q.weight();
-    let all = if q.waiting.is_empty() { all + weight } else { all };
+    let all = if q.waiting().is_empty() { all + weight } else { all };
     if is_lent {
-        return (LEND_EVERY * (q.waiting.len() as u64 + 1)).scale(all.max(weight), weight);
+        return (LEND_EVERY * (q.waiting().len() as u64 + 1)).scale(all.max(weight), weight);
     }
-    wait_behind(q.waiting.len() as u64, slots, q.service.mean()).scale(all.max(weight), weight)
+    wait_behind(q.waiting().len() as u64, slots, q.service.mean()).scale(all.max(weight), weight)
 }
 
 /// Returns the wait of a request that would arrive at a queue with cores of its own, if it had `cores`.
 pub fn own_wait(queues: &Queues, at: usize, cores: u32) -> Span {
     let q = queues.get(at);
     let slots = cores * queues.depth;
-    if q.waiting.is_empty() && q.in_service < slots {
+    if q.waiting().is_empty() && q.in_service < slots {
         if queues.has_free_slot() {
             return Span::ZERO;
         }
@@ -135,5 +135,5 @@ pub fn own_wait(queues: &Queues, at: usize, cores: u32) -> Span {
             queues.all().iter().filter(|o| o.cores() == 0 && o.in_service > 0).map(|o| o.service.mean()).max();
         return slowest.unwrap_or(Span::ZERO) / 2;
     }
-    wait_behind(q.waiting.len() as u64, slots, q.service.mean())
+    wait_behind(q.waiting().len() as u64, slots, q.service.mean())
 }

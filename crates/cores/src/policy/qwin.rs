@@ -142,8 +142,8 @@ impl Qwin {
     /// Cores that all that waits in the queue needs now (QW-M3), over all its objectives, and `more` requests that come now.
     fn demand(&self, now: Time, at: usize, queues: &Queues, more: usize) -> u32 {
         let q = queues.get(at);
-        let waiting = q.waiting.len();
-        let arrived = |k: usize| q.waiting.get(k).map_or(now, |w| w.arrived_at);
+        let waiting = q.waiting().len();
+        let arrived = |k: usize| q.waiting().get(k).map_or(now, |w| w.arrived_at);
         let len = waiting + more;
         // All objectives allow a wait; the shortest one decides for every request.
         let slots = demand::slots(self.config.deadlines, now, len, arrived, self.wait_wanted(at, q), q.service.mean());
@@ -194,7 +194,7 @@ impl Qwin {
         let q = queues.get(at);
         let oldest = q.oldest().unwrap_or(now);
         let budget = demand::budget(now, oldest, self.wait_wanted(at, q), q.service.mean());
-        let waiting = q.waiting.len() as u64;
+        let waiting = (q.waiting().len() as u64, q.waiting().back().map_or(0, |w| w.serial));
         self.runs[at].windows.begin(waiting, q.objectives(), &self.config, budget);
         let demand = self.demand(now, at, queues, 0);
         let target = self.entitled(at, demand, queues);
@@ -204,7 +204,7 @@ impl Qwin {
     /// Returns the time at which the queue will have stood still; [`Time::NEVER`] if it needn't move or has room to.
     fn still_at(&self, at: usize, queues: &Queues) -> Time {
         let q = queues.get(at);
-        if !q.is_critical() || q.waiting.is_empty() || q.cores() == 0 || partition::has_room(queues, at) {
+        if !q.is_critical() || q.waiting().is_empty() || q.cores() == 0 || partition::has_room(queues, at) {
             return Time::NEVER;
         }
         self.runs[at].moved_at + q.service.mean().max(STILL_MIN) * STILL
@@ -284,7 +284,7 @@ impl Qwin {
 
 /// The queue's next request, if it's of best effort and bounded.
 fn bounded_next(q: &Queue) -> Option<&IoHead> {
-    q.waiting.front().map(|w| &w.io.head).filter(|head| !q.is_critical() && bound::is_bounded(head))
+    q.waiting().front().map(|w| &w.io.head).filter(|head| !q.is_critical() && bound::is_bounded(head))
 }
 
 /// The most bytes of the next request of queue `at` that go below at once.
@@ -378,7 +378,7 @@ impl Policy for Qwin {
             self.temp_window(now, at, queues);
         }
         let had = queues.get(at).cores();
-        if queues.get(at).waiting.is_empty() {
+        if queues.get(at).waiting().is_empty() {
             self.yield_idle(now, at, queues);
         }
         if had == 0 {
@@ -404,9 +404,9 @@ impl Policy for Qwin {
         self.arm(queues);
     }
 
-    fn withdrawn(&mut self, now: Time, at: usize, place: usize, queues: &mut Queues) {
-        self.runs[at].windows.withdrawn(place);
-        if queues.get(at).is_critical() && queues.get(at).waiting.is_empty() {
+    fn withdrawn(&mut self, now: Time, at: usize, serial: u64, queues: &mut Queues) {
+        self.runs[at].windows.withdrawn(serial);
+        if queues.get(at).is_critical() && queues.get(at).waiting().is_empty() {
             self.yield_idle(now, at, queues);
         }
     }
@@ -414,7 +414,7 @@ impl Policy for Qwin {
     fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span {
         let q = queues.get(at);
         if q.cores() == 0 {
-            let heads = q.waiting.iter().map(|w| &w.io.head);
+            let heads = q.waiting().iter().map(|w| &w.io.head);
             let slots = queues.unowned().max(1) * queues.depth;
             let bound = self.bound.as_ref().filter(|_| !q.is_critical());
             let delay = bound.map_or(Span::ZERO, |b| b.delay_behind(now, heads, q.service.mean(), slots));

@@ -41,7 +41,7 @@ impl Policy for Share {
 
     fn next(&mut self, _now: Time, queues: &mut Queues) -> Option<usize> {
         let n = queues.len();
-        let waiting = || (0..n).filter_map(|i| Some((i, queues.get(i).waiting.front()?.serial)));
+        let waiting = || (0..n).filter_map(|i| Some((i, queues.get(i).waiting().front()?.serial)));
         let chosen = match self.order {
             Order::Arrival => waiting().min_by_key(|&(_, serial)| serial),
             Order::Turns => waiting().min_by_key(|&(i, _)| (i + n - self.last - 1) % n),
@@ -62,11 +62,11 @@ impl Policy for Share {
             Order::Turns => false,
             Order::CriticalFirst => other.is_critical() || matches!(mine.kind, Kind::BestEffort(_)),
         };
-        let work = |q: &crate::queue::Queue| q.service.mean() * q.waiting.len() as u64;
+        let work = |q: &crate::queue::Queue| q.service.mean() * q.waiting().len() as u64;
         match self.order {
             Order::Turns => {
-                let turns = queues.all().iter().filter(|q| !q.waiting.is_empty()).count().max(1) as u64;
-                wait_behind(mine.waiting.len() as u64, queues.slots(), mine.service.mean()) * turns
+                let turns = queues.all().iter().filter(|q| !q.waiting().is_empty()).count().max(1) as u64;
+                wait_behind(mine.waiting().len() as u64, queues.slots(), mine.service.mean()) * turns
             }
             _ => {
                 let all: Span = queues.all().iter().filter(|q| in_front(q)).map(work).sum();

@@ -23,7 +23,7 @@ impl Shenango {
 
     fn look(&mut self, now: Time, at: usize, queues: &mut Queues) {
         let q = queues.get(at);
-        let first = q.waiting.front().map(|w| w.serial);
+        let first = q.waiting().front().map(|w| w.serial);
         let cores = q.cores();
         // Queues are in order of arrival: if any request was there before, the first one was.
         let stays = first.is_some() && self.seen[at].is_some_and(|last| first.is_some_and(|f| f <= last));
@@ -32,7 +32,7 @@ impl Shenango {
         } else if stays {
             queues.set_cores(now, at, cores + queues.unowned().min(1));
         }
-        self.seen[at] = queues.get(at).waiting.back().map(|w| w.serial);
+        self.seen[at] = queues.get(at).waiting().back().map(|w| w.serial);
     }
 }
 
@@ -73,7 +73,7 @@ impl Policy for Shenango {
         let mut calm = true;
         for at in critical {
             self.look(now, at, queues);
-            calm &= queues.get(at).waiting.is_empty() && queues.get(at).cores() <= 1;
+            calm &= queues.get(at).waiting().is_empty() && queues.get(at).cores() <= 1;
         }
         self.due = if calm { Time::NEVER } else { now + self.interval };
     }
