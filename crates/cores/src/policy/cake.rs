@@ -145,3 +145,53 @@ impl Policy for Cake {
         wait_behind(q.waiting().len() as u64, queues.slots(), q.service.mean()).scale(all, share(at))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::{Class, Objective, TenantId};
+    use plimsoll_stack::Terms;
+
+    const INTERVAL: Span = Span::from_millis(10);
+
+    /// Cake over eight cores, of which three are reserved for a queue that is always late.
+    fn with_reserved_cores() -> (Cake, Queues) {
+        let (mut cake, mut queues) = (Cake::new(INTERVAL), Queues::new(8, 1, 0));
+        let objectives = vec![Objective { percentile_bp: 9900, bound: Span::from_millis(1) }];
+        let terms = Terms::of(Class::LatencyCritical { objectives, weight: 100 }, 8);
+        queues.set_tenant(TenantId(1), Some(&terms));
+        cake.queues_changed(Time::ZERO, &mut queues);
+        while cake.given(0).1 < 3 {
+            cake.ended(cake.due, 0, Span::from_millis(5), &mut queues);
+            cake.wake(cake.due, &mut queues);
+        }
+        (cake, queues)
+    }
+
+    /// The thread was away for a hundred intervals: those that it missed would see no requests, and each would give a core back.
+    #[test]
+    fn after_a_pause_it_looks_once() {
+        for was_late in [true, false] {
+            let (mut cake, mut queues) = with_reserved_cores();
+            let (share, reserved) = cake.given(0);
+            if was_late {
+                cake.ended(cake.due, 0, Span::from_millis(5), &mut queues);
+            }
+            let now = cake.due + INTERVAL * 100;
+            cake.wake(now, &mut queues);
+            assert_eq!(cake.given(0), (share, if was_late { reserved + 1 } else { reserved - 1 }), "late: {was_late}");
+            assert_eq!(cake.wake_at(), now + INTERVAL);
+            cake.wake(now, &mut queues);
+            assert_eq!(cake.wake_at(), now + INTERVAL, "and not again at once");
+        }
+    }
+
+    /// A thread that comes a little late doesn't make the intervals longer.
+    #[test]
+    fn a_late_look_moves_no_other() {
+        let (mut cake, mut queues) = with_reserved_cores();
+        let due = cake.due;
+        cake.wake(due + INTERVAL / 2, &mut queues);
+        assert_eq!(cake.wake_at(), due + INTERVAL);
+    }
+}
