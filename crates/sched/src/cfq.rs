@@ -31,7 +31,7 @@ use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Op, Outcome, Span, Te
 use plimsoll_stack::layer::CHECKED_EACH_MAX;
 use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Ports, Terms};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tolerance::NO_LIMIT;
 
 /// Settings of the scheduler.
@@ -149,6 +149,10 @@ pub struct Cfq {
     pending: usize,
     /// Waiting requests with a promise, by the time at which the promise breaks, each with its node and place.
     due: BTreeMap<(Time, IoId), (usize, Key)>,
+    /// Node and place of each waiting request.
+    places: BTreeMap<IoId, (usize, Key)>,
+    /// Tenants of whose waiting requests some are late and not ended yet.
+    late: BTreeSet<TenantId>,
     revoked: u64,
     /// With [`Late::Flag`]: which were flagged after they had been accepted, and when.
     flagged: Vec<(IoId, Time)>,
@@ -175,6 +179,8 @@ impl Cfq {
             outside: BTreeMap::new(),
             pending: 0,
             due: BTreeMap::new(),
+            places: BTreeMap::new(),
+            late: BTreeSet::new(),
             revoked: 0,
             flagged: Vec::new(),
             seekers_until: Time::ZERO,
@@ -402,7 +408,10 @@ impl Cfq {
             out.wake_at(until);
         }
         if let Some((&(due, _), _)) = self.due.first_key_value() {
-            out.wake_at(due);
+            out.wake_at(due.max(now));
+        }
+        if !self.late.is_empty() {
+            out.wake_at(now);
         }
     }
 
@@ -455,6 +464,7 @@ impl Cfq {
 
     fn no_longer_waits(&mut self, io: &Io) {
         self.pending -= 1;
+        self.places.remove(&io.id);
         if let Some(due) = self.due(io) {
             self.due.remove(&(due, io.id));
         }
@@ -480,6 +490,7 @@ impl Cfq {
         let node = &mut self.nodes[at];
         let bounded = io.may_be_refused() && slack > 0;
         let group = if bounded { node.tolerance.add(slack.min(i64::MAX as u64) as i64, key) } else { NO_LIMIT };
+        self.places.insert(io.id, (at, key));
         node.pending.insert(io, cost, group);
         self.pending += 1;
         let added = node.pending.total().saturating_sub(total);
@@ -677,18 +688,13 @@ impl Layer for Cfq {
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
         self.end_overdue(now, out);
+        self.go_on_revoking(now, out);
         self.fill_device(now, out);
     }
 
     fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
-        let mut found = None;
-        for (at, n) in &self.nodes {
-            if let Some(key) = n.pending.key_of(id) {
-                found = Some((at, key));
-            }
-        }
-        if let Some((at, key)) = found {
-            let io = self.withdraw(now, at, key).expect("just found");
+        if let Some(&(at, key)) = self.places.get(&id) {
+            let io = self.withdraw(now, at, key).expect("it is known to wait");
             out.end(io, Outcome::Failed(IoError::Cancelled));
             if self.nodes[at].in_round && self.nodes[at].pending.is_empty() {
                 let (group, tree) = (self.nodes[at].group, tree_of(self.nodes[at].key.class));
@@ -733,6 +739,7 @@ impl Layer for Cfq {
         self.device.check();
         assert_eq!(self.outside.len(), self.device.len(), "a request at the device has no node");
         assert!(self.due.len() <= self.pending, "a promise waits without its request");
+        assert_eq!(self.places.len(), self.pending, "a waiting request isn't found by its id");
         if self.nodes.len() > CHECKED_EACH_MAX || self.dispatch.len() > CHECKED_EACH_MAX {
             return;
         }

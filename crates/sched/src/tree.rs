@@ -31,6 +31,9 @@ pub(crate) struct OffsetTree {
     free: Vec<u32>,
     root: u32,
     len: usize,
+    /// Requests looked at one after the other.
+    #[cfg(test)]
+    pub walked: std::cell::Cell<usize>,
 }
 
 fn rank(id: IoId) -> u64 {
@@ -40,7 +43,14 @@ fn rank(id: IoId) -> u64 {
 
 impl OffsetTree {
     pub(crate) fn new() -> OffsetTree {
-        OffsetTree { entries: Vec::new(), free: Vec::new(), root: NONE, len: 0 }
+        OffsetTree {
+            entries: Vec::new(),
+            free: Vec::new(),
+            root: NONE,
+            len: 0,
+            #[cfg(test)]
+            walked: Default::default(),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -208,6 +218,8 @@ impl OffsetTree {
 
     /// The key of a request; a walk over all, for cancellations only.
     pub(crate) fn key_of(&self, id: IoId) -> Option<Key> {
+        #[cfg(test)]
+        self.walked.set(self.walked.get() + self.entries.len());
         self.entries.iter().find(|e| e.key.1 == id && e.io.is_some()).map(|e| e.key)
     }
 

@@ -10,6 +10,10 @@ use super::{Cfq, Late};
 use crate::tree::Key;
 use plimsoll_base::{Io, Outcome, Span, Time};
 use plimsoll_stack::Actions;
+use std::collections::BTreeSet;
+
+/// Requests that one call ends: some 100 us of the pool's thread. If more are late, others have their turn before the rest.
+pub(super) const REVOKED_MAX: usize = 256;
 
 impl Cfq {
     /// A promise broke: true if the request is to be ended for it.
@@ -72,13 +76,29 @@ impl Cfq {
         }
         let round = std::mem::take(&mut self.groups[group].round);
         let active = self.turn.as_ref().map(|t| t.node).filter(|&at| self.nodes[at].group == group);
+        let mut left = REVOKED_MAX;
         for at in round.iter().flatten().copied().chain(active) {
-            while let Some(key) = self.nodes[at].tolerance.next_late() {
+            while left > 0
+                && let Some(key) = self.nodes[at].tolerance.next_late()
+            {
                 self.revoke_one(now, at, key, out);
+                left -= 1;
             }
+        }
+        if left == 0 {
+            self.late.insert(self.groups[group].tenant);
         }
         self.groups[group].round = round;
         self.leave_round(group);
+    }
+
+    /// Ends those that were late when enough had been ended.
+    pub(super) fn go_on_revoking(&mut self, now: Time, out: &mut Actions) {
+        for tenant in std::mem::take(&mut self.late) {
+            if let Some(group) = self.groups.iter().position(|g| g.tenant == tenant) {
+                self.revoke_late(now, group, out);
+            }
+        }
     }
 
     /// A node that has nothing left has no turn to wait for.
@@ -99,13 +119,19 @@ impl Cfq {
         is_given_back.then(|| io.deadline + self.config.failover_hop)
     }
 
-    /// Ends all whose time is over.
+    /// Ends requests whose time is over, as many as one call may.
     pub(super) fn end_overdue(&mut self, now: Time, out: &mut Actions) {
-        while let Some((&(due, _), &(at, key))) = self.due.first_key_value()
+        let (mut left, mut groups) = (REVOKED_MAX, BTreeSet::new());
+        while left > 0
+            && let Some((&(due, _), &(at, key))) = self.due.first_key_value()
             && due <= now
         {
             self.revoke_one(now, at, key, out);
-            self.leave_round(self.nodes[at].group);
+            groups.insert(self.nodes[at].group);
+            left -= 1;
+        }
+        for group in groups {
+            self.leave_round(group);
         }
     }
 

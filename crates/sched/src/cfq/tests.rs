@@ -432,3 +432,74 @@ fn what_idling_is_set_to_holds_at_once() {
     assert!(s.tell(now, &plimsoll_stack::Addressed::new(&CfqControl::SliceIdle(Span::ZERO))));
     assert_eq!(serve(&mut s, &mut now), Some(2));
 }
+
+const MANY: u64 = 30_000;
+
+/// Behind a request at the device wait many reads of tenant 1 with one deadline, all of them accepted: each goes before those that came
+/// earlier.
+fn many_behind_one(deadline: Time) -> Stack {
+    let mut s = stack_of(config(Late::Cancel), false);
+    let mut ask = |offset, deadline| {
+        let mut head = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(1), offset, 4096, Time::ZERO);
+        head.deadline = deadline;
+        assert!(matches!(s.offer(Time::ZERO, Io::new(head, Data::Absent)), Offered::Accepted(_)));
+    };
+    ask(0, Time::NEVER);
+    (0..MANY).for_each(|n| ask((MANY - n) << 20, deadline));
+    s
+}
+
+/// The number of requests that have ended, all of them given back.
+fn given_back(s: &mut Stack) -> u64 {
+    let all = std::iter::from_fn(|| s.next_done()).map(|c| c.outcome);
+    all.inspect(|o| assert!(matches!(o, Outcome::Busy { .. }), "{o:?}")).count() as u64
+}
+
+/// Tens of thousands of promises break at once, as a better class takes what they tolerate or as their deadline passes: a call ends a part of
+/// them, so that others have their turn before the rest.
+#[test]
+fn promises_that_break_together_are_given_back_in_parts() {
+    let deadline = ms(5 * MANY);
+    for by_others in [true, false] {
+        let mut s = many_behind_one(deadline);
+        let (mut now, mut gone, mut most) = (Time::ZERO, 0, 0);
+        let mut count = |s: &mut Stack| {
+            let ended = given_back(s);
+            (gone, most) = (gone + ended, most.max(ended));
+            gone
+        };
+        for block in 0..if by_others { MANY * 2 / 3 } else { 0 } {
+            let mut head = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(1), block << 20, 4096, now);
+            head.priority = Priority { class: PriorityClass::RealTime, level: 0 };
+            s.offer(now, Io::new(head, Data::Absent));
+            count(&mut s);
+        }
+        let mut wakes = 0;
+        while count(&mut s) < MANY {
+            now = now.max(s.next_wake());
+            assert!(now < deadline + Span::from_millis(20) && wakes < MANY, "too few of {MANY} were given back");
+            s.wake(now);
+            wakes += 1;
+        }
+        assert_eq!(now < deadline, by_others);
+        assert!(most <= 256, "{most} at once, by others: {by_others}");
+    }
+}
+
+/// Tens of thousands of requests are withdrawn in any order: none is looked for among all.
+#[test]
+fn withdrawals_look_at_no_other_requests() {
+    let mut s = stack_of(config(Late::Cancel), false);
+    let offer = |n: u64| IoHead::new(Op::Read, VolumeKey::POOL, TenantId(1), n * 7919 % MANY << 20, 4096, Time::ZERO);
+    let ids: Vec<IoId> = (0..2 * MANY)
+        .map(|n| match s.offer(Time::ZERO, Io::new(offer(n), Data::Absent)) {
+            Offered::Accepted(id) => id,
+            Offered::Busy(f) => panic!("it has no deadline: {f:?}"),
+        })
+        .collect();
+    ids[1..].iter().rev().for_each(|id| s.cancel(Time::ZERO, *id));
+    let cancelled = std::iter::from_fn(|| s.next_done()).filter(|c| !c.outcome.is_done()).count();
+    assert_eq!(cancelled as u64, 2 * MANY - 1);
+    let cfq = s.layer::<Cfq>().expect("it is there");
+    assert_eq!(cfq.nodes.iter().map(|(_, n)| n.pending.walked.get()).sum::<usize>(), 0, "requests looked at");
+}

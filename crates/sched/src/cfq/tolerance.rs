@@ -4,7 +4,8 @@
 //! number has their common loss, and a group whose key falls below that number is late.
 
 use crate::tree::Key;
-use std::collections::BTreeMap;
+use plimsoll_base::IoId;
+use std::collections::BTreeSet;
 
 const GROUP_NS: i64 = 1_000_000;
 
@@ -16,26 +17,22 @@ pub(crate) const NO_LIMIT: i64 = i64::MAX;
 pub(crate) struct Tolerance {
     /// Common loss of all requests here since creation, in nanoseconds.
     lost_ns: i64,
-    /// Tolerable time plus what was lost when it came, in milliseconds, rounded down.
-    groups: BTreeMap<i64, Vec<Key>>,
+    /// Tolerable time plus what was lost when it came, in milliseconds, rounded down; id and offset. Each is removed by itself: many
+    /// requests of one group may be late at once.
+    groups: BTreeSet<(i64, IoId, u64)>,
 }
 
 impl Tolerance {
     /// Adds a request that tolerates `slack_ns` from now on. Gives the key of its group.
     pub(crate) fn add(&mut self, slack_ns: i64, key: Key) -> i64 {
         let group = slack_ns.saturating_add(self.lost_ns).div_euclid(GROUP_NS);
-        self.groups.entry(group).or_default().push(key);
+        self.groups.insert((group, key.1, key.0));
         group
     }
 
     /// Takes a request out.
     pub(crate) fn remove(&mut self, group: i64, key: Key) {
-        if let Some(keys) = self.groups.get_mut(&group) {
-            keys.retain(|k| *k != key);
-            if keys.is_empty() {
-                self.groups.remove(&group);
-            }
-        }
+        self.groups.remove(&(group, key.1, key.0));
     }
 
     /// Something of `ns` came in front of all in here.
@@ -46,8 +43,8 @@ impl Tolerance {
     /// A request whose tolerable time has become negative, if there is one. Its whole group's has: a group is late when
     /// its most tolerant member is.
     pub(crate) fn next_late(&self) -> Option<Key> {
-        let (group, keys) = self.groups.first_key_value()?;
-        (group.saturating_add(1).saturating_mul(GROUP_NS) <= self.lost_ns).then(|| keys[0])
+        let &(group, id, offset) = self.groups.first()?;
+        (group.saturating_add(1).saturating_mul(GROUP_NS) <= self.lost_ns).then_some((offset, id))
     }
 }
 
