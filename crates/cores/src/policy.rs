@@ -7,6 +7,7 @@ pub mod fair;
 pub mod fixed;
 pub mod mclock;
 pub mod partition;
+mod passing;
 pub mod qwin;
 pub mod share;
 pub mod shenango;

@@ -5,8 +5,9 @@
 //! % against any other, a core is reserved for the queue. A queue whose tail was below four fifths of its objective gives back
 //! a reserved core, then share. Exact steps aren't published for many tenants: these are ours.
 
+use crate::policy::Policy;
 use crate::policy::fair::Fair;
-use crate::policy::{Policy, wait_behind};
+use crate::policy::passing::{Amount, Pace, available, settle, takes_ns};
 use crate::queue::Queues;
 use plimsoll_base::{LatencyHistogram, Span, Time};
 
@@ -22,6 +23,7 @@ struct Run {
     recent: LatencyHistogram,
     share: u64,
     reserved: u32,
+    pace: Pace,
 }
 
 /// See the module's documentation.
@@ -54,6 +56,26 @@ impl Cake {
         let shared: u32 = (0..queues.len()).map(over).sum();
         let reserved: u32 = (0..queues.len()).map(|at| self.own(at, queues)).sum();
         shared < queues.slots().saturating_sub(reserved)
+    }
+
+    /// The queue's weight where cores aren't reserved. Best-effort queues share one part by their weights.
+    fn weight(&self, at: usize, queues: &Queues) -> u64 {
+        let q = queues.get(at);
+        if q.is_critical() { self.runs[at].share } else { SHARE_START * q.weight() / 100 }
+    }
+
+    /// Time that unreserved cores work for queue `i` before a request of queue `of` whose turn comes at `turn`, if that waits for `wait_ns`.
+    fn before(&self, now: Time, wait_ns: f64, i: usize, (of, turn): (usize, u128), queues: &Queues) -> Amount {
+        let there = available(queues, i, &self.runs[i].pace, now, wait_ns);
+        let by_share = Amount::level(self.fair.before(i, self.weight(i, queues), (of, turn))).min(there);
+        let own = f64::from(self.own(i, queues));
+        let takes_ns = takes_ns(queues, i, of);
+        if own == 0.0 || takes_ns == 0.0 {
+            return by_share.times(takes_ns);
+        }
+        // What its own cores do is done beside.
+        let on_own = Amount { value: own * wait_ns, slope: own }.min(there.times(takes_ns));
+        by_share.times(takes_ns).max(on_own).plus(on_own.times(-1.0))
     }
 
     fn look(&mut self, at: usize, queues: &Queues) {
@@ -106,11 +128,13 @@ impl Policy for Cake {
             None if self.has_shared_slot(queues) => self.fair.pick(queues, |_| true)?,
             None => return None,
         };
-        let q = queues.get(at);
-        // Best-effort queues share one part by their weights.
-        let weight = if q.is_critical() { self.runs[at].share } else { SHARE_START * q.weight() / 100 };
+        let weight = self.weight(at, queues);
         self.fair.charge(at, queues, weight, u64::MAX);
         Some(at)
+    }
+
+    fn arrived(&mut self, now: Time, at: usize, queues: &mut Queues) {
+        self.runs[at].pace.arrived(now, queues.get(at).waiting().len() - 1);
     }
 
     fn ended(&mut self, _now: Time, at: usize, response: Span, _queues: &mut Queues) {
@@ -133,16 +157,26 @@ impl Policy for Cake {
         self.due
     }
 
-    fn wait(&self, _now: Time, at: usize, queues: &Queues) -> Span {
-        let own = queues.get(at).in_service < self.own(at, queues);
-        if queues.has_free_slot() && (own || self.has_shared_slot(queues)) {
+    /// As requests will be served: in its turn by weight, or on its reserved cores if that is sooner.
+    fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span {
+        let q = queues.get(at);
+        let own = self.own(at, queues);
+        if queues.has_free_slot() && (q.in_service < own || self.has_shared_slot(queues)) {
             return Span::ZERO;
         }
-        let share = |i: usize| if queues.get(i).is_critical() { self.runs[i].share } else { SHARE_START };
-        let busy = (0..queues.len()).filter(|&i| i == at || !queues.get(i).waiting().is_empty());
-        let all: u64 = busy.map(share).sum();
-        let q = queues.get(at);
-        wait_behind(q.waiting().len() as u64, queues.slots(), q.service.mean()).scale(all, share(at))
+        let reserved: u32 = (0..queues.len()).map(|i| self.own(i, queues)).sum();
+        let shared = f64::from(queues.slots().saturating_sub(reserved).max(1));
+        let others = || (0..queues.len()).filter(|i| *i != at);
+        // Those before it in its queue, and one more until a core is free.
+        let work_ns = (q.waiting().len() + 1) as f64 * takes_ns(queues, at, at);
+        let turn = self.fair.turn(at, self.weight(at, queues), q.waiting().len());
+        let own = f64::from(own);
+        let in_turn = settle(shared, |wait_ns| {
+            let done_on_own = Amount { value: own * wait_ns, slope: own }.min(Amount::level(work_ns));
+            let left = Amount::level(work_ns).plus(done_on_own.times(-1.0));
+            others().fold(left, |sum, i| sum.plus(self.before(now, wait_ns, i, (at, turn), queues)))
+        });
+        if own > 0.0 { in_turn.min(Span::from_nanos((work_ns / own) as u64)) } else { in_turn }
     }
 }
 

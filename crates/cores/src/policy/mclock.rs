@@ -10,7 +10,8 @@
 //! largest tag served so far is taken: use of an idle device is held against nobody.
 
 use crate::control::Allotment;
-use crate::policy::{Policy, wait_behind};
+use crate::policy::Policy;
+use crate::policy::passing::{Amount, Pace, available, settle, takes_ns};
 use crate::queue::Queues;
 use plimsoll_base::{Span, Time};
 
@@ -26,6 +27,14 @@ struct Tags {
     limit: Time,
     /// Virtual, in seconds over weight.
     share: u128,
+    pace: Pace,
+}
+
+impl Tags {
+    /// Virtual time from one request to the next.
+    fn spacing(&self) -> u64 {
+        SECOND_NS / self.weight.max(1)
+    }
 }
 
 /// See the module's documentation.
@@ -49,15 +58,59 @@ impl Mclock {
         let t = &mut self.tags[at];
         self.reached = self.reached.max(t.share);
         t.limit = spaced(t.limit, t.rates.limit);
-        t.share += u128::from(SECOND_NS / t.weight.max(1));
+        t.share += u128::from(t.spacing());
+    }
+
+    /// The share tag from which a queue other than those that compete, or `at`, goes on that becomes active.
+    fn joins_at(&self, now: Time, at: usize, queues: &Queues) -> u128 {
+        let competes = |i: usize| i != at && !queues.get(i).waiting().is_empty() && self.tags[i].limit <= now;
+        let least = (0..self.tags.len()).filter(|i| competes(*i)).map(|i| self.tags[i].share).min();
+        least.unwrap_or(self.reached)
     }
 
     /// Time during which queue `at` didn't compete isn't saved up.
     fn level(&mut self, now: Time, at: usize, queues: &Queues) {
-        let competes = |i: usize| i != at && !queues.get(i).waiting().is_empty() && self.tags[i].limit <= now;
-        let least = (0..self.tags.len()).filter(|i| competes(*i)).map(|i| self.tags[i].share).min();
+        let joins_at = self.joins_at(now, at, queues);
         let tags = &mut self.tags[at];
-        tags.share = tags.share.max(least.unwrap_or(self.reached));
+        tags.share = tags.share.max(joins_at);
+    }
+
+    /// Time of the requests of queue `i` that are served before one of queue `at` with the share tag `share`, if that waits for `wait_ns`.
+    fn before(
+        &self,
+        now: Time,
+        wait_ns: f64,
+        i: usize,
+        (at, joins_at, share): (usize, u128, u128),
+        q: &Queues,
+    ) -> Amount {
+        let tags = &self.tags[i];
+        // Time during which nothing of it waits isn't saved up.
+        let (own, least) = match q.get(i).waiting().is_empty() {
+            true => (tags.share.max(joins_at), now),
+            false => (tags.share, Time::ZERO),
+        };
+        // Of two with one tag the lower number goes first.
+        let ahead = u64::try_from((share + u128::from(i < at)).saturating_sub(own)).unwrap_or(u64::MAX);
+        let mut served = Amount::level(ahead.div_ceil(tags.spacing().max(1)) as f64);
+        if tags.rates.limit > 0 {
+            served = served.min(Amount::rate(now, wait_ns, tags.limit.max(least), tags.rates.limit));
+        }
+        if tags.rates.reservation > 0 {
+            served = served.max(Amount::rate(now, wait_ns, tags.reservation.max(least), tags.rates.reservation));
+        }
+        served.min(available(q, i, &tags.pace, now, wait_ns)).times(takes_ns(q, i, at))
+    }
+
+    /// The same of requests that are served by reservations before its own is due, at `due`.
+    fn reserved_before(&self, now: Time, wait_ns: f64, i: usize, (at, due): (usize, Time), q: &Queues) -> Amount {
+        let tags = &self.tags[i];
+        if tags.rates.reservation == 0 {
+            return Amount::level(0.0);
+        }
+        let first = tags.reservation.max(if q.get(i).waiting().is_empty() { now } else { Time::ZERO });
+        let served = Amount::rate(now, due.since(now).as_nanos() as f64, first, tags.rates.reservation).value;
+        Amount::level(served).min(available(q, i, &tags.pace, now, wait_ns)).times(takes_ns(q, i, at))
     }
 }
 
@@ -74,7 +127,15 @@ impl Policy for Mclock {
         for at in 0..queues.len() {
             let q = queues.get(at);
             let (born, rates, weight) = (q.born, q.allotment(), q.weight());
-            let new = Tags { born, rates, weight, reservation: Time::ZERO, limit: Time::ZERO, share: 0 };
+            let new = Tags {
+                born,
+                rates,
+                weight,
+                reservation: Time::ZERO,
+                limit: Time::ZERO,
+                share: 0,
+                pace: Pace::default(),
+            };
             match self.tags.get_mut(at) {
                 None => self.tags.push(new),
                 Some(tags) if tags.born != born => *tags = new,
@@ -90,6 +151,7 @@ impl Policy for Mclock {
     }
 
     fn arrived(&mut self, now: Time, at: usize, queues: &mut Queues) {
+        self.tags[at].pace.arrived(now, queues.get(at).waiting().len() - 1);
         if queues.get(at).waiting().len() > 1 {
             return;
         }
@@ -126,6 +188,8 @@ impl Policy for Mclock {
         self.due
     }
 
+    /// As requests will be served: by shares, or by its reservation if that comes first, with all of other queues that go before it by the same
+    /// rules.
     fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span {
         let (q, tags) = (queues.get(at), &self.tags[at]);
         let waiting = q.waiting().len() as u64;
@@ -137,7 +201,23 @@ impl Policy for Mclock {
         if queues.has_free_slot() {
             return held;
         }
-        let others = queues.all().iter().filter(|q| !q.waiting().is_empty()).count().max(1) as u64;
-        held.max(wait_behind(waiting, queues.slots(), q.service.mean()) * others)
+        let (slots, own_ns) = (f64::from(queues.slots()), takes_ns(queues, at, at));
+        let others = || (0..self.tags.len()).filter(|i| *i != at);
+        // Those before it in its queue, and one more until a core is free.
+        let own = Amount::level((waiting + 1) as f64 * own_ns);
+        let joins_at = self.joins_at(now, at, queues);
+        let first = if waiting == 0 { tags.share.max(joins_at) } else { tags.share };
+        let its = (at, joins_at, first + u128::from(waiting * tags.spacing()));
+        let by_share =
+            settle(slots, |wait_ns| others().fold(own, |sum, i| sum.plus(self.before(now, wait_ns, i, its, queues))));
+        let by_reservation = SECOND_NS.checked_div(tags.rates.reservation).map(|each_ns| {
+            let due =
+                tags.reservation.max(if waiting == 0 { now } else { Time::ZERO }) + Span::from_nanos(each_ns) * waiting;
+            let reserved = settle(slots, |wait_ns| {
+                others().fold(own, |sum, i| sum.plus(self.reserved_before(now, wait_ns, i, (at, due), queues)))
+            });
+            reserved.max(due.since(now) + Span::from_nanos((own_ns / slots) as u64))
+        });
+        held.max(by_reservation.map_or(by_share, |wait| wait.min(by_share)))
     }
 }
