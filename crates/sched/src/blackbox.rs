@@ -12,6 +12,7 @@
 //! of the hidden inside: times are measured from a request's arrival.
 
 mod levels;
+pub(crate) mod loads;
 pub(crate) mod log;
 mod score;
 pub(crate) mod stripes;
@@ -19,6 +20,7 @@ pub(crate) mod stripes;
 use crate::device::PROBE_AFTER;
 use crate::fifo::Fifo;
 use levels::Levels;
+use loads::{Load, Loads};
 use log::log_of;
 use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
 use plimsoll_stack::layer::CHECKED_EACH_MAX;
@@ -27,8 +29,6 @@ use score::{Rows, Scene, Score};
 use std::collections::BTreeMap;
 use stripes::{Classes, Stripes};
 
-/// Work is counted in pieces of this.
-const PIECE_BYTES: u64 = 16 << 10;
 /// The device's rate and what reads took lately follow by 1/2 to the power of these.
 const RATE_SHIFT: u32 = 4;
 const RECENT_SHIFT: u32 = 2;
@@ -109,7 +109,7 @@ struct Looked {
 struct InFlight {
     head: IoHead,
     sent_at: Time,
-    pieces: u64,
+    load: Load,
     looked: Option<Looked>,
     /// Its number among all that were sent.
     nth: u64,
@@ -125,7 +125,7 @@ pub struct BlackBoxPredictor {
     /// Send time of each read in flight, by its number among all reads sent.
     reads_in_flight: BTreeMap<u64, Time>,
     sent: u64,
-    pieces: u64,
+    loads: Loads,
     write_bytes: u64,
     /// Service time of a piece while the device had several.
     piece_ns: u64,
@@ -142,10 +142,9 @@ pub struct BlackBoxPredictor {
     reads: u64,
 }
 
-/// A command that only names a range is one piece: its length is none of the device's work.
-fn pieces_of(head: &IoHead) -> u64 {
-    let carried_bytes = if matches!(head.op, Op::Read | Op::Write) { head.len } else { 0 };
-    carried_bytes.div_ceil(PIECE_BYTES).max(1)
+/// Bytes that a request writes.
+fn written_bytes(head: &IoHead, load: &Load) -> u64 {
+    if head.op == Op::Read { 0 } else { load.bytes }
 }
 
 impl BlackBoxPredictor {
@@ -159,7 +158,7 @@ impl BlackBoxPredictor {
             in_flight: BTreeMap::new(),
             reads_in_flight: BTreeMap::new(),
             sent: 0,
-            pieces: 0,
+            loads: Loads::default(),
             write_bytes: 0,
             piece_ns: 0,
             last_done: Time::ZERO,
@@ -180,9 +179,9 @@ impl BlackBoxPredictor {
         let (part, work_ns) = self.stripes.slowest(now, head);
         let scene = Scene {
             work_ns,
-            pieces: pieces_of(head),
-            outstanding: self.pieces,
-            backlog_ns: self.pieces.saturating_mul(self.piece_ns),
+            pieces: self.loads.of(head).pieces,
+            outstanding: self.loads.pieces(),
+            backlog_ns: self.loads.pieces().saturating_mul(self.piece_ns),
             write_bytes: self.write_bytes,
             recent_ns: if rested { 0 } else { self.recent_ns },
             last_ns: if rested { 0 } else { self.last_ns },
@@ -197,7 +196,12 @@ impl BlackBoxPredictor {
             return (Span::ZERO, Confidence::NONE); // nothing is refused on a guess
         }
         let score = self.score.of(&self.rows(now, head));
-        (Span::from_nanos(self.levels.quantile_ns(score, self.budget.permille)), self.confidence())
+        (Span::from_nanos(self.predicted_ns(score)), self.confidence())
+    }
+
+    /// Time of a read of this score that is sent now. Zeroes of which nothing is known may keep the device as long as data would.
+    fn predicted_ns(&self, score: i32) -> u64 {
+        self.levels.quantile_ns(score, self.budget.permille).max(self.loads.unknown_ns())
     }
 
     /// True if no read was seen for `probe_after`. The next read is then sent whatever its forecast: a wrong forecast could refuse
@@ -240,30 +244,29 @@ impl BlackBoxPredictor {
                 self.count(score, head.deadline.since(now));
             }
             let known = self.levels.knows();
-            let predicted_ns = if known { self.levels.quantile_ns(score, self.budget.permille) } else { 0 };
+            let predicted_ns = if known { self.predicted_ns(score) } else { 0 };
             let left = head.deadline.since(now);
             let is_late = head.deadline.is_set() && predicted_ns > left.as_nanos();
             let asked_again = (is_late && self.is_forgotten(now)).then_some(left);
             Looked { rows, classes: self.stripes.classes(now, head), predicted_ns, asked_again }
         });
-        let pieces = pieces_of(head);
-        self.write_bytes += if head.op == Op::Write { head.len } else { 0 };
-        self.pieces += pieces;
+        let load = self.loads.of(head);
+        self.write_bytes += written_bytes(head, &load);
+        self.loads.sent(&load);
         self.stripes.sent(now, head);
         self.sent += 1;
         let nth = self.sent;
         if looked.is_some() {
             self.reads_in_flight.insert(nth, now);
         }
-        self.in_flight.insert(head.id, InFlight { head: *head, sent_at: now, pieces, looked, nth });
+        self.in_flight.insert(head.id, InFlight { head: *head, sent_at: now, load, looked, nth });
     }
 
     /// Takes a request out of what is outstanding.
     fn take(&mut self, id: IoId) -> Option<InFlight> {
         let taken = self.in_flight.remove(&id)?;
         self.reads_in_flight.remove(&taken.nth);
-        self.write_bytes -= if taken.head.op == Op::Write { taken.head.len } else { 0 };
-        self.pieces -= taken.pieces;
+        self.write_bytes -= written_bytes(&taken.head, &taken.load);
         Some(taken)
     }
 
@@ -273,8 +276,9 @@ impl BlackBoxPredictor {
             return;
         }
         let all = || self.in_flight.values();
-        let written = |f: &InFlight| if f.head.op == Op::Write { f.head.len } else { 0 };
-        assert_eq!(self.pieces, all().map(|f| f.pieces).sum::<u64>(), "the pieces in flight are counted wrongly");
+        let written = |f: &InFlight| written_bytes(&f.head, &f.load);
+        let pieces = all().map(|f| f.load.pieces).sum::<u64>();
+        assert_eq!(self.loads.pieces(), pieces, "the pieces in flight are counted wrongly");
         assert_eq!(self.write_bytes, all().map(written).sum::<u64>(), "the bytes in flight are counted wrongly");
         let reads = all().filter(|f| f.looked.is_some()).count();
         assert_eq!(self.reads_in_flight.len(), reads, "the reads in flight are counted wrongly");
@@ -284,13 +288,15 @@ impl BlackBoxPredictor {
     pub fn withdrawn(&mut self, id: IoId) {
         if let Some(f) = self.take(id) {
             self.stripes.withdrawn(&f.head);
+            self.loads.withdrawn(&f.load);
         }
     }
 
     /// The device has answered.
     pub fn ended(&mut self, now: Time, id: IoId) {
-        let Some(InFlight { head, sent_at, pieces, looked, .. }) = self.take(id) else { return };
-        let busy = now.since(self.last_done.max(sent_at)).as_nanos() / pieces;
+        let Some(InFlight { head, sent_at, load, looked, .. }) = self.take(id) else { return };
+        self.loads.ended(now, sent_at, &head, &load);
+        let busy = now.since(self.last_done.max(sent_at)).as_nanos() / load.pieces;
         self.piece_ns = self.piece_ns - (self.piece_ns >> RATE_SHIFT) + (busy >> RATE_SHIFT);
         self.last_done = now;
         let took_ns = now.since(sent_at).as_nanos();
@@ -509,7 +515,62 @@ mod tests {
         assert_eq!(p.reads_in_flight.first_key_value().map(|(nth, _)| *nth), Some(49_997), "the oldest read");
         p.ended(now, IoId(0));
         (49_996..50_000).for_each(|id| p.ended(now, IoId(id)));
-        assert!(p.in_flight.is_empty() && p.reads_in_flight.is_empty() && p.pieces == 0);
+        assert!(p.in_flight.is_empty() && p.reads_in_flight.is_empty() && p.loads.pieces() == 0);
+    }
+
+    /// Zeroes of 64 MiB take as long as data on one device and next to nothing on another. Reads behind them are forecast so, and reads behind
+    /// trims of as much, which always take next to nothing, are not.
+    #[test]
+    fn zeroes_are_forecast_by_what_they_take() {
+        for zeroes_ms in [300, 0] {
+            let (mut p, mut now) = (BlackBoxPredictor::new(10), Time::ZERO + Span::from_secs(1));
+            let forecast = |p: &mut BlackBoxPredictor, now: Time, op: Op| {
+                p.sent(now, &request(op, 1, 0, 64 << 20));
+                let forecast = p.predict(now, &request(Op::Read, 2, 0, 4096)).0;
+                p.withdrawn(IoId(1));
+                forecast
+            };
+            for i in 0..6000u64 {
+                now += Span::from_millis(100);
+                let (op, took_ms) = [(Op::WriteZeroes, zeroes_ms), (Op::Trim, 0), (Op::Write, 4)][i as usize % 3];
+                let len = if op == Op::Write { 1 << 20 } else { 64 << 20 };
+                let sent_at = now;
+                p.sent(sent_at, &request(op, 10 + 2 * i, 0, len));
+                p.sent(sent_at, &request(Op::Read, 11 + 2 * i, 0, 4096));
+                now += Span::from_millis(took_ms) + Span::from_micros(100);
+                p.ended(now, IoId(10 + 2 * i));
+                now += Span::from_micros(100);
+                p.ended(now, IoId(11 + 2 * i));
+            }
+            let [zeroes, trim] =
+                [Op::WriteZeroes, Op::Trim].map(|op| forecast(&mut p, now + Span::from_millis(100), op));
+            assert!(trim < Span::from_millis(20), "{trim} behind a trim");
+            let is_long = zeroes > Span::from_millis(100);
+            assert_eq!(is_long, zeroes_ms > 0, "{zeroes} behind zeroes of {zeroes_ms} ms");
+        }
+    }
+
+    /// Until zeroes were seen, a read behind them is forecast as if they were written.
+    #[test]
+    fn unknown_zeroes_may_be_data() {
+        let (mut p, mut now) = (BlackBoxPredictor::new(10), Time::ZERO + Span::from_secs(1));
+        for i in 0..500u64 {
+            now += Span::from_millis(100);
+            let (op, took_ms, len) = (Op::Write, 4, 1 << 20);
+            let sent_at = now;
+            p.sent(sent_at, &request(op, 10 + 2 * i, 0, len));
+            p.sent(sent_at, &request(Op::Read, 11 + 2 * i, 0, 4096));
+            now += Span::from_millis(took_ms) + Span::from_micros(100);
+            p.ended(now, IoId(10 + 2 * i));
+            now += Span::from_micros(100);
+            p.ended(now, IoId(11 + 2 * i));
+        }
+        let zeroes = request(Op::WriteZeroes, 10_000, 0, 1 << 30);
+        p.sent(now, &zeroes);
+        let behind = p.predict(now, &request(Op::Read, 2, 0, 4096)).0;
+        p.withdrawn(zeroes.id);
+        let alone = p.predict(now, &request(Op::Read, 2, 0, 4096)).0;
+        assert!(behind > Span::from_secs(2) && alone < Span::from_millis(20), "{behind} behind a GiB, {alone} alone");
     }
 
     /// The time that a read waits in the queue in front of the device is part of its time. A withdrawn request isn't waited for.

@@ -159,7 +159,7 @@ const COMMAND_TIMES_MAX: i64 = 16;
 
 /// Time of one kind of command: whatever its length up to a MiB, and for each MiB beyond.
 #[derive(Clone, Copy, Default, Debug)]
-struct Command {
+pub(crate) struct Command {
     one_ns: i64,
     mib_ns: i64,
     samples: [u32; 2],
@@ -173,13 +173,14 @@ impl Command {
     }
 
     /// The time of one of `len` bytes; `None` while too few were seen.
-    fn time_ns(&self, len: u64) -> Option<i64> {
+    pub(crate) fn time_ns(&self, len: u64) -> Option<i64> {
         let (long, mib) = Command::size_of(len);
         let ns = if long == 1 { self.one_ns.max(self.mib_ns.saturating_mul(mib)) } else { self.one_ns };
         (self.samples[long] >= COMMAND_SAMPLES).then(|| ns.min(COST_MAX_NS))
     }
 
-    fn learn(&mut self, len: u64, actual_ns: i64) {
+    /// One of `len` bytes took so long.
+    pub(crate) fn learn(&mut self, len: u64, actual_ns: i64) {
         let (long, mib) = Command::size_of(len);
         let mean = if long == 1 { &mut self.mib_ns } else { &mut self.one_ns };
         let seen = &mut self.samples[long];

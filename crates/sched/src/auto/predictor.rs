@@ -5,14 +5,14 @@ use super::rate::Rate;
 use super::scene::{self, Past, Scene};
 use super::spread::{CERTAIN_BITS, LEVELS, Spread};
 use super::tables::{Rows, Tables};
+use crate::blackbox::loads::{Load, Loads};
 use crate::blackbox::log::{OCTAVE, log_of, ns_of};
 use crate::blackbox::stripes::{Classes, Stripes};
 use crate::device::PROBE_AFTER;
 use plimsoll_base::{Confidence, IoHead, Op, Span, Time};
 use slab::Slab;
 
-/// Work is counted in pieces of this; a throttle of requests counts as one what is no longer than its own.
-const PIECE_BYTES: u64 = 16 << 10;
+/// A throttle of requests counts as one what is no longer than this.
 const COUNTED_BYTES: u64 = 256 << 10;
 /// The mean of the last few reads follows by 1/2 to the power of this.
 const RECENT_SHIFT: u32 = 2;
@@ -98,6 +98,7 @@ struct Seen {
 struct InFlight {
     head: IoHead,
     sent_at: Time,
+    load: Load,
     /// Requests that were outstanding when it came.
     in_front: u64,
     read: Option<Seen>,
@@ -116,7 +117,7 @@ pub struct AutoPredictor {
     oldest: Option<usize>,
     newest: Option<usize>,
     reads_outstanding: u64,
-    pieces: u64,
+    loads: Loads,
     write_bytes: u64,
     flushes: u64,
     /// Logarithm of the time by which reads are judged that have no deadline of their own.
@@ -128,19 +129,14 @@ pub struct AutoPredictor {
     reads: u64,
 }
 
-/// Bytes that go to or from the device: none for a command that only names a range.
-fn carried_bytes(head: &IoHead) -> u64 {
-    if matches!(head.op, Op::Read | Op::Write) { head.len } else { 0 }
-}
-
-fn pieces_of(head: &IoHead) -> u64 {
-    carried_bytes(head).div_ceil(PIECE_BYTES).max(1)
+/// Bytes that a request writes.
+fn written_bytes(head: &IoHead, load: &Load) -> u64 {
+    if head.op == Op::Read { 0 } else { load.bytes }
 }
 
 /// In requests as a throttle counts them, and in bytes.
-fn units_of(head: &IoHead) -> [u64; 2] {
-    let bytes = carried_bytes(head);
-    [bytes.div_ceil(COUNTED_BYTES).max(1), bytes]
+fn units_of(load: &Load) -> [u64; 2] {
+    [load.bytes.div_ceil(COUNTED_BYTES).max(1), load.bytes]
 }
 
 impl AutoPredictor {
@@ -158,7 +154,7 @@ impl AutoPredictor {
             oldest: None,
             newest: None,
             reads_outstanding: 0,
-            pieces: 0,
+            loads: Loads::default(),
             write_bytes: 0,
             flushes: 0,
             limit: 0,
@@ -175,7 +171,8 @@ impl AutoPredictor {
 
     fn look(&self, at: Time, head: &IoHead, costs: Span) -> Look {
         let (part, work_ns) = self.stripes.slowest(at, head);
-        let [requests, bytes] = units_of(head);
+        let load = self.loads.of(head);
+        let [requests, bytes] = units_of(&load);
         let rate_ns = self.rates[0].forecast_ns(at, requests).max(self.rates[1].forecast_ns(at, bytes));
         let limit_log = self.limit_log();
         let scene = Scene {
@@ -185,8 +182,8 @@ impl AutoPredictor {
             work_ns,
             oldest_ns: self.oldest.map_or(0, |key| at.since(self.in_flight[key].sent_at).as_nanos()),
             reads: self.reads_outstanding,
-            pieces: pieces_of(head),
-            pieces_outstanding: self.pieces,
+            pieces: load.pieces,
+            pieces_outstanding: self.loads.pieces(),
             write_bytes: self.write_bytes,
             flushes: self.flushes,
             offset: head.offset,
@@ -215,10 +212,12 @@ impl AutoPredictor {
         self.reads >= ENOUGH
     }
 
+    /// Zeroes of which nothing is known may keep the device as long as data would.
     fn forecast_ns(&self, look: &Look) -> u64 {
         let chosen = self.judge.chosen();
         let Index { level, anchor } = look.indexes[chosen];
-        ns_of(anchor + self.spreads[chosen].quantile(usize::from(level), self.judge.threshold()))
+        let ns = ns_of(anchor + self.spreads[chosen].quantile(usize::from(level), self.judge.threshold()));
+        ns.max(self.loads.unknown_ns())
     }
 
     /// Time that a read would take that comes at `at`, if the costs of what is in front of it and its own are `costs`; `None` before enough was seen.
@@ -270,7 +269,8 @@ impl AutoPredictor {
         });
         let is_read = read.is_some();
         let in_front = self.in_flight.len() as u64;
-        let key = self.in_flight.insert(InFlight { head: *head, sent_at: now, in_front, read });
+        let load = self.loads.of(head);
+        let key = self.in_flight.insert(InFlight { head: *head, sent_at: now, load, in_front, read });
         if is_read {
             match self.newest.replace(key) {
                 Some(before) => self.neighbours(before).1.replace(key),
@@ -278,11 +278,11 @@ impl AutoPredictor {
             };
             self.reads_outstanding += 1;
         }
-        self.pieces += pieces_of(head);
-        self.write_bytes += if head.op == Op::Write { head.len } else { 0 };
+        self.loads.sent(&load);
+        self.write_bytes += written_bytes(head, &load);
         self.flushes += u64::from(head.op == Op::Flush);
         self.stripes.sent(now, head);
-        for (rate, units) in self.rates.iter_mut().zip(units_of(head)) {
+        for (rate, units) in self.rates.iter_mut().zip(units_of(&load)) {
             rate.sent(now, units);
         }
         if matches!(head.op, Op::Read | Op::Write) {
@@ -313,8 +313,7 @@ impl AutoPredictor {
             self.reads_outstanding -= 1;
         }
         let head = &taken.head;
-        self.pieces -= pieces_of(head);
-        self.write_bytes -= if head.op == Op::Write { head.len } else { 0 };
+        self.write_bytes -= written_bytes(head, &taken.load);
         self.flushes -= u64::from(head.op == Op::Flush);
         taken
     }
@@ -323,26 +322,28 @@ impl AutoPredictor {
     pub fn withdrawn(&mut self, key: usize) {
         let taken = self.take(key);
         self.stripes.withdrawn(&taken.head);
-        for (rate, units) in self.rates.iter_mut().zip(units_of(&taken.head)) {
+        self.loads.withdrawn(&taken.load);
+        for (rate, units) in self.rates.iter_mut().zip(units_of(&taken.load)) {
             rate.withdrawn(units);
         }
     }
 
     /// The device has answered.
     pub fn ended(&mut self, now: Time, key: usize) {
-        let InFlight { head, sent_at, in_front, read } = self.take(key);
+        let InFlight { head, sent_at, load, in_front, read } = self.take(key);
+        self.loads.ended(now, sent_at, &head, &load);
         let took = now.since(sent_at);
         let took_log = log_of(took.as_nanos());
         self.stripes.ended(now, sent_at, &head, took_log);
-        for (rate, units) in self.rates.iter_mut().zip(units_of(&head)) {
+        for (rate, units) in self.rates.iter_mut().zip(units_of(&load)) {
             rate.ended(now, units, took, read.is_some(), in_front);
         }
         match read {
             Some(seen) => self.read_ended(now, sent_at, &head, &seen),
             None if head.op == Op::Flush => self.past.flushed_at = now,
-            None if head.op != Op::Write => {}
+            None if written_bytes(&head, &load) == 0 => {}
             None => {
-                self.past.wrote(now, head.len);
+                self.past.wrote(now, load.bytes);
                 (self.past.wrote_at, self.past.write_ns) = (now, took.as_nanos());
             }
         }
@@ -482,6 +483,60 @@ mod tests {
         }
         keys.into_iter().for_each(|(_, key)| p.withdrawn(key));
         p.ended(now, trim);
-        assert!(p.in_flight.is_empty() && p.oldest.is_none() && p.newest.is_none() && p.pieces == 0);
+        assert!(p.in_flight.is_empty() && p.oldest.is_none() && p.newest.is_none() && p.loads.pieces() == 0);
+    }
+    /// Zeroes of 64 MiB take as long as data on one device and next to nothing on another. Reads behind them are forecast so, and reads behind
+    /// trims of as much, which always take next to nothing, are not.
+    #[test]
+    fn zeroes_are_forecast_by_what_they_take() {
+        for zeroes_ms in [300, 0] {
+            let (mut p, mut now) = (AutoPredictor::new(10, false), Time::ZERO + Span::from_secs(1));
+            let forecast = |p: &mut AutoPredictor, now: Time, op: Op| {
+                let front = p.sent(now, &request(op, 1, 0, 64 << 20), Span::ZERO);
+                let forecast = p.predict(now, &request(Op::Read, 2, 0, 4096), Span::ZERO).expect("enough was seen");
+                p.withdrawn(front);
+                forecast
+            };
+            for i in 0..6000u64 {
+                now += Span::from_millis(100);
+                let (op, took_ms) = [(Op::WriteZeroes, zeroes_ms), (Op::Trim, 0), (Op::Write, 4)][i as usize % 3];
+                let len = if op == Op::Write { 1 << 20 } else { 64 << 20 };
+                let sent_at = now;
+                let front = p.sent(sent_at, &request(op, 10 + 2 * i, 0, len), Span::ZERO);
+                let read = p.sent(sent_at, &request(Op::Read, 11 + 2 * i, 0, 4096), Span::ZERO);
+                now += Span::from_millis(took_ms) + Span::from_micros(100);
+                p.ended(now, front);
+                now += Span::from_micros(100);
+                p.ended(now, read);
+            }
+            let [zeroes, trim] =
+                [Op::WriteZeroes, Op::Trim].map(|op| forecast(&mut p, now + Span::from_millis(100), op));
+            assert!(trim < Span::from_millis(20), "{trim} behind a trim");
+            let is_long = zeroes > Span::from_millis(100);
+            assert_eq!(is_long, zeroes_ms > 0, "{zeroes} behind zeroes of {zeroes_ms} ms");
+        }
+    }
+
+    /// Until zeroes were seen, a read behind them is forecast as if they were written.
+    #[test]
+    fn unknown_zeroes_may_be_data() {
+        let (mut p, mut now) = (AutoPredictor::new(10, false), Time::ZERO + Span::from_secs(1));
+        for i in 0..500u64 {
+            now += Span::from_millis(100);
+            let (op, took_ms, len) = (Op::Write, 4, 1 << 20);
+            let sent_at = now;
+            let front = p.sent(sent_at, &request(op, 10 + 2 * i, 0, len), Span::ZERO);
+            let read = p.sent(sent_at, &request(Op::Read, 11 + 2 * i, 0, 4096), Span::ZERO);
+            now += Span::from_millis(took_ms) + Span::from_micros(100);
+            p.ended(now, front);
+            now += Span::from_micros(100);
+            p.ended(now, read);
+        }
+        let zeroes = request(Op::WriteZeroes, 10_000, 0, 1 << 30);
+        let key = p.sent(now, &zeroes, Span::ZERO);
+        let behind = p.predict(now, &request(Op::Read, 2, 0, 4096), Span::ZERO).expect("enough was seen");
+        p.withdrawn(key);
+        let alone = p.predict(now, &request(Op::Read, 2, 0, 4096), Span::ZERO).expect("enough was seen");
+        assert!(behind > Span::from_secs(2) && alone < Span::from_millis(20), "{behind} behind a GiB, {alone} alone");
     }
 }
