@@ -17,6 +17,7 @@ use plimsoll_base::{
     Buf, BufMut, Completion, Data, Io, IoError, IoFlags, IoHead, Op, Origin, Outcome, OwnKind, TenantId, Time,
     VolumeKey,
 };
+use plimsoll_stack::layer::{CHECKED_EACH_MAX, CHECKED_MAX};
 use plimsoll_stack::{Actions, Layer, LayerState, Offer, Port};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -386,6 +387,50 @@ impl Nvram {
         }
     }
 
+    /// Asserts what `Layer::check` asserts of requests in flight, one by one.
+    fn check_in_flight(&self) {
+        if self.pending.len() > CHECKED_MAX || self.logged.len() > CHECKED_MAX {
+            return;
+        }
+        let of = |what: &dyn Fn(&Pending) -> bool| self.pending.iter().filter(|p| what(p.1)).count();
+        assert_eq!(of(&|p| matches!(p, Pending::Move)), self.moves, "the moves in flight");
+        let flushes = usize::from(self.moving == Moving::Flushing);
+        assert_eq!(of(&|p| matches!(p, Pending::MovesFlushed)), flushes, "the flush of moves");
+        assert_eq!(
+            of(&|p| matches!(p, Pending::Begins)),
+            self.saying.0,
+            "the copies of the record that the ring begins"
+        );
+        let is_reading = self.state == LayerState::Recovering && self.moving == Moving::No;
+        assert!(
+            of(&|p| matches!(p, Pending::Recover(_))) <= usize::from(is_reading),
+            "the NVRAM is read while it serves"
+        );
+        for (i, l) in &self.logged {
+            assert_eq!(of(&|p| matches!(p, Pending::Log(n) if *n == i)), l.left, "the copies of record {}", l.number);
+            assert!(self.ring.is_writing(l.number), "record {} is durable, and its client waits", l.number);
+        }
+        let pieces = || [&self.fresh, &self.leaving, &self.newer].into_iter().flat_map(Pieces::iter);
+        if pieces().nth(CHECKED_EACH_MAX).is_some() {
+            return;
+        }
+        // What is being recorded as moved is durable on the device.
+        let left =
+            [&self.fresh, &self.newer].into_iter().chain((self.moving != Moving::Saying).then_some(&self.leaving));
+        let bytes: u64 = left.flat_map(Pieces::iter).map(|p| p.1).sum();
+        assert!(bytes <= self.ring.data_bytes_max(), "{bytes} bytes are on no record that counts");
+        for (_, p) in &self.pending {
+            if let Pending::Pass { head, .. } = p
+                && head.op.is_change()
+            {
+                assert!(
+                    !self.overlaps(head),
+                    "a change goes to the device, and what the NVRAM has of it may come after it"
+                );
+            }
+        }
+    }
+
     /// Reads the next piece, of one copy of the ring.
     fn read_more(&mut self, now: Time, out: &mut Actions) {
         let at = self.read.len() as u64;
@@ -537,5 +582,134 @@ impl Layer for Nvram {
 
     fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.waiting.is_empty()
+    }
+
+    fn check(&self) {
+        if self.planted.is_some() {
+            return;
+        }
+        assert!(self.flushed <= self.large, "more large writes are flushed than there were");
+        if self.state == LayerState::Failed {
+            return assert!(self.waiting.is_empty(), "a request waits for NVRAM that has failed");
+        }
+        assert!(self.waiting.is_empty() || !self.pending.is_empty(), "requests wait, and nothing is in flight");
+        assert!(self.cut.is_some() || self.newer.is_empty(), "records are newer than those that are moved next");
+        assert!(self.cut.is_none() || self.moving == Moving::No, "records are moved, and others are waited for");
+        assert_eq!(self.moving == Moving::Writing, self.moves > 0, "{:?}, {} moves", self.moving, self.moves);
+        assert!(self.to_move.is_empty() || self.moves == MOVES_MAX, "data to move wait, and more could be in flight");
+        assert!(self.leaving.is_empty() || self.moving != Moving::No, "data are moved, and aren't");
+        assert_eq!(self.moving == Moving::Saying, self.saying.0 > 0, "{:?}, {:?}", self.moving, self.saying);
+        self.ring.check(CHECKED_MAX, self.moving == Moving::Saying);
+        self.check_in_flight();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::{Rng, Span};
+    use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
+    use plimsoll_stack::{Stack, StackConfig, Target};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    const BLOCK: u64 = 512;
+    const NVRAM_BYTES: u64 = 64 << 10;
+
+    fn pool(seed: u64) -> SimPool {
+        let us = Span::from_micros;
+        let device = SimDisk::new(1 << 20, (us(50), us(900)), seed, DiskFaults::default());
+        let ring = SimDisk::new(NVRAM_BYTES, (us(1), us(20)), seed + 1, DiskFaults::default());
+        SimPool::with_stack(vec![device, ring], |offers| {
+            let mut s = Stack::new(StackConfig::default(), offers);
+            let nvram = Nvram::new(NVRAM_BYTES, BLOCK as u32, 7).expect("large enough");
+            s.push(Box::new(nvram), vec![Target::Device(1), Target::Device(0)]);
+            s
+        })
+    }
+
+    fn write(p: &mut SimPool, block: u64, blocks: u64) {
+        let now = p.now();
+        let head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(1), block * BLOCK, blocks * BLOCK, now);
+        p.offer(now, Io::new(head, Data::Bytes(Buf::copy_of(&vec![7; (blocks * BLOCK) as usize]))));
+    }
+
+    /// Writes small ones until `there` holds.
+    fn until(there: impl Fn(&Nvram) -> bool) -> SimPool {
+        let (mut p, mut rng) = (pool(1), Rng::new(1, "until"));
+        assert_eq!(p.start(), LayerState::Ready);
+        for n in 0..10_000 {
+            if p.with_layer(|n: &mut Nvram, _| there(n)).expect("it's there") {
+                return p;
+            }
+            match rng.below(3) {
+                0 => write(&mut p, n * 2 % 2000, 1 + rng.below(2)),
+                _ => drop(p.step()),
+            }
+        }
+        panic!("it never comes to that");
+    }
+
+    /// The words of the assertion that finds a state that was spoiled so.
+    fn found(mut p: SimPool, spoil: impl FnOnce(&mut Nvram)) -> String {
+        let spoilt = catch_unwind(AssertUnwindSafe(|| p.with_layer(|n: &mut Nvram, _| spoil(n))));
+        let said = spoilt.expect_err("nothing is found");
+        said.downcast_ref::<String>().cloned().or(said.downcast_ref::<&str>().map(|s| s.to_string())).expect("words")
+    }
+
+    #[test]
+    fn each_rule_is_checked_after_each_event() {
+        let serving = || until(|n| !n.logged.is_empty() && !n.fresh.is_empty() && n.moving == Moving::No);
+        let writing = || until(|n| n.moving == Moving::Writing && !n.to_move.is_empty());
+        let flushing = || until(|n| n.moving == Moving::Flushing);
+        let saying = || until(|n| n.moving == Moving::Saying);
+        let newer = || until(|n| !n.newer.is_empty());
+        let io = |at, len| IoHead::new(Op::Write, VolumeKey::POOL, TenantId(1), at, len, Time::ZERO);
+        let pass = |n: &mut Nvram, at, len| n.pending.insert(Pending::Pass { head: io(at, len), over: None });
+        let spoilt: Vec<(&str, String)> = vec![
+            ("more large writes", found(serving(), |n| n.flushed = n.large + 1)),
+            (
+                "has failed",
+                found(serving(), |n| {
+                    n.state = LayerState::Failed;
+                    n.waiting.push_back(Io::new(io(0, BLOCK), Data::Zeroes));
+                }),
+            ),
+            (
+                "nothing is in flight",
+                found(serving(), |n| {
+                    n.waiting.push_back(Io::new(io(0, BLOCK), Data::Zeroes));
+                    n.pending.clear();
+                }),
+            ),
+            ("are newer than those", found(newer(), |n| n.cut = None)),
+            ("others are waited for", found(saying(), |n| n.cut = Some(1))),
+            ("moves", found(writing(), |n| n.moves = 0)),
+            ("more could be in flight", found(writing(), |n| n.moves -= 1)),
+            ("data are moved, and aren't", found(serving(), |n| n.leaving = std::mem::take(&mut n.fresh))),
+            ("Saying", found(saying(), |n| n.saying.0 = 0)),
+            ("the moves in flight", found(writing(), |n| _ = n.pending.insert(Pending::Move))),
+            ("the flush of moves", found(flushing(), |n| _ = n.pending.insert(Pending::MovesFlushed))),
+            ("the ring begins", found(saying(), |n| n.saying.0 += 1)),
+            ("is read while", found(serving(), |n| _ = n.pending.insert(Pending::Recover((0, 1))))),
+            ("the copies of record", found(serving(), |n| n.logged.iter_mut().for_each(|(_, l)| l.left += 1))),
+            (
+                "its client waits",
+                found(serving(), |n| {
+                    let number = n.logged.iter().next().expect("one").1.number;
+                    n.ring.written(number);
+                }),
+            ),
+            ("on no record", found(serving(), |n| n.fresh.put(512 << 10, 60 << 10, &Data::Zeroes))),
+            (
+                "may come after it",
+                found(serving(), |n| {
+                    let (at, len, _) = n.fresh.iter().next().expect("one");
+                    pass(n, at, len);
+                }),
+            ),
+        ];
+        for (expected, said) in spoilt {
+            assert!(said.contains(expected), "{expected:?} isn't in {said:?}");
+        }
     }
 }

@@ -234,15 +234,54 @@ impl Ring {
 
     /// A record is durable in all places.
     pub(crate) fn written(&mut self, number: u64) {
-        self.writing.remove(&number);
+        let was_writing = self.writing.remove(&number);
+        assert!(was_writing, "record {number} of the NVRAM is durable, and wasn't being written");
+    }
+
+    /// True if a record is being written.
+    pub(crate) fn is_writing(&self, number: u64) -> bool {
+        self.writing.contains(&number)
     }
 
     /// That is durable.
     pub(crate) fn forget(&mut self, first: u64) {
+        // Its client would be told that it is durable.
+        assert!(self.writing.first().is_none_or(|n| *n >= first), "a record is forgotten while it is being written");
+        assert!(self.first <= first && first <= self.next, "the ring begins where it never was");
         self.first = first;
         while self.live.front().is_some_and(|r| r.0 < first) {
             self.live.pop_front();
         }
+    }
+
+    /// Bytes of data for the device that the records which count can have at most.
+    pub(crate) fn data_bytes_max(&self) -> u64 {
+        self.used().saturating_sub(self.live.len() as u64 * RECORD_HEAD_BYTES as u64)
+    }
+
+    /// Asserts what `Layer::check` asserts of the ring; of each record if `most` count at most. `begins` is true while the record that the
+    /// ring begins later is being written.
+    pub(crate) fn check(&self, most: usize, begins: bool) {
+        assert!(self.head <= self.bytes, "the ring's head is beyond its end");
+        let numbers = self.live.front().map(|r| r.0).into_iter().chain(self.live.back().map(|r| r.0));
+        let writing = self.writing.first().into_iter().chain(self.writing.last()).copied();
+        let is_of_ring = |n: u64| self.first <= n && n < self.next;
+        assert!(numbers.chain(writing).all(is_of_ring), "a record counts that doesn't");
+        let end = self.live.back().map_or(self.head, |r| r.1 + r.2);
+        assert!(self.head == end, "the ring's head isn't at its last record's end");
+        let has_room = || self.place(u64::from(self.block_bytes), 0).is_some();
+        assert!(begins || self.old || has_room(), "no block is free for the record that the ring begins later");
+        if self.live.len() > most {
+            return;
+        }
+        let pairs = || self.live.iter().zip(self.live.iter().skip(1));
+        assert!(pairs().all(|(a, b)| a.0 < b.0), "records of the ring are out of order");
+        let turns: Vec<_> = pairs().filter(|(a, b)| b.1 < a.1 + a.2).collect();
+        let meets = || self.live.front().is_some_and(|oldest| self.head > oldest.1);
+        let ends = self.live.iter().all(|r| r.2 > 0 && r.1 + r.2 <= self.bytes);
+        assert!(ends && (turns.is_empty() || turns.len() == 1 && !meets()), "records of the ring overlap");
+        let counts = |number: &u64| self.live.iter().any(|r| r.0 == *number);
+        assert!(self.writing.iter().all(counts), "a record is being written that doesn't count");
     }
 
     /// Begins a ring of this version in the place of one of version 1, of which nothing counts but the record that says so. That one
@@ -414,6 +453,41 @@ mod tests {
     fn recover(memory: &[u8], lost: &[(u64, u64)]) -> Result<Vec<Vec<u8>>, String> {
         let found = Ring::new(BYTES, BLOCK, 7).recover(memory, lost, Reading::default());
         found.map(|f| f.into_iter().map(|r| r.data).collect())
+    }
+
+    /// The ring's own rules, of each a state that breaks it.
+    #[test]
+    fn a_ring_that_breaks_its_rules_is_found() {
+        let found = |spoil: &dyn Fn(&mut Ring)| {
+            let mut ring = Ring::new(BYTES, BLOCK, 7);
+            for n in 0..5 {
+                ring.record(n, &[1; 700]).expect("room");
+            }
+            (1..4).for_each(|n| ring.written(n));
+            ring.forget(2);
+            ring.check(9, false);
+            spoil(&mut ring);
+            let said = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ring.check(9, false)));
+            *said.expect_err("nothing is found").downcast::<&str>().expect("words")
+        };
+        assert!(found(&|r| r.head = r.bytes + 1).contains("beyond its end"));
+        assert!(found(&|r| r.first = 3).contains("counts that doesn't"));
+        assert!(found(&|r| r.next = 5).contains("counts that doesn't"));
+        assert!(found(&|r| r.head += 512).contains("last record's end"));
+        assert!(found(&|r| r.live.swap(1, 2)).contains("out of order"));
+        assert!(found(&|r| r.live[1].1 -= 512).contains("overlap"));
+        assert!(found(&|r| r.live[1].2 += 512).contains("overlap"));
+        assert!(found(&|r| _ = r.live.remove(2)).contains("doesn't count"));
+        let full = |r: &mut Ring| while r.add(0, &[1; 400], 2, 0).is_some() {};
+        assert!(found(&|r| full(r)).contains("no block is free"));
+    }
+
+    #[test]
+    #[should_panic(expected = "while it is being written")]
+    fn a_record_that_is_being_written_is_not_forgotten() {
+        let mut ring = Ring::new(BYTES, BLOCK, 7);
+        ring.record(0, &[1; 100]);
+        ring.forget(2);
     }
 
     /// No ring was left so: a start would find no place for the record that the ring begins later.
