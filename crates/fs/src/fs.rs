@@ -81,6 +81,16 @@ pub enum Planted {
     EarlyReset,
     /// A torn record is taken for a whole one.
     NoChecksum,
+    /// A rename over a file may become durable without the content of the new one.
+    RenameWithoutContent,
+    /// A rename's new name becomes durable before the old one goes.
+    RenameInTwo,
+    /// A record leaves out the blocks that only a rename changed.
+    NoRename,
+    /// A mount forgets which records of earlier mounts count.
+    NoEpochs,
+    /// A mount's records look like those that the last one left unfinished.
+    SameEpoch,
 }
 
 /// A page of a file that differs from the device.

@@ -7,7 +7,7 @@ use crate::disk::BLOCK;
 use crate::error::{Error, Result};
 use crate::extents::Extent;
 use crate::format::{ANYWHERE, HEADER, Inode, Kind, LINK_IN_ROOT, PAYLOAD, ROOT_BYTES};
-use crate::fs::{Attr, Fs, ORPHANS, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::fs::{Attr, Fs, ORPHANS, Planted, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
 const LINKS_MAX: u32 = 65_000;
 /// Blocks that a new name may take: two splits of the directory, leaves.
@@ -396,6 +396,7 @@ impl Fs {
         }
         self.need_blocks(NAME_BLOCKS)?;
         let whiteout = flags.whiteout.map(|owner| self.whiteout(from.0, owner)).transpose()?;
+        let recorded = self.plants(Planted::NoRename).then(|| self.dirty_blocks.clone());
         let prepared = match &old {
             Some(old) => self.hold(old.ino),
             None => self.add_entry(to.0, to.1, e.ino, e.kind),
@@ -406,10 +407,18 @@ impl Fs {
         }
         if old.is_some() {
             // What replaces a file is durable with the new name, as programs that forget the fsync expect.
-            self.must_write.insert(e.ino);
+            if !self.plants(Planted::RenameWithoutContent) {
+                self.must_write.insert(e.ino);
+            }
             self.change_entry(to.0, to.1, Some((e.ino, e.kind)))?;
         }
+        if self.plants(Planted::RenameInTwo) {
+            self.sync(None)?;
+        }
         self.change_entry(from.0, from.1, whiteout.map(|ino| (ino, S_IFCHR)))?;
+        if let Some(recorded) = recorded {
+            self.dirty_blocks = recorded;
+        }
         if is_dir {
             self.move_dir(e.ino, from.0, to.0)?;
         }

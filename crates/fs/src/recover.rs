@@ -289,7 +289,7 @@ impl Fs {
             self.checkpoint()?;
         }
         let last = self.journal.durable_seq;
-        if last == self.sb.checkpoint_seq {
+        if last == self.sb.checkpoint_seq || self.plants(Planted::NoEpochs) {
             self.sb.epochs.clear();
         } else if self.sb.epochs.last().is_none_or(|e| e.1 < last) {
             // An epoch that left no record needs no entry. So a mount that fails in its checkpoint can be repeated.
@@ -298,7 +298,9 @@ impl Fs {
         // Records behind one that a repair went on without don't count again.
         self.sb.epochs.iter_mut().for_each(|e| e.1 = e.1.min(last));
         let full = self.sb.epochs.len() >= EPOCHS_MAX;
-        self.sb.epoch = next_epoch(&self.sb, self.options.nonce);
+        if !self.plants(Planted::SameEpoch) {
+            self.sb.epoch = next_epoch(&self.sb, self.options.nonce);
+        }
         self.write_super()?;
         if full { self.checkpoint() } else { Ok(()) }
     }
