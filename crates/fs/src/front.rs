@@ -10,13 +10,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
-    BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
-    MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL, SessionUnmounter,
-    TimeOrNow, WriteFlags,
+    BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
+    LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL,
+    SessionUnmounter, TimeOrNow, WriteFlags,
 };
 use rustix::io::Errno;
 
+use crate::ioctl;
 use crate::{Attr, BLOCK, Disk, Error, Fallocate, Fs, Mode, Prepared, Rename, Result, SetAttr, Stamp};
 
 /// Time for which the kernel caches attributes and names: all changes pass by it.
@@ -195,6 +196,33 @@ impl Shared {
         }
         // Nobody waits for it. A corrupt block is found again by the next change of the same blocks.
         let _ = self.lock().forget(ino, answers);
+    }
+
+    /// Performs an ioctl of a user, and returns what it writes to the caller's memory.
+    fn ioctl(&self, uid: u32, ino: u64, number: u32, data: &[u8]) -> Result<Vec<u8>> {
+        match number {
+            ioctl::GET_DURABILITY => {
+                let anywhere = self.lock().getattr(ino)?.anywhere;
+                Ok(if anywhere { ioctl::ANYWHERE } else { ioctl::AT_ITS_PLACE }.to_ne_bytes().to_vec())
+            }
+            ioctl::SET_DURABILITY => {
+                let anywhere = match data.try_into().map(u32::from_ne_bytes) {
+                    Ok(ioctl::AT_ITS_PLACE) => false,
+                    Ok(ioctl::ANYWHERE) => true,
+                    _ => return Err(Errno::INVAL.into()),
+                };
+                self.change(|fs| {
+                    // The kernel doesn't check it: the file may be open for reading only.
+                    if uid != 0 && fs.getattr(ino)?.uid != uid {
+                        return Err(Errno::PERM.into());
+                    }
+                    fs.set_anywhere(ino, anywhere)
+                })?;
+                Ok(Vec::new())
+            }
+            ioctl::SYNC => self.sync(None).map(|()| Vec::new()),
+            _ => Err(Errno::NOTTY.into()),
+        }
     }
 
     /// Performs the periodic work; false if the next round would only repeat a failure, which each sync reports. A block that
@@ -628,6 +656,23 @@ impl Filesystem for Front {
             _ => return reply.error(fuser::Errno::EOPNOTSUPP),
         };
         empty(self.shared.change(|fs| fs.fallocate(ino.0, how, offset, length, mode & 1 != 0)), reply);
+    }
+
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        number: u32,
+        data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        match self.shared.ioctl(req.uid(), ino.0, number, data) {
+            Ok(out) => reply.ioctl(0, &out),
+            Err(e) => reply.error(errno(&e)),
+        }
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {

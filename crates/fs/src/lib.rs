@@ -25,6 +25,7 @@ pub mod front;
 mod fs;
 mod fsck;
 mod geometry;
+pub mod ioctl;
 mod mkfs;
 mod names;
 mod recover;

@@ -124,18 +124,27 @@ impl Fs {
             return Err(Errno::NODATA.into());
         }
         if name == DURABILITY {
-            let n = self.node(ino)?;
-            if value != VALUE || !(n.is_file() || n.is_dir()) {
-                return Err(Errno::INVAL.into());
-            }
-            n.inode.flags |= ANYWHERE;
-            n.dirty = true;
-            return Ok(());
+            return if value == VALUE { self.set_anywhere(ino, true) } else { Err(Errno::INVAL.into()) };
         }
         let mut pairs = self.pairs(ino)?;
         pairs.retain(|(n, _)| n != name);
         pairs.push((name.to_vec(), value.to_vec()));
         self.store_pairs(ino, &pairs)
+    }
+
+    /// Marks a file whose content may be anywhere, or a directory whose new files and directories are such, or takes the mark off.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is neither a file nor a directory; `EROFS`.
+    pub fn set_anywhere(&mut self, ino: u64, anywhere: bool) -> Result<()> {
+        self.writable()?;
+        let n = self.node(ino)?;
+        if !(n.is_file() || n.is_dir()) {
+            return Err(Errno::INVAL.into());
+        }
+        n.inode.flags = if anywhere { n.inode.flags | ANYWHERE } else { n.inode.flags & !ANYWHERE };
+        n.dirty = true;
+        Ok(())
     }
 
     /// Removes an attribute.
@@ -146,10 +155,7 @@ impl Fs {
         self.writable()?;
         self.getxattr(ino, name)?;
         if name == DURABILITY {
-            let n = self.node(ino)?;
-            n.inode.flags &= !ANYWHERE;
-            n.dirty = true;
-            return Ok(());
+            return self.set_anywhere(ino, false);
         }
         let mut pairs = self.pairs(ino)?;
         pairs.retain(|(n, _)| n != name);

@@ -7,8 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_fs::front::{Mount, Mounted, mount};
-use plimsoll_fs::{Format, Fs, MemDisk, Mode, Options, fsck, mkfs};
+use plimsoll_fs::{Format, Fs, MemDisk, Mode, Options, fsck, ioctl as numbers, mkfs};
 use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags, SeekFrom, XattrFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, NoArg, Setter, ioctl};
 
 fn mounted(disk: Arc<MemDisk>, at: &Path, read_only: bool) -> Mounted {
     let fs = Fs::mount(disk.clone(), Options { read_only, ..Options::default() }).unwrap();
@@ -103,6 +105,103 @@ fn syncs_of_several_threads_are_durable() {
             let ino = fs.lookup(plimsoll_fs::ROOT, format!("{t}-{i}").as_bytes()).unwrap().ino;
             assert!(fs.read(ino, 0, 1 << 20).unwrap() == vec![t + 1; 3000 * (i + 1)]);
         }
+    }
+}
+
+fn get_durability(f: &File) -> rustix::io::Result<u32> {
+    // SAFETY: the number says that a u32 is written.
+    unsafe { ioctl(f, Getter::<{ numbers::GET_DURABILITY }, u32>::new()) }
+}
+
+fn set_durability(f: &File, to: u32) -> rustix::io::Result<()> {
+    // SAFETY: the number says that a u32 is read.
+    unsafe { ioctl(f, Setter::<{ numbers::SET_DURABILITY }, u32>::new(to)) }
+}
+
+#[test]
+fn ioctls_have_the_numbers_of_the_guide() {
+    let numbers = [numbers::GET_DURABILITY, numbers::SET_DURABILITY, numbers::SYNC];
+    assert_eq!(numbers, [0x8004_50b1, 0x4004_50b2, 0x50b3]);
+}
+
+#[test]
+fn an_ioctl_marks_files_and_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("mnt");
+    fs::create_dir(&at).unwrap();
+    let disk = disk(Mode::Manylogs);
+    let fs = Fs::mount(disk.clone(), Options::default()).unwrap();
+    let how = Mount { source: "test".into(), allow_other: true, threads: 3, read_only: false };
+    let m = mount(fs, disk.clone(), &at, &how).unwrap();
+    let mut value = [0; 16];
+    let mut attribute = |path: &Path| {
+        let n = rustix::fs::getxattr(path, "user.plimsoll.durability", &mut value[..])?;
+        rustix::io::Result::Ok(value[..n].to_vec())
+    };
+    fs::create_dir(at.join("d")).unwrap();
+    let d = File::open(at.join("d")).unwrap();
+    let before = File::create(at.join("d/before")).unwrap();
+    assert_eq!(get_durability(&d), Ok(numbers::AT_ITS_PLACE));
+    set_durability(&d, numbers::ANYWHERE).unwrap();
+    assert_eq!((get_durability(&d), get_durability(&before)), (Ok(1), Ok(0)));
+    assert_eq!(attribute(&at.join("d")).unwrap(), b"anywhere");
+    // What is created from now on inherits it, and may lose it.
+    let f = File::create(at.join("d/f")).unwrap();
+    assert_eq!(get_durability(&f), Ok(1));
+    set_durability(&f, 0).unwrap();
+    assert_eq!((get_durability(&f), attribute(&at.join("d/f"))), (Ok(0), Err(Errno::NODATA)));
+    assert_eq!(set_durability(&f, 2), Err(Errno::INVAL));
+    // SAFETY: the number says that no memory is read or written.
+    let unknown = unsafe { ioctl(&f, NoArg::<{ rustix::ioctl::opcode::none(b'P', 0xb4) }>::new()) };
+    assert_eq!(unknown, Err(Errno::NOTTY));
+    // Only its owner, and root, mark a file. Anybody reads the mark.
+    let marks = std::thread::scope(|s| {
+        let other = s.spawn(|| {
+            let uid = rustix::fs::Uid::from_raw(1000);
+            rustix::thread::set_thread_uid(uid).unwrap();
+            let refused = (set_durability(&f, 1), get_durability(&f));
+            (refused, set_durability(&d, 0))
+        });
+        other.join().unwrap()
+    });
+    assert_eq!(marks, ((Err(Errno::PERM), Ok(0)), Err(Errno::PERM)));
+    rustix::fs::chown(at.join("d/f"), Some(rustix::fs::Uid::from_raw(1000)), None).unwrap();
+    let owner = std::thread::scope(|s| {
+        s.spawn(|| {
+            rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(1000)).unwrap();
+            set_durability(&f, 1)
+        })
+        .join()
+        .unwrap()
+    });
+    assert_eq!(owner, Ok(()));
+    drop((d, before, f));
+    unmount(m);
+    let m = mounted(disk, &at, true);
+    let f = File::open(at.join("d/f")).unwrap();
+    assert_eq!((get_durability(&f), set_durability(&f, 0)), (Ok(1), Err(Errno::ROFS)));
+    drop(f);
+    unmount(m);
+}
+
+#[test]
+fn an_ioctl_makes_all_files_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let disk = disk(Mode::Manylogs);
+    let m = mounted(disk.clone(), at, false);
+    for i in 0..20 {
+        fs::write(at.join(format!("{i}")), vec![i as u8 + 1; 5000 * (i + 1)]).unwrap();
+    }
+    // SAFETY: the number says that no memory is read or written.
+    unsafe { ioctl(File::open(at).unwrap(), NoArg::<{ numbers::SYNC }>::new()) }.unwrap();
+    // What a loss of power now would leave, as this disk keeps what it acknowledges.
+    let image = Arc::new(MemDisk::with(32_768, disk.content()));
+    unmount(m);
+    let mut fs = Fs::mount(image, Options::default()).unwrap();
+    for i in 0..20 {
+        let ino = fs.lookup(plimsoll_fs::ROOT, format!("{i}").as_bytes()).unwrap().ino;
+        assert!(fs.read(ino, 0, 1 << 20).unwrap() == vec![i as u8 + 1; 5000 * (i + 1)], "{i}");
     }
 }
 
