@@ -3,7 +3,8 @@
 # refusals, without refusals under each multipath policy, and over NBD from one node by the kernel, and from both by Plimsoll's client. Each
 # node is a modelled disk in real time with noise of its own: the two have it in turn. Rounds alternate; prints the median over rounds of each
 # percentile, with the least and the greatest.
-# Usage: bench/nvme_guest.sh path/to/plimsoll path/to/tails [rounds [seconds [deadline_ms]]]. Takes about rounds x 11 x (seconds + 3).
+# miss_percent: of the nodes' pools, if not the default. 0 accepts a read by its forecast alone.
+# Usage: bench/nvme_guest.sh path/to/plimsoll path/to/tails [rounds [seconds [deadline_ms [miss_percent]]]]. Takes about rounds x 11 x (seconds + 3).
 set -euo pipefail
 . "$(dirname "$0")/../tests/guest.sh"
 plimsoll=$(realpath "$1")
@@ -12,6 +13,7 @@ rounds=${3:-3}
 seconds=${4:-15}
 deadline_ms=${5:-20}
 deadline=${deadline_ms}ms
+admission=${6:+miss_percent = $6}
 guest_begin target/guest-nvme-bench
 # Without debugging information: the guest unpacks it into its memory.
 strip -o "$work/tails" "$tails"
@@ -95,6 +97,7 @@ unix = "control.sock"
 [[pool]]
 name = "p"
 device = $1
+$admission
 [[tenant]]
 name = "t"
 class = "best-effort"
@@ -162,7 +165,7 @@ pids+=($qemu)
 wait $qemu || true
 grep -a "GUEST-FAILED" "$work/serial" && exit 1
 grep -aq GUEST-DONE "$work/serial"
-echo "db_bench readrandom with 4 threads, fio and the client with 4 reads in flight, $rounds rounds of $seconds s, deadline $deadline, ms; a guest without hardware acceleration, modelled disks"
+echo "db_bench readrandom with 4 threads, fio and the client with 4 reads in flight, $rounds rounds of $seconds s, deadline $deadline${6:+, miss_percent $6}, ms; a guest without hardware acceleration, modelled disks"
 grep -a GUEST-RESULT "$work/serial" | tr -d '\r' | gawk '
 { name = $2; for (i = 3; i < NF; i++) { k = $i; sub(":", "", k); if (k ~ /^(ops|P50|P95|P99|P99.9)$/) v[name, k] = v[name, k] " " $(i + 1) } names[name] = 1 }
 END { for (name in names) { printf "%-20s", name; split("ops P50 P95 P99 P99.9", keys, " "); for (j = 1; j <= 5; j++) { k = keys[j]; n = split(v[name, k], a, " "); asort(a);
