@@ -191,7 +191,7 @@ mod tests {
                 deep(waiting as u64, "in the scheduler");
             }
             if let Some(cores) = stack.layer::<Cores>() {
-                cores.queues().all().iter().for_each(|q| deep(q.waiting.len() as u64, "wait for a core"));
+                cores.queues().all().iter().for_each(|q| deep(q.waiting().len() as u64, "wait for a core"));
             }
             if let Some(fence) = stack.layer::<Fence>() {
                 fence.status(b.now).volumes.iter().for_each(|v| deep(v.waiting, "wait for their slot"));
