@@ -307,6 +307,7 @@ mod tests {
             deadline: None,
             on_busy: OnBusy::Wait,
             auto: None,
+            as_of: 0,
             priority: Priority::DEFAULT,
             wire: Wire::Nbd { rules, meta_contexts: MetaContexts::EMPTY },
             replica: volume.replica,
