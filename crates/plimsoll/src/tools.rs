@@ -21,7 +21,7 @@ pub enum Tool {
     Mount(mount::MountCommand),
     /// Check a file system that isn't mounted, and repair it
     Fsck(fsck::Fsck),
-    /// Show a file system's layout, space and logs
+    /// Show a file system's layout, space and logs, or make its files durable
     Fs(fs::FsCommand),
     /// Write man pages or shell completions
     #[command(hide = true)]

@@ -163,6 +163,31 @@ fn what_was_synced_survives_kill_9_in_every_mode() {
     }
 }
 
+/// Also by the guide's program. The kernel forwards neither `sync` nor `syncfs`.
+#[test]
+fn fs_sync_and_its_ioctl_make_all_files_durable() {
+    let (dir, image, at) = setup("manylogs");
+    let m = Mounted::new(&image, &at, &[]);
+    let content = |i: usize| vec![i as u8 + 1; 3000 * (i + 1)];
+    (0..10).for_each(|i| fs::write(at.join(i.to_string()), content(i)).unwrap());
+    ok(plimsoll(&["fs", "sync", at.join("3").to_str().unwrap()]));
+    m.kill();
+    fsck(&image);
+    let m = Mounted::new(&image, &at, &[]);
+    (0..10).for_each(|i| assert!(fs::read(at.join(i.to_string())).unwrap() == content(i), "{i}"));
+    let guide = include_str!("../../../docs/guides/fs.md");
+    let program = guide.split_once("```python\n").unwrap().1.split_once("```").unwrap().0;
+    ok(Command::new("python3").args(["-c", &program.replace("/mnt", at.to_str().unwrap())]).output().unwrap());
+    m.kill();
+    let m = Mounted::new(&image, &at, &["--read-only"]);
+    assert_eq!(fs::read(at.join("log")).unwrap(), b"a record");
+    m.unmount();
+    for (path, why) in [(dir.path(), "isn't in a file system that"), (Path::new("/dev/null"), "neither a file nor")] {
+        let refused = plimsoll(&["fs", "sync", path.to_str().unwrap()]);
+        assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains(why), "{why}");
+    }
+}
+
 /// The thread that waits for signals panics. The others would go on without it.
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "needs a build with debug assertions")]

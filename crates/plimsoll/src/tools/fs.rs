@@ -1,11 +1,14 @@
-//! `plimsoll fs info`, and what the commands of the file system share.
+//! `plimsoll fs`, and what the commands of the file system share.
 
 use crate::alone::{lock, options};
 use crate::client::print_json;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
+use plimsoll_fs::ioctl::SYNC;
 use plimsoll_fs::{BLOCK, FileDisk, Fs, Options, Stamp};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::ioctl::{NoArg, ioctl};
 use serde_json::json;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -13,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Show a file system's layout, space and logs
+/// Show a file system's layout, space and logs, or make its files durable
 #[derive(Args)]
 #[command(after_help = "Example:\n  plimsoll fs info fs.img --json")]
 pub struct FsCommand {
@@ -25,6 +28,7 @@ pub struct FsCommand {
 enum FsCommands {
     /// Show layout, space and logs of a file system that isn't mounted
     Info(Info),
+    Sync(Sync),
 }
 
 #[derive(Args)]
@@ -36,6 +40,17 @@ struct Info {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// Make all files of a mounted file system durable
+///
+/// `sync` and `sync -f` don't: the kernel doesn't forward them.
+#[derive(Args)]
+#[command(after_help = "Example:\n  plimsoll fs sync /mnt")]
+struct Sync {
+    /// A file or a directory of the file system.
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
 }
 
 /// The present time.
@@ -68,11 +83,35 @@ pub fn open(path: &Path, write: bool) -> Result<Arc<FileDisk>> {
 impl FsCommand {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        let FsCommands::Info(info) = self.command;
-        let disk = open(&info.device, false)?;
+        match self.command {
+            FsCommands::Info(info) => info.run(),
+            FsCommands::Sync(sync) => sync.run(),
+        }
+    }
+}
+
+impl Sync {
+    fn run(self) -> Result<()> {
+        let path = self.path.display();
+        // Opening a pipe would wait, and a driver may have an ioctl of this number.
+        let kind = std::fs::metadata(&self.path).with_context(|| format!("{path}: look at it"))?;
+        ensure!(kind.is_file() || kind.is_dir(), "{path}: is neither a file nor a directory");
+        let file = File::open(&self.path).with_context(|| format!("{path}: open it"))?;
+        // SAFETY: by its number the ioctl reads and writes no memory.
+        let result = unsafe { ioctl(&file, NoArg::<{ SYNC }>::new()) };
+        match result {
+            Err(Errno::NOTTY) => bail!("{path}: isn't in a file system that `plimsoll mount` serves"),
+            result => result.with_context(|| format!("{path}: make the file system durable")),
+        }
+    }
+}
+
+impl Info {
+    fn run(self) -> Result<()> {
+        let disk = open(&self.device, false)?;
         let options = Options { read_only: true, ..Options::default() };
         let fs =
-            Fs::mount(disk, options).with_context(|| format!("{}: read the file system", info.device.display()))?;
+            Fs::mount(disk, options).with_context(|| format!("{}: read the file system", self.device.display()))?;
         let i = fs.info();
         let rows = [
             ("groups", i.groups),
@@ -87,7 +126,7 @@ impl FsCommand {
             ("inodes", i.space.inodes),
             ("inodes_free", i.space.inodes_free),
         ];
-        if info.json {
+        if self.json {
             let mut object =
                 json!({ "id": format!("{:016x}", i.fs_id), "journal": i.mode.name(), "block_bytes": BLOCK });
             rows.iter().for_each(|(name, value)| object[name] = json!(value));
