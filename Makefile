@@ -197,7 +197,7 @@ fs-programs: build-deps
 		cargo test --locked -p plimsoll-fs --test programs -- --ignored --nocapture --test-threads 1
 
 .PHONY: fs-ext4
-# ext4 on the modelled disk of the bandwidth test, for its figures beside ours. As root; minutes.
+# ext4 on the modelled disk of the lab's ML-E2, for its figures beside ours. As root; minutes.
 fs-ext4: build-deps
 	$(call need,mkfs.ext4 losetup,e2fsprogs mount)
 	cargo test --locked -p plimsoll-fs --test ext4 --no-run

@@ -1,4 +1,4 @@
-//! Ext4 (data=ordered) on the modelled disk of `bandwidth.rs`: the same reader and writer, in real time that is stretched, so that the
+//! Ext4 (data=ordered) on the modelled disk of the lab's ML-E2: the same reader and writer, in real time that is stretched, so that the
 //! host's own work doesn't count. `make fs-ext4` runs it.
 //!
 //! A FUSE file stands for the disk: each request is answered when the model has performed it. A loop device makes a disk of the file.
