@@ -196,6 +196,13 @@ fs-programs: build-deps
 	$(SUDO) unshare --mount --pid --fork --kill-child --mount-proc env "PATH=$$PATH" PLIMSOLL_FS_TOOLS=$(FS_TOOLS) \
 		cargo test --locked -p plimsoll-fs --test programs -- --ignored --nocapture --test-threads 1
 
+.PHONY: fs-fuser
+# The file system beside an example file system of its FUSE library, on tmpfs. As root; a quarter of an hour.
+fs-fuser: build-deps
+	$(call need,fio,fio)
+	cargo build --release -p plimsoll
+	$(SUDO) env "PATH=$$PATH" bench/fs_fuser.py target/release/plimsoll --json target/fs-fuser.json
+
 .PHONY: fs-ext4
 # ext4 on the modelled disk of the lab's ML-E2, for its figures beside ours. As root; minutes.
 fs-ext4: build-deps
