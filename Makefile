@@ -156,6 +156,7 @@ soak: build-deps test-deps
 	PLIMSOLL_CRASH_SEEDS=1000 cargo test --release -p plimsoll-bands --test power -- --nocapture
 	PLIMSOLL_CRASH_SEEDS=500 cargo test --release -p plimsoll-pool --test shingled -- --nocapture
 	PLIMSOLL_CRASH_SEEDS=5000 cargo test --release -p plimsoll-device --test zones -- --nocapture
+	PLIMSOLL_CRASH_SEEDS=1000 cargo test --release -p plimsoll-nvram --test power -- --nocapture
 	PLIMSOLL_CRASH_SEEDS=300 cargo test --release -p plimsoll-cache --test power -- --nocapture
 	PLIMSOLL_LIVES_SEEDS=5000 cargo test --release -p plimsoll-cache --test lives -- --nocapture
 	PLIMSOLL_ROT_SEEDS=3600 cargo test --release -p plimsoll-cache --test rot -- --nocapture

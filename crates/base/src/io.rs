@@ -355,6 +355,38 @@ impl Data {
         }
     }
 
+    /// The same part; absent where a content name would be split, as nothing is known of its halves.
+    ///
+    /// # Panics
+    /// If the part isn't inside.
+    pub fn part(&self, total: u64, start: u64, len: u64) -> Data {
+        match self {
+            Data::Content(_) if (start, len) == (0, total) => self.clone(),
+            Data::Content(names) => {
+                let unit = total / names.len() as u64;
+                let whole =
+                    total.is_multiple_of(names.len() as u64) && start.is_multiple_of(unit) && len.is_multiple_of(unit);
+                if whole && len > 0 { self.slice(total, start, len) } else { Data::Absent }
+            }
+            Data::Parts(parts) => {
+                let mut at = 0;
+                let mut cut: Vec<(u64, Data)> = Vec::new();
+                for (n, d) in parts.iter() {
+                    let (from, to) = (start.max(at), (start + len).min(at + n));
+                    if from < to {
+                        cut.push((to - from, d.part(*n, from - at, to - from)));
+                    }
+                    at += n;
+                }
+                match cut.len() {
+                    1 => cut.pop().expect("one").1,
+                    _ => Data::Parts(cut.into()),
+                }
+            }
+            _ => self.slice(total, start, len),
+        }
+    }
+
     /// Copies the bytes into `to` (all of it); zeroes where nothing is carried.
     pub fn copy_to(&self, to: &mut [u8]) {
         match self {

@@ -9,8 +9,8 @@
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Buf, Completion, Data, Io, IoHead, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::format::{ChunkEntry, ChunkHeader, ExtentName, JournalBlock, Record, Slot, records_per_block};
-use plimsoll_cache::pieces::Pieces;
 use plimsoll_cache::{Cache, CacheConfig, Codec, Layout, Shape, format_device};
+use plimsoll_stack::pieces::Pieces;
 use plimsoll_stack::{Extent, Front, FrontVolume, Map, Offer, Stack, StackConfig, Target, VolumeTerms};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};

@@ -131,10 +131,6 @@ pub enum Planted {
     BelieveAfterLoss,
     /// A chunk counts as durable although one before it in its WEU isn't written.
     FlushOutOfOrder,
-    /// NVRAM forgets what it moved on before the device was flushed.
-    NvramForgetsEarly,
-    /// The NVRAM's content is not looked at when starting.
-    NvramIgnored,
     /// The checksum of a journal's block is ignored.
     JournalUnchecked,
     /// A journal's block that is corrupt, although it was durable, is taken for the journal's end.
@@ -151,12 +147,6 @@ pub enum Planted {
     TornIfCorrupt,
     /// Only the first copy of the journal is read.
     JournalReadOnce,
-    /// The checksum of a record of the NVRAM is ignored.
-    NvramUnchecked,
-    /// A record that the NVRAM had, and that is corrupt, is taken for one that was never written.
-    NvramGapsTrusted,
-    /// Only the first copy of the NVRAM's ring is read.
-    NvramReadOnce,
     /// A dirty duplicate whose bytes can't be found is left out, as if it had never been written.
     LostDuplicateForgotten,
     /// A start doesn't know the checksum of what a duplicate relies on, if the header that lists it was lost.
@@ -200,7 +190,7 @@ impl Planted {
     pub const OF_GIVE_UP: Planted = Planted::OvertakeWriteBack;
 
     /// Those that show when sectors are corrupt.
-    pub const OF_ROT: [Planted; 13] = [
+    pub const OF_ROT: [Planted; 10] = [
         Planted::HeaderReadOnce,
         Planted::UnreadableUnsealed,
         Planted::IgnoreChecksum,
@@ -209,9 +199,6 @@ impl Planted {
         Planted::JournalReadOnce,
         Planted::FlushUnsaid,
         Planted::TornIfCorrupt,
-        Planted::NvramUnchecked,
-        Planted::NvramGapsTrusted,
-        Planted::NvramReadOnce,
         Planted::LostDuplicateForgotten,
         Planted::WriteBackUnsaid,
     ];
@@ -220,7 +207,7 @@ impl Planted {
     pub const OF_LIVES: Planted = Planted::ConfirmUnflushed;
 
     /// Those that show when the power goes.
-    pub const ALL: [Planted; 23] = [
+    pub const ALL: [Planted; 21] = [
         Planted::NoBarrier,
         Planted::NoDeadRecords,
         Planted::NoRetireRecord,
@@ -241,8 +228,6 @@ impl Planted {
         Planted::CacheUnflushed,
         Planted::ConfirmTheDead,
         Planted::BelieveTrials,
-        Planted::NvramForgetsEarly,
-        Planted::NvramIgnored,
         Planted::StatusFromBelow,
     ];
 }

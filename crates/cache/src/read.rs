@@ -5,7 +5,7 @@ use crate::index::{Key, Loc};
 use crate::layer::{Cache, FAST, SLOW};
 use crate::request::{ClientOp, Pending, WorkFor};
 use crate::state::State;
-use crate::tasks::{Expected, Unpack, extract};
+use crate::tasks::{Expected, Unpack};
 use plimsoll_base::{
     Completion, Confidence, Data, Io, IoError, IoHead, Op, Origin, Outcome, OwnKind, Priority, Span, TenantId, Time,
 };
@@ -155,7 +155,7 @@ impl Cache {
                 self.residency.touch(loc);
                 self.counters.extents_hit += 1;
             } else if let Some((data, wanted_before)) = self.ahead.take(key) {
-                pieces.push((to - from, extract(&data, e, from % e, to - from)));
+                pieces.push((to - from, data.part(e, from % e, to - from)));
                 self.counters.extents_hit_ahead += 1;
                 if wanted_before && mode != Mode::Off {
                     self.ahead.remove(key);
@@ -257,7 +257,7 @@ impl Cache {
         o.dispatched_at = o.dispatched_at.min(c.dispatched_at);
         match c.outcome {
             Outcome::Done => {
-                o.pieces[piece].1 = extract(&c.io.data, c.io.len, from - c.io.offset, len);
+                o.pieces[piece].1 = c.io.data.part(c.io.len, from - c.io.offset, len);
                 let slot = self.volumes.slot_known(&c.io.volume);
                 self.fill_from(now, slot, c.io.offset, &c.io.data, c.io.len, token, out);
             }
@@ -279,7 +279,7 @@ impl Cache {
         for n in offset.div_ceil(e)..(offset + len) / e {
             let key = Key::new(slot, n);
             if self.gate.may_fill(&key, token) {
-                let insert = self.clean_insert(key, extract(data, len, n * e - offset, e), token);
+                let insert = self.clean_insert(key, data.part(len, n * e - offset, e), token);
                 self.insert_clean(now, insert, out);
             }
         }
@@ -347,7 +347,7 @@ impl Cache {
             let key = Key::new(key.volume(), key.extent() + n);
             if self.gate.end_fill(&key, token) {
                 self.counters.ahead += 1;
-                self.ahead.add(key, extract(&c.io.data, c.io.len, n * e, e), e);
+                self.ahead.add(key, c.io.data.part(c.io.len, n * e, e), e);
             }
         }
     }

@@ -13,35 +13,6 @@ fn time_for(bytes: u64, per_second: u64, speeds: &Speeds) -> Span {
     speeds.task + Span::from_nanos(bytes * 1_000_000_000 / per_second.max(1))
 }
 
-/// The part `start..start + len` of data of `total` bytes. Where that would cut a content name, nothing is known of it.
-pub fn extract(data: &Data, total: u64, start: u64, len: u64) -> Data {
-    match data {
-        Data::Content(_) if (start, len) == (0, total) => data.clone(),
-        Data::Content(names) => {
-            let unit = total / names.len() as u64;
-            let whole =
-                total.is_multiple_of(names.len() as u64) && start.is_multiple_of(unit) && len.is_multiple_of(unit);
-            if whole && len > 0 { data.slice(total, start, len) } else { Data::Absent }
-        }
-        Data::Parts(parts) => {
-            let mut at = 0;
-            let mut cut: Vec<(u64, Data)> = Vec::new();
-            for (n, d) in parts.iter() {
-                let (from, to) = (start.max(at), (start + len).min(at + n));
-                if from < to {
-                    cut.push((to - from, extract(d, *n, from - at, to - from)));
-                }
-                at += n;
-            }
-            match cut.len() {
-                1 => cut.pop().expect("one").1,
-                _ => Data::Parts(cut.into()),
-            }
-        }
-        _ => data.slice(total, start, len),
-    }
-}
-
 /// The bytes of `data`, if it has any.
 pub(crate) fn bytes_of(data: &Data, len: u64) -> Option<Buf> {
     match data {
@@ -238,7 +209,7 @@ impl Unpack {
             Expected::Head { name, sequence } => (name, sequence),
             Expected::Sum(sum) => {
                 let there = self.at + self.extent_bytes <= self.total;
-                let data = extract(&self.data, self.total, self.at, self.extent_bytes);
+                let data = self.data.part(self.total, self.at, self.extent_bytes);
                 let (data, found) = summed(data, self.extent_bytes);
                 return (there && (found as u32 == sum || self.trusting)).then_some(data);
             }
@@ -247,7 +218,7 @@ impl Unpack {
             return None;
         }
         let head: [u8; EXTENT_HEAD_BYTES] = {
-            let d = extract(&self.data, self.total, self.at, EXTENT_HEAD_BYTES as u64);
+            let d = self.data.part(self.total, self.at, EXTENT_HEAD_BYTES as u64);
             bytes_of(&d, EXTENT_HEAD_BYTES as u64)?.as_slice().try_into().ok()?
         };
         let head = ExtentHead::decode(&head, sequence)?;
@@ -256,7 +227,7 @@ impl Unpack {
         if from + len > self.total || name.is_some_and(|n| n != head.name && !self.trusting) {
             return None;
         }
-        unpack(extract(&self.data, self.total, from, len), &head, self.extent_bytes, self.trusting)
+        unpack(self.data.part(self.total, from, len), &head, self.extent_bytes, self.trusting)
     }
 }
 
@@ -318,7 +289,7 @@ impl Task for Unpack {
         match self.extent() {
             Some(data) => {
                 let (from, len) = self.wanted;
-                Answer { words: [1, 0, 0, 0], data: extract(&data, self.extent_bytes, from, len) }
+                Answer { words: [1, 0, 0, 0], data: data.part(self.extent_bytes, from, len) }
             }
             None => Answer::default(),
         }
@@ -372,7 +343,7 @@ mod tests {
                 let a = back(payload, head, if bare { Expected::Sum(head.sum as u32) } else { right });
                 assert_eq!(a.words[0], 1, "{codec:?}");
                 assert!(bare || u64::from(head.payload_bytes + 32).next_multiple_of(64) < LEN);
-                match (extract(&data, LEN, 4096, 4096), a.data) {
+                match (data.part(LEN, 4096, 4096), a.data) {
                     (Data::Content(a), Data::Content(b)) => assert_eq!((&a, &a[..]), (&b, &[6][..])),
                     (want, got) => assert_eq!(bytes_of(&want, 4096), bytes_of(&got, 4096)),
                 }

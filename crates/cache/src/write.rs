@@ -12,7 +12,6 @@ use crate::layer::{Cache, SLOW};
 use crate::read::Purpose;
 use crate::request::{ClientOp, Pending};
 use crate::state::State;
-use crate::tasks::extract;
 use plimsoll_base::{BufMut, Data, Io, IoError, IoFlags, IoHead, Op, Outcome, Priority, TenantId, Time};
 use plimsoll_stack::Actions;
 
@@ -126,7 +125,7 @@ impl Cache {
         }
         part.tag = self.pending.insert(Pending::Through { op }) as u64;
         let data = match head.op {
-            Op::Write => extract(&self.ops[op].data, head.len, from - head.offset, to - from),
+            Op::Write => self.ops[op].data.part(head.len, from - head.offset, to - from),
             _ => Data::Absent,
         };
         out.submit(SLOW, Io::new(part, data));
@@ -136,7 +135,7 @@ impl Cache {
     fn brought(&self, op: usize, from: u64, len: u64) -> Data {
         let o = &self.ops[op];
         match o.head.op {
-            Op::Write => extract(&o.data, o.head.len, from - o.head.offset, len),
+            Op::Write => o.data.part(o.head.len, from - o.head.offset, len),
             _ => Data::Zeroes,
         }
     }
@@ -198,7 +197,7 @@ impl Cache {
             }
             let (from, len) = self.covered(&o.head, *key);
             if len == e {
-                let data = extract(&o.data, o.head.len, from - o.head.offset, len);
+                let data = o.data.part(o.head.len, from - o.head.offset, len);
                 self.fill_with(now, *key, data, *was_cached, out);
             } else if *was_cached && !self.stopping {
                 // It was worth caching a moment ago.
@@ -254,8 +253,7 @@ impl Cache {
 fn merge(old: &Data, new: &Data, e: u64, at: u64, len: u64) -> Data {
     let simulated = |d: &Data| matches!(d, Data::Absent | Data::Content(_) | Data::Parts(_));
     if simulated(old) || simulated(new) {
-        let parts =
-            [(at, extract(old, e, 0, at)), (len, new.clone()), (e - at - len, extract(old, e, at + len, e - at - len))];
+        let parts = [(at, old.part(e, 0, at)), (len, new.clone()), (e - at - len, old.part(e, at + len, e - at - len))];
         return Data::Parts(parts.into_iter().filter(|p| p.0 > 0).collect());
     }
     let mut merged = BufMut::zeroed(e as usize);

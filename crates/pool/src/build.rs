@@ -3,13 +3,14 @@
 use crate::plan::{BadPlan, BandsPlan, CachePlan, LogsPlan, ModelPlan, PoolPlan, SchedulerPlan};
 use crate::wiring::{To, Wiring};
 use plimsoll_bands::{Bands, Places};
-use plimsoll_cache::{Cache, Layout as CacheLayout, Nvram, WEUS_MIN};
+use plimsoll_cache::{Cache, Layout as CacheLayout, WEUS_MIN};
 use plimsoll_cores::Cores;
 use plimsoll_device::pagecache::Lru;
 use plimsoll_device::{AnyModel, Model, ModelLayer, PageCache, PageCacheLayer, Zones, ZonesLayout, ZonesSpec};
 use plimsoll_fence::Fence;
 use plimsoll_fence::config::check_slots;
 use plimsoll_logs::{Layout as LogsLayout, Logs};
+use plimsoll_nvram::Nvram;
 use plimsoll_sched::admission::Admission;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};

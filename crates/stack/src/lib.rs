@@ -8,6 +8,7 @@ pub mod layer;
 pub mod map;
 pub mod message;
 mod overlaps;
+pub mod pieces;
 pub mod ranges;
 pub mod sim;
 pub mod stack;

@@ -3,6 +3,7 @@
 
 use plimsoll_base::*;
 use plimsoll_cache::*;
+pub use plimsoll_nvram::Nvram;
 use plimsoll_stack::sim::oracle::{Ask, Oracle};
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
 use plimsoll_stack::*;
@@ -210,9 +211,7 @@ pub fn pool(disks: Vec<SimDisk>, setup: &Setup, oracle: &Oracle) -> SimPool {
             None if setup.nvram && !setup.absent => {
                 s.push(cache, vec![Target::Node(2), Target::Node(3)]);
                 s.push(Box::new(Map::new()), vec![Target::Device(0)]);
-                let nvram = Nvram::new(nvram_bytes(setup.block), setup.block, 7)
-                    .expect("large enough")
-                    .with_planted(setup.config.planted);
+                let nvram = Nvram::new(nvram_bytes(setup.block), setup.block, 7).expect("large enough");
                 s.push(Box::new(nvram), vec![Target::Device(2), Target::Device(1)]);
             }
             None => {

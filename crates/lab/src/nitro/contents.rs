@@ -1,7 +1,7 @@
 //! Content of a modelled device: bytes where there are bytes (headers, journals), names where contents are names.
 
 use plimsoll_base::{Completion, Data, Io, Op, Outcome, Time};
-use plimsoll_cache::pieces::Pieces;
+use plimsoll_stack::pieces::Pieces;
 use plimsoll_stack::{Actions, Layer, Offer};
 
 /// The layer below a device's model: it answers at once, the model says when.
@@ -72,7 +72,6 @@ impl Layer for Held {
 mod tests {
     use super::*;
     use plimsoll_base::{Buf, Rng};
-    use plimsoll_cache::tasks::extract;
 
     /// Against a plain array of bytes.
     #[test]
@@ -91,8 +90,8 @@ mod tests {
                 let cut = rng.below(len as u64);
                 let whole = Data::Bytes(Buf::copy_of(&bytes));
                 let parts = [
-                    (cut, extract(&whole, len as u64, 0, cut)),
-                    (len as u64 - cut, extract(&whole, len as u64, cut, len as u64 - cut)),
+                    (cut, whole.part(len as u64, 0, cut)),
+                    (len as u64 - cut, whole.part(len as u64, cut, len as u64 - cut)),
                 ];
                 held.put(at as u64, len as u64, &Data::Parts(parts.into_iter().filter(|p| p.0 > 0).collect()));
                 model[at..at + len].copy_from_slice(&bytes);

@@ -16,7 +16,8 @@ use crate::config::{BadConfig, ByteSize, CacheConfig as Section, CacheDedup, Con
 use crate::node::NodeError;
 use crate::plan::CacheFacts;
 use plimsoll_base::{CacheMode, IoError, Span, Time, VolumeKey, bytes_text};
-use plimsoll_cache::{CacheConfig, CacheControl, CacheStatus, CacheTerms, Nvram, Shape, WriteBackFails};
+use plimsoll_cache::{CacheConfig, CacheControl, CacheStatus, CacheTerms, Shape, WriteBackFails};
+use plimsoll_nvram::Nvram;
 use plimsoll_pool::{CachePlan, NvramPlan};
 use plimsoll_stack::{Addressed, OwnTerms, Stack};
 use plimsoll_store::{Uuid, VolumeRecord};

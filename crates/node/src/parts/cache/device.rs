@@ -4,7 +4,8 @@ use super::shape;
 use crate::config::{BadConfig, CacheConfig as Section};
 use crate::look::{Step, Wanted};
 use crate::open::OpenError;
-use plimsoll_cache::{Layout, RecordOf};
+use plimsoll_cache::Layout;
+use plimsoll_nvram::RecordOf;
 use plimsoll_store::superblock::{Region, RegionKind};
 use plimsoll_store::{
     CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, MetaError, Superblock, Uuid,

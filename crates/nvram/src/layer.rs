@@ -10,14 +10,14 @@
 //! The cache above doesn't know of the NVRAM. Its journal and the ends of its WEUs are small writes, so a client's flush in write-back
 //! mode waits for the NVRAM only.
 
-use crate::config::Planted;
-use crate::nvram_ring::{Reading, Record, Ring};
-use crate::pieces::Pieces;
+use crate::planted::Planted;
+use crate::ring::{Reading, Record, Ring};
 use plimsoll_base::{
     Buf, BufMut, Completion, Data, Io, IoError, IoFlags, IoHead, Op, Origin, Outcome, OwnKind, TenantId, Time,
     VolumeKey,
 };
 use plimsoll_stack::layer::{CHECKED_EACH_MAX, CHECKED_MAX};
+use plimsoll_stack::pieces::Pieces;
 use plimsoll_stack::{Actions, Layer, LayerState, Offer, Port};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -167,6 +167,11 @@ impl Nvram {
     /// The reason of its failure, if it failed.
     pub fn why(&self) -> Option<&str> {
         self.why.as_deref()
+    }
+
+    /// True while data of records are moved to the device.
+    pub fn is_moving(&self) -> bool {
+        self.moving != Moving::No
     }
 
     #[allow(clippy::too_many_arguments)] // a request has that many parts
@@ -326,7 +331,7 @@ impl Nvram {
             self.moves += 1;
             self.own(now, DEVICE, (Op::Write, OwnKind::WriteBack), (at, len), data, Pending::Move, out);
         }
-        if self.moves == 0 && Planted::NvramForgetsEarly.is_in(self.planted) {
+        if self.moves == 0 && Planted::ForgetsEarly.is_in(self.planted) {
             return self.say_so(now, out);
         }
         if self.moves == 0 {
@@ -453,9 +458,9 @@ impl Nvram {
         }
         let (read, lost) = (std::mem::take(&mut self.read), std::mem::take(&mut self.lost));
         let how = Reading {
-            trusting: Planted::NvramGapsTrusted.is_in(self.planted),
-            one_copy: Planted::NvramReadOnce.is_in(self.planted),
-            unchecked: Planted::NvramUnchecked.is_in(self.planted),
+            trusting: Planted::GapsTrusted.is_in(self.planted),
+            one_copy: Planted::ReadOnce.is_in(self.planted),
+            unchecked: Planted::Unchecked.is_in(self.planted),
         };
         let found = match self.ring.recover(&read, &lost, how) {
             Ok(found) => found,
@@ -464,7 +469,7 @@ impl Nvram {
                 return self.failed(out);
             }
         };
-        let found = if Planted::NvramIgnored.is_in(self.planted) { Vec::new() } else { found };
+        let found = if Planted::Ignored.is_in(self.planted) { Vec::new() } else { found };
         let (size, block) = self.device;
         let fits = |r: &Record| {
             let len = r.data.len() as u64;

@@ -1,6 +1,5 @@
 //! Data at ranges of addresses: of each address, the latest that was put there.
 
-use crate::tasks::extract;
 use plimsoll_base::Data;
 use std::collections::BTreeMap;
 
@@ -47,16 +46,16 @@ impl Pieces {
             && at + len > from
         {
             let (len, data) = (*len, data.clone());
-            self.pieces.insert(at, (from - at, extract(&data, len, 0, from - at)));
+            self.pieces.insert(at, (from - at, data.part(len, 0, from - at)));
             if at + len > to {
-                self.pieces.insert(to, (at + len - to, extract(&data, len, to - at, at + len - to)));
+                self.pieces.insert(to, (at + len - to, data.part(len, to - at, at + len - to)));
             }
         }
         let inside: Vec<u64> = self.pieces.range(from..to).map(|p| *p.0).collect();
         for at in inside {
             let (len, data) = self.pieces.remove(&at).expect("just seen");
             if at + len > to {
-                self.pieces.insert(to, (at + len - to, extract(&data, len, to - at, at + len - to)));
+                self.pieces.insert(to, (at + len - to, data.part(len, to - at, at + len - to)));
             }
         }
     }
@@ -66,7 +65,7 @@ impl Pieces {
         let before = self.pieces.range(..from).next_back();
         before.into_iter().chain(self.pieces.range(from..to)).filter_map(move |(&at, (len, data))| {
             let (first, last) = (at.max(from), (at + len).min(to));
-            (first < last).then(|| (first, last - first, extract(data, *len, first - at, last - first)))
+            (first < last).then(|| (first, last - first, data.part(*len, first - at, last - first)))
         })
     }
 
@@ -76,13 +75,13 @@ impl Pieces {
         let mut at = offset;
         for (from, n, data) in self.within(offset, offset + len) {
             if from > at {
-                parts.push((from - at, extract(under, len, at - offset, from - at)));
+                parts.push((from - at, under.part(len, at - offset, from - at)));
             }
             parts.push((n, data));
             at = from + n;
         }
         if at < offset + len {
-            parts.push((offset + len - at, extract(under, len, at - offset, offset + len - at)));
+            parts.push((offset + len - at, under.part(len, at - offset, offset + len - at)));
         }
         if parts.len() == 1 { parts.pop().expect("one").1 } else { Data::Parts(parts.into()) }
     }
@@ -120,8 +119,7 @@ mod tests {
                 let bytes: Vec<u8> = (0..len).map(|_| rng.below(256) as u8).collect();
                 let (len64, cut) = (len as u64, rng.below(len as u64));
                 let whole = Data::Bytes(Buf::copy_of(&bytes));
-                let parts =
-                    [(cut, extract(&whole, len64, 0, cut)), (len64 - cut, extract(&whole, len64, cut, len64 - cut))];
+                let parts = [(cut, whole.part(len64, 0, cut)), (len64 - cut, whole.part(len64, cut, len64 - cut))];
                 pieces.put(at as u64, len64, &Data::Parts(parts.into_iter().filter(|p| p.0 > 0).collect()));
                 model[at..at + len].copy_from_slice(&bytes);
             }
