@@ -88,7 +88,7 @@ impl Line {
 
     /// All, oldest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Waiting> {
-        (0..self.len()).map(|k| self.get(k).expect("there are so many"))
+        (0..self.len()).map(|k| self.get(k).expect("k is below the length"))
     }
 
     /// One more waits, in the order of its number. No other has that number.

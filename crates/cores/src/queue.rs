@@ -231,7 +231,7 @@ pub struct Queues {
     /// Times that the device's profile lets expect.
     expected: Option<ServiceTimes>,
     next_serial: u64,
-    /// Requests that wait for a core longer than a call: queue and number. What is left of a split request isn't among them.
+    /// Requests that wait for a core longer than a call: queue and number. The rest of a split request isn't among them.
     places: BTreeMap<IoId, (u16, u64)>,
     /// Those of them that end when their deadline has passed.
     due: BTreeSet<(Time, u64, u16)>,

@@ -21,7 +21,7 @@ impl Bucket {
 
     /// With the same content under another limit. A higher rate empties it sooner. A lower one takes no longer than the old one would have.
     ///
-    /// What went on in a burst that the old limit allowed fills the new bucket at most, and what went beyond that burst is owed for no longer
+    /// Requests of a burst that the old limit allowed fill the new bucket at most, and those beyond that burst are owed for no longer
     /// than the new bucket takes to fill up again. Otherwise a volume would stop for as long as the old burst was, up to an hour.
     pub fn with(self, now: Time, limit: Limit) -> Bucket {
         if limit == self.limit {

@@ -55,7 +55,7 @@ impl Fair {
         self.start(at) + self.spacing(at, weight) * waiting as u128
     }
 
-    /// Requests of queue `at` whose turn is before the virtual time `turn` of one of queue `of`, if there are as many.
+    /// Requests of queue `at` whose turn is before the virtual time `turn` of one of queue `of`, if it has such requests.
     pub fn before(&self, at: usize, weight: u64, (of, turn): (usize, u128)) -> f64 {
         // Of two with one time the lower number goes first.
         let ahead = (turn + u128::from(at < of)).saturating_sub(self.start(at));

@@ -35,7 +35,7 @@ impl Pace {
         }
     }
 
-    /// A request has come, beside which so many wait.
+    /// A request has come, beside `beside` others that wait.
     pub(crate) fn arrived(&mut self, now: Time, beside: usize) {
         self.arrived = self.at(now);
         self.arrived[0] += 1;

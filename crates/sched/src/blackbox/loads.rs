@@ -1,15 +1,15 @@
-//! Data that a device moves for a request, as far as it can be told from outside.
+//! Data that a device moves for a request, as far as it shows from outside.
 //!
-//! Commands that only name a range move none. Zeroes are different: some devices write them, others only note the range. So their time is
-//! learned, as that of other commands is, and compared with the time that as much data would take. Zeroes that take less than
-//! [`NOTED_PART`] of it are noted. Others count as the data that take as long. Until some were seen they count as all of their range.
+//! Commands that only name a range move none. Zeroes are different: some devices write them, others only record the range. So their time is
+//! learned, as that of other commands is, and compared with the time of data of that length. Zeroes that take less than
+//! [`RECORDED_PART`] of it are recorded only. Others count as the data that take as long. Until some were seen they count as all of their range.
 
 use crate::disk::Command;
 use plimsoll_base::{IoHead, Op, Time};
 
 /// Work is counted in pieces of this.
 pub(crate) const PIECE_BYTES: u64 = 16 << 10;
-/// The time of a piece is that of requests of at least so many: a seek is none of its time.
+/// The time of a piece is that of requests of at least this number: a seek is none of its time.
 const TRANSFER_PIECES: u64 = 4;
 /// It falls by 1/2 to the power of the first, and rises by 1/2 to the power of the second, of a difference: the fastest transfers count.
 const FALL_SHIFT: u32 = 2;
@@ -17,12 +17,12 @@ const RISE_SHIFT: u32 = 6;
 /// Time of a piece in ns before any was seen: a gigabyte a second.
 const PIECE_NS_GUESS: u64 = 16_000;
 /// See the module's documentation.
-const NOTED_PART: u64 = 16;
+const RECORDED_PART: u64 = 16;
 
-/// What a request moves, as it was known when the request was sent.
+/// Data that a request moves, as it was known when the request was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Load {
-    /// Bytes, or as many as take as long.
+    /// Bytes, or those that take as long.
     pub bytes: u64,
     /// The same in pieces; at least one.
     pub pieces: u64,
@@ -70,7 +70,7 @@ impl Loads {
             (Op::Read | Op::Write, _) => head.len,
             (Op::WriteZeroes, None) => head.len,
             (Op::WriteZeroes, Some(ns)) => match (ns as u64 / self.transfer_ns()).saturating_mul(PIECE_BYTES) {
-                few if few < head.len / NOTED_PART => 0,
+                few if few < head.len / RECORDED_PART => 0,
                 bytes => bytes.min(head.len),
             },
             _ => 0,

@@ -119,7 +119,7 @@ impl Cfq {
         is_given_back.then(|| io.deadline + self.config.failover_hop)
     }
 
-    /// Ends requests whose time is over, as many as one call may.
+    /// Ends requests whose time is over, at most a call's share of them.
     pub(super) fn end_overdue(&mut self, now: Time, out: &mut Actions) {
         let (mut left, mut groups) = (REVOKED_MAX, BTreeSet::new());
         while left > 0
