@@ -884,9 +884,10 @@ impl Layer for Bands {
     }
 
     fn drain(&mut self, now: Time, out: &mut Actions) {
-        self.draining = true;
-        // The last chance: each band is tried once more.
-        self.bad.values_mut().for_each(|b| b.until = Time::ZERO);
+        if !std::mem::replace(&mut self.draining, true) {
+            // The last chance: each band is tried once more. A pool asks for its end again and again.
+            self.bad.values_mut().for_each(|b| b.until = Time::ZERO);
+        }
         self.work(now, out);
     }
 
