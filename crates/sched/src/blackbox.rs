@@ -397,7 +397,12 @@ impl Layer for BlackBox {
 
     fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
         self.fifo.came_back(now);
-        self.predictor.ended(now, c.io.id);
+        if c.outcome.is_done() {
+            self.predictor.ended(now, c.io.id);
+        } else {
+            // A failure's time says nothing of the device's: a command that isn't served fails at once.
+            self.predictor.withdrawn(c.io.id);
+        }
         out.complete(c);
         self.fill_device(now, out);
     }

@@ -103,7 +103,8 @@ impl Loads {
                 let own_ns = now.since(sent_at).as_nanos().saturating_sub(front_ns).max(busy_ns);
                 self.zeroes.learn(head.len, i64::try_from(own_ns).unwrap_or(i64::MAX));
             }
-            Op::Read | Op::Write if load.pieces >= TRANSFER_PIECES => {
+            // Answers that come together share their time: it is the first one's.
+            Op::Read | Op::Write if load.pieces >= TRANSFER_PIECES && busy_ns > 0 => {
                 let each = (busy_ns / load.pieces).max(1);
                 self.piece_ns = match self.piece_ns {
                     0 => each,
