@@ -404,7 +404,9 @@ impl Queues {
     /// The request that was pushed last into queue `at`, if it still waits: from now on it is found by its id and, if `ends_late`, by its
     /// deadline. (Most requests are taken at once, and need neither.) The rest of one that was taken and split is no request of its own.
     pub fn keep_last(&mut self, at: usize, ends_late: impl Fn(&Io) -> bool) {
-        let Some(w) = self.list[at].waiting.back().filter(|w| w.serial == self.next_serial && w.of.is_none()) else { return };
+        let Some(w) = self.list[at].waiting.back().filter(|w| w.serial == self.next_serial && w.of.is_none()) else {
+            return;
+        };
         self.places.insert(w.io.id, (at as u16, w.serial));
         if ends_late(&w.io) {
             self.due.insert((w.io.deadline, w.serial, at as u16));

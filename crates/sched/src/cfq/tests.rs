@@ -490,7 +490,7 @@ fn promises_that_break_together_are_given_back_in_parts() {
 #[test]
 fn withdrawals_look_at_no_other_requests() {
     let mut s = stack_of(config(Late::Cancel), false);
-    let offer = |n: u64| IoHead::new(Op::Read, VolumeKey::POOL, TenantId(1), n * 7919 % MANY << 20, 4096, Time::ZERO);
+    let offer = |n: u64| IoHead::new(Op::Read, VolumeKey::POOL, TenantId(1), (n * 7919 % MANY) << 20, 4096, Time::ZERO);
     let ids: Vec<IoId> = (0..2 * MANY)
         .map(|n| match s.offer(Time::ZERO, Io::new(offer(n), Data::Absent)) {
             Offered::Accepted(id) => id,
