@@ -430,7 +430,7 @@ impl Cfq {
         self.no_longer_waits(&io);
         let cost = self.device.model().cost(now, self.device.arm_after(), &io);
         let wait = self.device.busy_for(now) + self.dispatch_cost;
-        let (own, _) = self.device.own_part(now, wait, &io, self.device.busy_cost(cost));
+        let (own, _) = self.device.own_part(now, wait, &io, self.device.own_cost(cost, !self.dispatch.is_empty()));
         let end = now + wait + own;
         if end > io.deadline + self.config.failover_hop && self.revoke(now, &mut io) {
             self.summarize(at);
@@ -643,7 +643,8 @@ impl Layer for Cfq {
         };
         // Until it comes, what is there is worked off.
         let wait = (outside + front).saturating_sub(at.since(now));
-        let (own, confidence) = self.device.own_part(at, wait, head, self.device.busy_cost(cost));
+        let waits = self.pending > 0 || !self.dispatch.is_empty();
+        let (own, confidence) = self.device.own_part(at, wait, head, self.device.own_cost(cost, waits));
         below.serve(wait, own, confidence)
     }
 

@@ -153,6 +153,12 @@ impl DeviceQueue {
         if self.depth <= 1 || !self.model.calibrates() { cost } else { self.queued.apply(cost) }
     }
 
+    /// Returns the time of a request that the scheduler predicts to cost `cost`, where nothing `waits` before it or something does. The ratio of
+    /// full queues isn't for a request that goes to a device which it doesn't fill: alone it takes the time of one.
+    pub fn own_cost(&self, cost: Span, waits: bool) -> Span {
+        if !waits && self.at_device.len() + 1 < self.depth { cost } else { self.busy_cost(cost) }
+    }
+
     /// Among how many the drive chooses its next but `step`: as long as it's full it's filled up again.
     fn choice(&self, step: usize) -> usize {
         let n = self.at_device.len();
@@ -312,7 +318,7 @@ impl DeviceQueue {
         if head.op != Op::Read || !head.deadline.is_set() || !self.is_forgotten(now) {
             return None;
         }
-        let learned = self.busy_cost(self.model.cost(now, self.arm_after(), head));
+        let learned = self.own_cost(self.model.cost(now, self.arm_after(), head), false);
         (now + learned > head.deadline).then_some(learned)
     }
 

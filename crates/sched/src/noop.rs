@@ -223,6 +223,49 @@ mod tests {
         assert!((70.0..95.0).contains(&total), "seven requests of 10 ms are in front: {f:?}");
     }
 
+    /// A device that serves four at once in 10 ms, so that a full queue moves on by one in 2.5 ms: a read alone takes 10 ms all the same, and
+    /// one that is put to a few takes no less.
+    #[test]
+    fn a_lone_read_does_not_take_what_one_of_a_full_queue_takes() {
+        let (mut s, mut now) = (stack(4), Time::ZERO);
+        let (mut at_device, mut n) = (VecDeque::new(), 0);
+        // Far from each other: the drive's buffer has none of them.
+        let mut place = || {
+            n += 1;
+            (n % 2 * 512 << 30) + (n << 20)
+        };
+        let mut next = |s: &mut Stack, now: &mut Time| {
+            at_device.extend(std::iter::from_fn(|| s.next_device_io().map(|(_, io)| io)));
+            *now += us(10_000) / at_device.len() as u64;
+            let io = at_device.pop_front().expect("the device is busy");
+            s.device_done(*now, 0, Completion { io, outcome: Outcome::Done, dispatched_at: *now });
+            s.next_done().expect("ended");
+        };
+        let total_ms = |s: &Stack, now, place| s.forecast(now, &read(place, 4096, now).head).total().as_millis_f64();
+        for round in 0..60 {
+            for _ in 0..if round == 0 { 200 } else { 4 } {
+                let at = place();
+                let alone = total_ms(&s, now, at);
+                // The first full queues are taken for slow requests.
+                let most_off = [3.5, 1.0][usize::from(round >= 40)];
+                assert!(round == 0 || (alone - 10.0).abs() < most_off, "{alone} ms alone in round {round}");
+                s.offer(now, read(at, 4096, now));
+                next(&mut s, &mut now);
+            }
+            for _ in 0..40 {
+                while s.inflight() < 8 {
+                    s.offer(now, read(place(), 4096, now));
+                }
+                next(&mut s, &mut now);
+            }
+            let queued = total_ms(&s, now, place());
+            assert!(round < 8 || (16.0..24.0).contains(&queued), "{queued} ms behind seven in round {round}");
+            while s.inflight() > 0 {
+                next(&mut s, &mut now);
+            }
+        }
+    }
+
     #[test]
     fn an_idle_device_is_asked_again() {
         let mut s = stack(1);

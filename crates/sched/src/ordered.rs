@@ -57,7 +57,7 @@ impl<O: Order> Ordered<O> {
     fn expected(&self, now: Time, head: &IoHead) -> (Span, Span) {
         let (front, own) = self.order.in_front(now, head, &self.device);
         let queued = self.device.busy_cost(front + self.device.declared_cost());
-        (self.device.busy_for(now) + queued, self.device.busy_cost(own))
+        (self.device.busy_for(now) + queued, self.device.own_cost(own, !self.order.is_empty()))
     }
 
     fn fill_device(&mut self, now: Time, out: &mut Actions) {
