@@ -1,8 +1,10 @@
 //! Forecast of a request's wait for its slot: it is exact for a request that arrives outside its slot.
 
+use crate::config::SLOTS_MAX;
 use crate::layer::Fence;
 use crate::predict::{Arm, Predictor};
 use crate::timetable::Timetable;
+use crate::turn::{GRACE_PART, OVERDUE_ROTATIONS};
 use plimsoll_base::{Confidence, IoHead, Span, Time, VolumeKey};
 use plimsoll_stack::{Forecast, Port, Ports};
 
@@ -12,6 +14,8 @@ const NEARLY: Confidence = Confidence(950);
 const BEHIND: Confidence = Confidence(800);
 /// Confidence where slots are about to change.
 const CHANGING: Confidence = Confidence(500);
+/// Rotations that are looked through for the turn of a request without slots; after that one rotation is taken to be like the last.
+const ROTATIONS: usize = 3;
 
 impl Fence {
     /// Forecasts the wait of a fenced volume's request that arrives at `at` and takes `own`, for its slot on device `d`. Also
@@ -99,11 +103,98 @@ impl Fence {
         if !self.config.hybrid || !self.volumes.contains_key(&head.volume) {
             return below.ask(d as Port, at, head);
         }
-        // How much time is left over isn't known: what slots without an owner give is.
-        let (n, free) = (self.slots.len() as u64, self.slots.free().max(1) as u64);
-        let wait = self.without[d].cost().scale(n, free);
+        let own = self.config.devices[d].predictor.one(Arm::At(self.devices[d].last_end), head);
+        let (wait, sure) = self.wait_without(at, d, own);
         let mut forecast = below.after(wait, below.ask(d as Port, at + wait, head));
-        forecast.confidence = Confidence::NONE;
+        forecast.confidence = Confidence(forecast.confidence.0.min(sure.0));
         forecast
+    }
+
+    /// Time that an owner's requests need of its next turns, on whichever device has more of them.
+    fn wanted(&self, owner: VolumeKey) -> Span {
+        let Some(v) = self.volumes.get(&owner) else { return Span::ZERO };
+        let lanes = v.lanes.iter().zip(&self.devices);
+        lanes.map(|(lane, device)| device.in_batches(lane.cost())).max().unwrap_or(Span::ZERO)
+    }
+
+    /// Forecasts the wait of a request of a volume without slots that arrives at `at` and takes `own` on device `d`, and the confidence. It
+    /// is served in slots without an owner, and in what owners leave of their turns if they lend. Owners are taken to want no more than what
+    /// waits now. So if they lend, the request waits for so long at least; how much more they will want isn't known.
+    fn wait_without(&self, at: Time, d: usize, own: Span) -> (Span, Confidence) {
+        let mut table = self.table_at(at);
+        let n = table.slots();
+        let lends = self.config.lends();
+        let sure = if lends { Confidence::NONE } else { BEHIND };
+        let grace = table.slot().scale(1, GRACE_PART);
+        // By the first slot of each owner.
+        let first = |slot: usize| (0..n).find(|s| self.slots.owner(*s) == self.slots.owner(slot)).unwrap_or(slot);
+        let mut wanted = [Span::ZERO; SLOTS_MAX as usize];
+        for (slot, wanted) in wanted.iter_mut().enumerate().take(n).filter(|(slot, _)| first(*slot) == *slot) {
+            *wanted = self.slots.owner(slot).map_or(Span::ZERO, |v| self.wanted(v));
+        }
+        let mut work = self.devices[d].in_batches(self.without[d].cost());
+        let busy_until = |busy: fn(&crate::state::Device) -> bool| {
+            self.devices.iter().filter(|d| busy(d)).map(|d| d.due_at).max().unwrap_or(Time::ZERO)
+        };
+        let last_due = busy_until(|d| d.busy() > 0).max(at);
+        let mut ends = match (self.closing, self.busy() > 0) {
+            (true, _) => last_due,
+            (false, true) => table.ends_at().max(last_due),
+            (false, false) => table.ends_at(),
+        };
+        let mut from = at.max(table.began_at());
+        if self.devices[d].busy() > 0 {
+            from = from.max(self.devices[d].due_at);
+        }
+        let (mut given_in_rotation, mut longest) = (Span::ZERO, Span::ZERO);
+        for passed in 0..ROTATIONS * n {
+            let running = table.running();
+            let usable_from = match self.slots.owner(running) {
+                None => from,
+                Some(_) if !lends => ends,
+                Some(_) if passed == 0 && self.is_lendable(&table, at) => from,
+                Some(_) => {
+                    let wanted = &mut wanted[first(running)];
+                    let has = ends.since(from);
+                    let used = has.min(*wanted);
+                    *wanted = wanted.saturating_sub(has);
+                    let owners_end = if passed == 0 { busy_until(|d| d.owners > 0) } else { Time::ZERO };
+                    let quiet = if passed == 0 { self.lendable_from(&table) } else { table.began_at() + grace };
+                    let until = (from + used).max(owners_end);
+                    if until > from { quiet.max(until + grace) } else { quiet.max(from) }
+                }
+            };
+            let closed = passed == 0 && self.closing;
+            if usable_from < ends && !closed {
+                let has = ends.since(usable_from);
+                let anyway = self.slots.owner(running).is_none() && self.config.first_anyway && own > table.slot();
+                if work + own <= has || (anyway && work < has) {
+                    return ((usable_from + work).since(at), sure);
+                }
+                work = work.saturating_sub(has);
+                longest = longest.max(has);
+                if passed >= (ROTATIONS - 1) * n {
+                    given_in_rotation += has;
+                }
+            }
+            table.end(ends, ends);
+            (from, ends) = (table.began_at().max(at), table.ends_at());
+        }
+        let rotation = Span::from_nanos(table.slot().as_nanos() * n as u64);
+        let in_rounds = match work.as_nanos().checked_div(given_in_rotation.as_nanos()) {
+            Some(rounds) if own <= longest || self.slots.free() > 0 => {
+                Some(from.since(at) + Span::from_nanos(rotation.as_nanos() * rounds))
+            }
+            _ => None,
+        };
+        // Where every slot has an owner, the one that has waited longest goes once in so many rotations.
+        let patience = Span::from_nanos(rotation.as_nanos() * OVERDUE_ROTATIONS);
+        let since = self.without[d].oldest().unwrap_or(at).max(self.helped_at);
+        let helped = (since + patience * (self.without[d].len() as u64 + 1)).since(at);
+        match in_rounds {
+            Some(wait) if self.slots.free() > 0 => (wait, sure),
+            Some(wait) => (wait.min(helped), sure),
+            None => (helped, sure),
+        }
     }
 }

@@ -13,7 +13,7 @@ use plimsoll_stack::{Actions, Port};
 const LENT_MAX: usize = 4;
 /// A slot's owner that has been idle for this part of a slot gives the rest of the turn away. A client whose next request follows
 /// the answer at once isn't too late.
-const GRACE_PART: u64 = 50;
+pub(crate) const GRACE_PART: u64 = 50;
 /// This part of a slot is kept in reserve where predictions that were wrong have cost owners enough.
 const RESERVE_PART: u64 = 4;
 /// A turn that begins later than this part of a slot, because the engine was held up, begins anew.
@@ -24,7 +24,7 @@ const FOREVER: Span = Span::from_nanos(u64::MAX);
 const FRESH_PART: u64 = 8;
 /// Number of rotations after which a waiting request without slots goes at the beginning of the running turn; one request in
 /// each such period.
-const OVERDUE_ROTATIONS: u64 = 16;
+pub(crate) const OVERDUE_ROTATIONS: u64 = 16;
 
 impl Fence {
     /// Counts idle and lent time up to `now`, before anything changes.
@@ -111,7 +111,7 @@ impl Fence {
     }
 
     /// Returns the time at which the running turn's owner has been idle for long enough.
-    fn lendable_from(&self, table: &Timetable) -> Time {
+    pub(crate) fn lendable_from(&self, table: &Timetable) -> Time {
         let quiet_since = if table.began_at() == self.table.began_at() { self.quiet_since } else { Time::ZERO };
         quiet_since.max(table.began_at()) + table.slot().scale(1, GRACE_PART)
     }

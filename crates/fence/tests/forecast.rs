@@ -2,7 +2,8 @@
 
 mod common;
 use common::{A, B, Bench, C, FLASH, at, by_distance, config, ms};
-use plimsoll_base::{Data, Io, Rng, Span};
+use plimsoll_base::{Data, Io, Rng, Span, VolumeKey};
+use plimsoll_fence::FenceConfig;
 use plimsoll_stack::Offered;
 
 /// Outside its slot a request's wait is known, hits and misses alike. Certain means certain: whatever neighbours do whose turns end
@@ -112,4 +113,79 @@ fn a_deadline_that_the_slot_cannot_keep_is_refused_at_once() {
     }
     head.deadline = at(90);
     assert!(matches!(b.pool.offer(at(30), Io::new(head, Data::Absent)), Offered::Accepted(_)));
+}
+
+fn hybrid(slots: u32, lend_permille: u64, volumes: &[(VolumeKey, u32)]) -> Bench {
+    let c = FenceConfig { hybrid: true, lend_permille, ..config(slots, ms(20), ms(4), ms(1)) };
+    Bench::new(c, (ms(4), ms(1)), volumes)
+}
+
+/// A volume without slots waits for others' turns to end, with nothing of its own before it, too.
+#[test]
+fn a_volume_without_slots_waits_for_a_turn_of_nobody() {
+    // Slots of A, nobody, nobody, B.
+    for (lend_permille, t, wait) in [(0, 1, 19), (0, 21, 0), (0, 59, 41), (0, 61, 39), (10, 61, 0), (10, 59, 1)] {
+        let mut b = hybrid(4, lend_permille, &[(A, 1), (B, 1), (C, 0)]);
+        b.run_to(at(t));
+        let f = b.pool.stack().forecast(at(t), &Bench::head(C, 0, at(t)));
+        let said = f.wait.as_millis_f64();
+        assert!(
+            (said - wait as f64).abs() <= 0.5,
+            "{said} ms instead of {wait} at {t} ms, lend_permille = {lend_permille}"
+        );
+    }
+    // Nobody's time is left to it: one request in 16 rotations.
+    let mut b = hybrid(2, 0, &[(A, 1), (B, 1), (C, 0)]);
+    for n in 1..=3 {
+        let f = b.pool.stack().forecast(at(0), &Bench::head(C, 0, at(0)));
+        assert_eq!(f.wait, ms(640 * n));
+        b.send(at(0), C, 0);
+    }
+    b.run_to(at(5000));
+    assert_eq!(b.ends(C), [644.0, 1284.0, 1924.0]);
+}
+
+/// A read that certainly waits beyond its deadline is refused at once.
+#[test]
+fn a_volume_without_slots_is_promised_nothing_that_must_break() {
+    let mut b = hybrid(4, 10, &[(A, 1), (B, 3), (C, 0)]);
+    for n in 0..60 {
+        b.send(at(0), [A, B][n % 2], (n as u64) << 20);
+    }
+    let mut head = Bench::head(C, 0, at(0));
+    head.deadline = at(100);
+    match b.pool.offer(at(0), Io::new(head, Data::Absent)) {
+        Offered::Busy(f) => {
+            assert!(f.wait >= ms(120), "{}: both owners have more to do than two of their turns", f.wait)
+        }
+        other => panic!("{other:?}"),
+    }
+    head.deadline = at(2000);
+    assert!(matches!(b.pool.offer(at(0), Io::new(head, Data::Absent)), Offered::Accepted(_)));
+}
+
+/// Owners with random work and nothing more later: forecasts of a volume without slots against what happens.
+#[test]
+fn forecasts_without_slots_follow_what_owners_leave() {
+    let mut rng = Rng::new(12, "without slots");
+    let (mut error, mut waited, mut early) = (0.0, 0.0, 0);
+    for round in 0..300u64 {
+        let owned = 1 + rng.below(3) as u32;
+        let mut b = hybrid(4, [0, 1000][rng.below(2) as usize], &[(A, owned), (B, u32::from(owned < 3)), (C, 0)]);
+        let t = at(rng.below(200));
+        b.run_to(t);
+        for v in [A, B] {
+            (0..rng.below(25)).for_each(|i| b.send(t, v, i << 20));
+        }
+        (0..rng.below(25)).for_each(|i| b.send(t, C, i << 20));
+        let said = b.pool.stack().forecast(t, &Bench::head(C, 0, t)).wait.as_millis_f64();
+        // Farther than all others: those go before it.
+        b.send(t, C, 900 << 20);
+        b.run_to(t + ms(5000));
+        let was = b.ends(C).into_iter().fold(0.0, f64::max) - t.since(plimsoll_base::Time::ZERO).as_millis_f64() - 4.0;
+        (error, waited) = (error + (said - was).abs(), waited + was);
+        early += u32::from(said > was + 8.0);
+        assert!(b.pool.stack().is_idle(), "round {round}");
+    }
+    assert!(error * 100.0 <= 8.0 * waited && early == 0, "error {error:.0} of {waited:.0} ms, {early} too long");
 }
