@@ -138,9 +138,10 @@ impl Cores {
         }
     }
 
-    /// Serves what can be served.
-    fn fill(&mut self, now: Time, out: &mut Actions) {
-        while self.queues.has_free_slot()
+    /// Serves what can be served, and ends at most `left` requests that are too late for it.
+    fn fill(&mut self, now: Time, mut left: usize, out: &mut Actions) {
+        while left > 0
+            && self.queues.has_free_slot()
             && let Some(at) = self.policy.next(now, &mut self.queues)
         {
             let piece_bytes = self.policy.piece_bytes(at, &self.queues);
@@ -150,6 +151,7 @@ impl Cores {
             }
             if self.is_too_late(now, &waiting.io) {
                 self.revoke(now, at, waiting.io, out);
+                left -= 1;
                 continue;
             }
             let window = self.policy.windows(at).map_or(0, |w| w.number);
@@ -163,6 +165,9 @@ impl Cores {
         let due = self.policy.wake_at().min(self.late_at());
         if due.is_set() {
             out.wake_at(due.max(now)); // what it asked for may be over: it's told at once
+        }
+        if left == 0 {
+            out.wake_at(now); // a core may be free, and more may be late
         }
         self.check();
     }
@@ -236,18 +241,19 @@ impl Cores {
         self.queues.first_due().map_or(Time::NEVER, passed)
     }
 
-    /// Ends what waits and is too late: who has no core would else hear of it when it gets one.
-    fn end_late(&mut self, now: Time, out: &mut Actions) {
-        for _ in 0..LATE_MAX {
+    /// Ends what waits and is too late: who has no core would else hear of it when it gets one. Returns how many more this call may end.
+    fn end_late(&mut self, now: Time, out: &mut Actions) -> usize {
+        for ended in 0..LATE_MAX {
             let Some((at, w)) = self.queues.take_late(now) else {
                 self.looked_at = now;
-                return;
+                return LATE_MAX - ended;
             };
             self.revoked += 1;
             self.policy.withdrawn(now, at, w.serial, &mut self.queues);
             let wait = now.since(w.arrived_at);
             out.end(w.io, Outcome::Busy { wait, confidence: Confidence::CERTAIN });
         }
+        0
     }
 
     fn revoke(&mut self, now: Time, at: usize, io: Io, out: &mut Actions) {
@@ -290,7 +296,7 @@ impl Layer for Cores {
 
     fn tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>, out: &mut Actions) {
         self.set_tenant(now, tenant, terms);
-        self.fill(now, out);
+        self.fill(now, LATE_MAX, out);
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
@@ -311,7 +317,7 @@ impl Layer for Cores {
             self.policy.queues_changed(now, &mut self.queues);
         }
         self.policy.arrived(now, at, &mut self.queues);
-        self.fill(now, out);
+        self.fill(now, LATE_MAX, out);
         let revoke_late = self.config.revoke_late;
         self.queues.keep_last(at, |io| revoke_late && io.may_be_refused());
         let late_at = self.late_at();
@@ -346,33 +352,31 @@ impl Layer for Cores {
             Some(of) => self.piece_ended(now, at, of, c, out),
             None => out.complete(c),
         }
-        self.fill(now, out);
+        self.fill(now, LATE_MAX, out);
     }
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
         self.policy.wake(now, &mut self.queues);
-        if now >= self.late_at() {
-            self.end_late(now, out);
-        }
-        self.fill(now, out);
+        let left = if now >= self.late_at() { self.end_late(now, out) } else { LATE_MAX };
+        self.fill(now, left, out);
     }
 
     fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
         if let Some((at, waiting)) = self.queues.withdraw(id) {
             self.policy.withdrawn(now, at, waiting.serial, &mut self.queues);
             out.end(waiting.io, Outcome::Failed(IoError::Cancelled));
-            return self.fill(now, out);
+            return self.fill(now, LATE_MAX, out);
         }
         if let Some((of, _)) = self.splits.iter().find(|(_, split)| split.head.id == id) {
             self.withdraw_rest(now, of, out);
-            return self.fill(now, out);
+            return self.fill(now, LATE_MAX, out);
         }
         out.cancel(0, id);
     }
 
     fn stop(&mut self, now: Time, out: &mut Actions) {
         self.policy.hold_no_more();
-        self.fill(now, out);
+        self.fill(now, LATE_MAX, out);
     }
 
     fn told(&mut self, _now: Time, message: &[u8], _out: &mut Actions) -> bool {

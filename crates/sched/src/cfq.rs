@@ -387,7 +387,8 @@ impl Cfq {
         self.groups[group].round[tree].push_back(at);
     }
 
-    fn fill_device(&mut self, now: Time, out: &mut Actions) {
+    /// Sends what the device has room for, and gives back at most `left` requests that are too late for it.
+    fn fill_device(&mut self, now: Time, mut left: usize, out: &mut Actions) {
         loop {
             while self.device.has_room()
                 && let Some(Dispatched { node, io, cost, queued }) = self.dispatch.pop_front()
@@ -400,8 +401,12 @@ impl Cfq {
             if self.dispatch.len() >= self.config.dispatch_max as usize || !self.device.has_room() {
                 break;
             }
+            if left == 0 {
+                out.wake_at(now); // the device has room, and more may be late
+                break;
+            }
             let Some(node) = self.turn_now(now) else { break };
-            self.take_next(now, node, out);
+            left -= usize::from(!self.take_next(now, node, out));
         }
         // Who has idled long enough, while the device had no room, goes on when a request comes back.
         if let Some(until) = self.turn.as_ref().and_then(|t| t.idles_until).filter(|until| *until > now) {
@@ -415,8 +420,8 @@ impl Cfq {
         }
     }
 
-    /// Moves the next request of `at` to the dispatch queue, or gives it back if it can't be in time any more.
-    fn take_next(&mut self, now: Time, at: usize, out: &mut Actions) {
+    /// Moves the next request of `at` to the dispatch queue, or gives it back if it can't be in time any more: then returns false.
+    fn take_next(&mut self, now: Time, at: usize, out: &mut Actions) -> bool {
         let node = &mut self.nodes[at];
         let from = (node.next_offset, IoId(0));
         let key = node.pending.first_from(from).or_else(|| node.pending.first_from((0, IoId(0))));
@@ -434,7 +439,8 @@ impl Cfq {
         let end = now + wait + own;
         if end > io.deadline + self.config.failover_hop && self.revoke(now, &mut io) {
             self.summarize(at);
-            return out.end(io, Outcome::Busy { wait, confidence: self.device.confidence() });
+            out.end(io, Outcome::Busy { wait, confidence: self.device.confidence() });
+            return false;
         }
         let node = &mut self.nodes[at];
         node.next_offset = io.end();
@@ -442,6 +448,7 @@ impl Cfq {
         self.dispatch_cost += cost;
         self.dispatch.push_back(Dispatched { node: at, io, cost, queued });
         self.summarize(at);
+        true
     }
 
     /// Removes a pending request; the request after it is then reached from the one before it.
@@ -657,7 +664,7 @@ impl Layer for Cfq {
             let cost = self.device.model().cost(now, 0, &io);
             self.dispatch_cost += cost;
             self.dispatch.push_back(Dispatched { node: at, io, cost, queued: cost });
-            return self.fill_device(now, out);
+            return self.fill_device(now, late::REVOKED_MAX, out);
         }
         let was_empty = self.nodes[at].pending.is_empty();
         let cost = self.add_pending(now, at, io);
@@ -665,12 +672,13 @@ impl Layer for Cfq {
         if was_empty && !has_turn {
             self.join_round(at);
         }
+        let mut left = late::REVOKED_MAX;
         if self.others_wait() {
             self.delay_others(now, at, cost);
             let group = self.nodes[at].group;
-            self.revoke_late(now, group, out);
+            left = self.revoke_late(now, group, left, out);
         }
-        self.fill_device(now, out);
+        self.fill_device(now, left, out);
     }
 
     fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
@@ -684,13 +692,13 @@ impl Layer for Cfq {
             self.turn.take_if(|t| t.node == node);
             self.drop_if_left(group);
         }
-        self.fill_device(now, out);
+        self.fill_device(now, late::REVOKED_MAX, out);
     }
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
-        self.end_overdue(now, out);
-        self.go_on_revoking(now, out);
-        self.fill_device(now, out);
+        let left = self.end_overdue(now, out);
+        let left = self.go_on_revoking(now, left, out);
+        self.fill_device(now, left, out);
     }
 
     fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
@@ -702,7 +710,7 @@ impl Layer for Cfq {
                 self.groups[group].round[tree].retain(|n| *n != at);
                 self.nodes[at].in_round = false;
             }
-            self.fill_device(now, out);
+            self.fill_device(now, late::REVOKED_MAX, out);
         }
     }
 
@@ -719,7 +727,7 @@ impl Layer for Cfq {
             Some(terms) => self.set_weight(tenant, terms.weight),
             None => {
                 self.forget_tenant(now, tenant);
-                self.fill_device(now, out);
+                self.fill_device(now, late::REVOKED_MAX, out);
             }
         }
     }
@@ -728,7 +736,7 @@ impl Layer for Cfq {
         let Some(CfqControl::SliceIdle(idle)) = CfqControl::decode(message) else { return false };
         self.set_slice_idle(idle);
         // Whoever the device is kept for may no longer be waited for.
-        self.fill_device(now, out);
+        self.fill_device(now, late::REVOKED_MAX, out);
         true
     }
 

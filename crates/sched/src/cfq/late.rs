@@ -69,14 +69,13 @@ impl Cfq {
         }
     }
 
-    /// Gives back, or marks, the requests of a group that can't be in time any more.
-    pub(super) fn revoke_late(&mut self, now: Time, group: usize, out: &mut Actions) {
+    /// Gives back, or marks, the requests of a group that can't be in time any more, at most `left`. Returns how many more this call may.
+    pub(super) fn revoke_late(&mut self, now: Time, group: usize, mut left: usize, out: &mut Actions) -> usize {
         if self.config.late == Late::Keep {
-            return;
+            return left;
         }
         let round = std::mem::take(&mut self.groups[group].round);
         let active = self.turn.as_ref().map(|t| t.node).filter(|&at| self.nodes[at].group == group);
-        let mut left = REVOKED_MAX;
         for at in round.iter().flatten().copied().chain(active) {
             while left > 0
                 && let Some(key) = self.nodes[at].tolerance.next_late()
@@ -90,15 +89,19 @@ impl Cfq {
         }
         self.groups[group].round = round;
         self.leave_round(group);
+        left
     }
 
-    /// Ends those that were late when enough had been ended.
-    pub(super) fn go_on_revoking(&mut self, now: Time, out: &mut Actions) {
-        for tenant in std::mem::take(&mut self.late) {
+    /// Ends those that were late when enough had been ended, at most `left`. Returns how many more this call may end.
+    pub(super) fn go_on_revoking(&mut self, now: Time, mut left: usize, out: &mut Actions) -> usize {
+        while left > 0
+            && let Some(tenant) = self.late.pop_first()
+        {
             if let Some(group) = self.groups.iter().position(|g| g.tenant == tenant) {
-                self.revoke_late(now, group, out);
+                left = self.revoke_late(now, group, left, out);
             }
         }
+        left
     }
 
     /// A node that has nothing left has no turn to wait for.
@@ -119,8 +122,8 @@ impl Cfq {
         is_given_back.then(|| io.deadline + self.config.failover_hop)
     }
 
-    /// Ends requests whose time is over, at most a call's share of them.
-    pub(super) fn end_overdue(&mut self, now: Time, out: &mut Actions) {
+    /// Ends requests whose time is over, at most a call's share of them. Returns how many more this call may end.
+    pub(super) fn end_overdue(&mut self, now: Time, out: &mut Actions) -> usize {
         let (mut left, mut groups) = (REVOKED_MAX, BTreeSet::new());
         while left > 0
             && let Some((&(due, _), &(at, key))) = self.due.first_key_value()
@@ -133,6 +136,7 @@ impl Cfq {
         for group in groups {
             self.leave_round(group);
         }
+        left
     }
 
     fn revoke_one(&mut self, now: Time, at: usize, key: Key, out: &mut Actions) {
