@@ -8,7 +8,7 @@ use plimsoll_base::{Span, Time};
 
 /// Arrivals are counted over one to two of these.
 const EPOCH: Span = Span::from_millis(100);
-/// Steps towards the wait, each with a look at all queues, and the share of it by which it may be off.
+/// Steps towards the wait, each with a look at all queues that have or expect requests, and the share of it by which it may be off.
 const STEPS: usize = 12;
 const NEAR: f64 = 1.0 / 64.0;
 /// Work that comes is taken to use no more than this part of the cores: a wait without an end is no forecast.
@@ -96,15 +96,32 @@ pub(crate) fn takes_ns(queues: &Queues, at: usize, like: usize) -> f64 {
     mean.as_nanos() as f64
 }
 
-/// Requests of queue `at` that could be served within a wait, if nothing else were served: those that wait, and those that come. A queue in
-/// which requests have waited throughout two epochs will go on to have some.
-pub(crate) fn available(queues: &Queues, at: usize, pace: &Pace, now: Time, wait_ns: f64) -> Amount {
-    let waiting = queues.get(at).waiting().len();
-    if waiting > 0 && now.since(pace.busy_since) > EPOCH * 2 {
-        return Amount::level(f64::INFINITY);
+/// Requests of a queue that could be served if nothing else were: those that wait, and those that come.
+#[derive(Clone, Copy)]
+pub(crate) struct Supply {
+    waiting: f64,
+    per_ns: f64,
+}
+
+impl Supply {
+    /// Of queue `at`. One in which requests have waited throughout two epochs will go on to have some.
+    pub(crate) fn of(queues: &Queues, at: usize, pace: &Pace, now: Time) -> Supply {
+        let waiting = queues.get(at).waiting().len();
+        if waiting > 0 && now.since(pace.busy_since) > EPOCH * 2 {
+            return Supply { waiting: f64::INFINITY, per_ns: 0.0 };
+        }
+        Supply { waiting: waiting as f64, per_ns: pace.per_ns(now) }
     }
-    let slope = pace.per_ns(now);
-    Amount { value: waiting as f64 + wait_ns * slope, slope }
+
+    /// True if nothing waits, and nothing comes as far as is known.
+    pub(crate) fn is_none(&self) -> bool {
+        self.waiting == 0.0 && self.per_ns == 0.0
+    }
+
+    /// Those within a wait.
+    pub(crate) fn within(&self, wait_ns: f64) -> Amount {
+        Amount { value: self.waiting + wait_ns * self.per_ns, slope: self.per_ns }
+    }
 }
 
 /// The wait at which `slots` have done the work that goes before a request, which is `before` at a given wait.
