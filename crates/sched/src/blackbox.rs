@@ -201,7 +201,12 @@ impl BlackBoxPredictor {
 
     /// Time of a read of this score that is sent now. Zeroes of which nothing is known may keep the device as long as data would.
     fn predicted_ns(&self, score: i32) -> u64 {
-        self.levels.quantile_ns(score, self.budget.permille).max(self.loads.unknown_ns())
+        self.learned_ns(score).max(self.loads.unknown_ns())
+    }
+
+    /// The same by what reads of this score took.
+    fn learned_ns(&self, score: i32) -> u64 {
+        self.levels.quantile_ns(score, self.budget.permille)
     }
 
     /// True if no read was seen for `probe_after`. The next read is then sent whatever its forecast: a wrong forecast could refuse
@@ -231,7 +236,7 @@ impl BlackBoxPredictor {
 
     fn count(&mut self, score: i32, left: Span) {
         let late_permille = self.levels.beyond_permille(score, left.as_nanos());
-        let refused = self.levels.quantile_ns(score, self.budget.permille) > left.as_nanos();
+        let refused = self.learned_ns(score) > left.as_nanos();
         self.budget.judged(late_permille, refused);
     }
 
@@ -246,7 +251,9 @@ impl BlackBoxPredictor {
             let known = self.levels.knows();
             let predicted_ns = if known { self.predicted_ns(score) } else { 0 };
             let left = head.deadline.since(now);
-            let is_late = head.deadline.is_set() && predicted_ns > left.as_nanos();
+            // What zeroes of which nothing is known may take was not learned: in time or late, it says nothing of what was.
+            let learned_ns = if known { self.learned_ns(score) } else { 0 };
+            let is_late = head.deadline.is_set() && learned_ns > left.as_nanos();
             let asked_again = (is_late && self.is_forgotten(now)).then_some(left);
             Looked { rows, classes: self.stripes.classes(now, head), predicted_ns, asked_again }
         });
@@ -576,6 +583,35 @@ mod tests {
         p.withdrawn(zeroes.id);
         let alone = p.predict(now, &request(Op::Read, 2, 0, 4096)).0;
         assert!(behind > Span::from_secs(2) && alone < Span::from_millis(20), "{behind} behind a GiB, {alone} alone");
+    }
+
+    /// A read that no read was seen before for long is late by its forecast only because of zeroes of which nothing is known: that it is in time
+    /// says nothing of what was learned.
+    #[test]
+    fn unknown_zeroes_make_nothing_forgotten() {
+        let (mut p, mut now) = (BlackBoxPredictor::new(10), Time::ZERO + Span::from_secs(1));
+        let read = |id: u64| request(Op::Read, id, id % 64 * 16_384, 4096);
+        for id in 0..500 {
+            now += Span::from_millis(100);
+            p.sent(now, &read(id));
+            now += Span::from_micros(200);
+            p.ended(now, IoId(id));
+        }
+        for is_old in [false, true] {
+            now += PROBE_AFTER + Span::from_millis(1);
+            let zeroes = request(Op::WriteZeroes, 10_000, 0, 1 << 30);
+            p.sent(now, &zeroes);
+            // Learned was 200 us: what is late by that, and in time, makes it old.
+            let left = Span::from_micros(if is_old { 100 } else { 10_000 });
+            let late = IoHead { deadline: now + left, ..read(1000) };
+            assert!(p.predict(now, &late).0 > left && p.is_forgotten(now));
+            let before = p.levels.seen();
+            p.sent(now, &late);
+            p.ended(now + Span::from_micros(50), IoId(1000));
+            p.withdrawn(zeroes.id);
+            let kept = p.levels.seen();
+            assert_eq!(kept < before / 2, is_old, "{kept} of {before} reads are remembered");
+        }
     }
 
     /// The time that a read waits in the queue in front of the device is part of its time. A withdrawn request isn't waited for.

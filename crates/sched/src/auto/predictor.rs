@@ -214,10 +214,14 @@ impl AutoPredictor {
 
     /// Zeroes of which nothing is known may keep the device as long as data would.
     fn forecast_ns(&self, look: &Look) -> u64 {
+        self.learned_ns(look).max(self.loads.unknown_ns())
+    }
+
+    /// The same by what reads took that looked so.
+    fn learned_ns(&self, look: &Look) -> u64 {
         let chosen = self.judge.chosen();
         let Index { level, anchor } = look.indexes[chosen];
-        let ns = ns_of(anchor + self.spreads[chosen].quantile(usize::from(level), self.judge.threshold()));
-        ns.max(self.loads.unknown_ns())
+        ns_of(anchor + self.spreads[chosen].quantile(usize::from(level), self.judge.threshold()))
     }
 
     /// Time that a read would take that comes at `at`, if the costs of what is in front of it and its own are `costs`; `None` before enough was seen.
@@ -262,7 +266,9 @@ impl AutoPredictor {
             let look = self.look(now, head, costs);
             let forecast = self.knows().then(|| (self.forecast_ns(&look), self.judge.threshold()));
             let left = head.deadline.since(now);
-            let is_late = head.deadline.is_set() && forecast.is_some_and(|f| f.0 > left.as_nanos());
+            // What zeroes of which nothing is known may take was not learned: in time or late, it says nothing of what was.
+            let learned_ns = if self.knows() { self.learned_ns(&look) } else { 0 };
+            let is_late = head.deadline.is_set() && learned_ns > left.as_nanos();
             let asked_again = (is_late && self.is_forgotten(now)).then_some(left);
             let classes = self.stripes.classes(now, head);
             Seen { look, classes, forecast, asked_again, older: self.newest, newer: None }
@@ -485,6 +491,7 @@ mod tests {
         p.ended(now, trim);
         assert!(p.in_flight.is_empty() && p.oldest.is_none() && p.newest.is_none() && p.loads.pieces() == 0);
     }
+
     /// Zeroes of 64 MiB take as long as data on one device and next to nothing on another. Reads behind them are forecast so, and reads behind
     /// trims of as much, which always take next to nothing, are not.
     #[test]
@@ -538,5 +545,34 @@ mod tests {
         p.withdrawn(key);
         let alone = p.predict(now, &request(Op::Read, 2, 0, 4096), Span::ZERO).expect("enough was seen");
         assert!(behind > Span::from_secs(2) && alone < Span::from_millis(20), "{behind} behind a GiB, {alone} alone");
+    }
+
+    /// A read that no read was seen before for long is late by its forecast only because of zeroes of which nothing is known: that it is in time
+    /// says nothing of what was learned.
+    #[test]
+    fn unknown_zeroes_make_nothing_forgotten() {
+        let (mut p, mut now) = (AutoPredictor::new(10, false), Time::ZERO + Span::from_secs(1));
+        let (read, costs) = (|id: u64| request(Op::Read, id, id % 64 * 16_384, 4096), Span::from_micros(200));
+        for id in 0..500 {
+            now += Span::from_millis(100);
+            let key = p.sent(now, &read(id), costs);
+            now += Span::from_micros(200);
+            p.ended(now, key);
+        }
+        for is_old in [false, true] {
+            now += PROBE_AFTER + Span::from_millis(1);
+            let zeroes = request(Op::WriteZeroes, 10_000, 0, 1 << 30);
+            let zeroes_key = p.sent(now, &zeroes, costs);
+            // Learned was 200 us: what is late by that, and in time, makes it old.
+            let left = Span::from_micros(if is_old { 100 } else { 10_000 });
+            let late = IoHead { deadline: now + left, ..read(1000) };
+            assert!(p.predict(now, &late, costs).expect("enough was seen") > left && p.is_forgotten(now));
+            let before = p.spreads[0].seen();
+            let key = p.sent(now, &late, costs);
+            p.ended(now + Span::from_micros(50), key);
+            p.withdrawn(zeroes_key);
+            let kept = p.spreads[0].seen();
+            assert_eq!(kept < before / 2, is_old, "{kept} of {before} reads are remembered");
+        }
     }
 }

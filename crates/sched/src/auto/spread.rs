@@ -121,6 +121,12 @@ impl Spread {
         self.levels.iter_mut().chain(&mut self.groups).for_each(|h| h.fade(2));
         self.all.fade(2);
     }
+
+    /// Weight of all reads that are remembered.
+    #[cfg(test)]
+    pub(super) fn seen(&self) -> u32 {
+        self.all.sum
+    }
 }
 
 #[cfg(test)]

@@ -116,6 +116,12 @@ impl Levels {
         self.coarse[at / COARSE].add(bin);
         self.all.add(bin);
     }
+
+    /// Weight of all reads that are remembered.
+    #[cfg(test)]
+    pub(super) fn seen(&self) -> u32 {
+        self.all.sum
+    }
 }
 
 #[cfg(test)]
