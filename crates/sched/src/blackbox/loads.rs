@@ -39,9 +39,22 @@ pub(crate) struct Loads {
     /// Time of a piece of a large transfer while the device had several, in ns; 0 before the first.
     piece_ns: u64,
     last_done: Time,
+    /// Transfers whose answers came together last.
+    together: Together,
     pieces: u64,
     /// Of those, pieces of zeroes of which nothing was known.
     unknown_pieces: u64,
+}
+
+/// Transfers whose answers came at one time: they share the time since the answers before, and none of them has one of its own.
+#[derive(Clone, Copy, Default)]
+struct Together {
+    /// Time of the answers before, and the time since then that the device had one of these or more.
+    after: Time,
+    busy_ns: u64,
+    pieces: u64,
+    /// The time of a piece as it was known before them.
+    before_ns: u64,
 }
 
 fn pieces_of(bytes: u64) -> u64 {
@@ -95,6 +108,11 @@ impl Loads {
     pub(crate) fn ended(&mut self, now: Time, sent_at: Time, head: &IoHead, load: &Load) {
         self.withdrawn(load);
         let busy_ns = now.since(self.last_done.max(sent_at)).as_nanos();
+        if now > self.last_done {
+            self.together = Together { after: self.last_done, busy_ns: 0, pieces: 0, before_ns: self.piece_ns };
+        }
+        let together = &mut self.together;
+        together.busy_ns = together.busy_ns.max(now.since(together.after.max(sent_at)).as_nanos());
         self.last_done = now;
         match head.op {
             Op::WriteZeroes => {
@@ -103,10 +121,11 @@ impl Loads {
                 let own_ns = now.since(sent_at).as_nanos().saturating_sub(front_ns).max(busy_ns);
                 self.zeroes.learn(head.len, i64::try_from(own_ns).unwrap_or(i64::MAX));
             }
-            // Answers that come together share their time: it is the first one's.
-            Op::Read | Op::Write if load.pieces >= TRANSFER_PIECES && busy_ns > 0 => {
-                let each = (busy_ns / load.pieces).max(1);
-                self.piece_ns = match self.piece_ns {
+            Op::Read | Op::Write if load.pieces >= TRANSFER_PIECES && self.together.busy_ns > 0 => {
+                self.together.pieces += load.pieces;
+                let Together { busy_ns, pieces, before_ns, .. } = self.together;
+                let each = (busy_ns / pieces).max(1);
+                self.piece_ns = match before_ns {
                     0 => each,
                     ns if each < ns => ns - ((ns - each) >> FALL_SHIFT),
                     ns => ns + ((each.min(ns * 16) - ns) >> RISE_SHIFT),
@@ -170,6 +189,32 @@ mod tests {
         l.sent(&load);
         let unknown = Span::from_nanos(l.unknown_ns());
         assert!((Span::from_secs(10)..Span::from_secs(11)).contains(&unknown), "{unknown} for a GiB");
+    }
+
+    /// A device that answers eight transfers at once every 16 ms moves each in 2 ms, whichever of them was sent last.
+    #[test]
+    fn answers_that_come_together_share_their_time() {
+        let (mut l, mut now) = (Loads::default(), Time::ZERO);
+        let (read, zeroes) = (head(Op::Read, 1 << 20), head(Op::WriteZeroes, 1 << 30));
+        for batch in 0..50 {
+            let sent: Vec<(Time, Load)> = (0..8)
+                .map(|n| {
+                    let load = l.of(&read);
+                    l.sent(&load);
+                    (now + Span::from_millis(n), load)
+                })
+                .collect();
+            now += Span::from_millis(16);
+            sent.iter().rev().for_each(|(sent_at, load)| l.ended(now, *sent_at, &read, load));
+            let load = l.of(&zeroes);
+            l.sent(&load);
+            let unknown = Span::from_nanos(l.unknown_ns());
+            l.withdrawn(&load);
+            assert!(
+                (Span::from_millis(2040)..Span::from_millis(2060)).contains(&unknown),
+                "{unknown} for a GiB after {batch} batches"
+            );
+        }
     }
 
     /// Others that end while zeroes are written take none of their time away.
