@@ -114,6 +114,12 @@ impl Volume {
         }
     }
 
+    /// Identifies it: no other volume ever has this, whatever its name. A pool without a device has volumes until its end only.
+    pub fn uuid(&self) -> Uuid {
+        let of = self.device_uuid.unwrap_or_else(|| Uuid::from_u128(self.pool as u128));
+        Uuid::new_v5(&of, format!("volume {}.{}", self.key.id, self.key.generation).as_bytes())
+    }
+
     /// Returns the reason that keeps new clients out, if there is one. Clients that are connected when a flush fails stay, and
     /// every flush reports it to them. Later clients haven't heard of the failure, and might take what they read for durable.
     fn closed(&self) -> Option<String> {

@@ -240,7 +240,7 @@ impl Volume {
 fn delete(name: &str, yes: bool, how: &[(&str, bool)], control: &Control) -> Result<()> {
     let client = Client::new(control)?;
     let volume: VolumeStatus = client.get(&path(name))?;
-    let VolumeStatus { pool, tenant, size_bytes, connections, .. } = &volume;
+    let VolumeStatus { uuid, pool, tenant, size_bytes, connections, .. } = &volume;
     let size = bytes(*size_bytes);
     if !yes {
         let what = format!(
@@ -251,8 +251,9 @@ fn delete(name: &str, yes: bool, how: &[(&str, bool)], control: &Control) -> Res
     // All of it is overwritten with zeroes: on a slow device that takes its time.
     let shown = indicatif::ProgressBar::new_spinner().with_message(format!("zeroing the space of `{name}`"));
     shown.enable_steady_tick(std::time::Duration::from_millis(200));
-    let words: Vec<String> = how.iter().filter(|(_, said)| *said).map(|(word, _)| format!("{word}=true")).collect();
-    let deleted = client.order(Method::DELETE, &format!("{}?{}", path(name), words.join("&")));
+    // Another may have got its name while the user was asked.
+    let words: String = how.iter().filter(|(_, said)| *said).map(|(word, _)| format!("&{word}=true")).collect();
+    let deleted = client.order(Method::DELETE, &format!("{}?uuid={uuid}{words}", path(name)));
     shown.finish_and_clear();
     deleted?;
     if control.json {

@@ -7,7 +7,7 @@ use common::shaped::until;
 use common::{Server, config};
 use plimsoll_nbd::wire::{Command as Request, CommandFlags};
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -24,6 +24,11 @@ fn volumes(server: &Server) -> Vec<String> {
 
 /// Runs a command on a terminal of its own, and types a line: what it said, and whether it went well.
 fn on_a_terminal(dir: &Path, arguments: &[&str], typed: &str) -> (String, bool) {
+    while_asked(dir, arguments, || typed)
+}
+
+/// The same; the line is known once the command asks for it.
+fn while_asked<'a>(dir: &Path, arguments: &[&str], typed: impl FnOnce() -> &'a str) -> (String, bool) {
     let mut command = format!("'{}'", env!("CARGO_BIN_EXE_plimsoll"));
     arguments.iter().for_each(|a| command += &format!(" '{a}'"));
     let mut child = Command::new("script")
@@ -33,9 +38,17 @@ fn on_a_terminal(dir: &Path, arguments: &[&str], typed: &str) -> (String, bool) 
         .stdout(Stdio::piped())
         .spawn()
         .expect("`script` is in every Debian");
-    child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success())
+    let (mut said, mut out) = (Vec::new(), child.stdout.take().unwrap());
+    let mut some = [0; 1024];
+    while !String::from_utf8_lossy(&said).contains("to go on: ") {
+        match out.read(&mut some).unwrap() {
+            0 => break,
+            n => said.extend(&some[..n]),
+        }
+    }
+    child.stdin.take().unwrap().write_all(typed().as_bytes()).unwrap();
+    out.read_to_end(&mut said).unwrap();
+    (String::from_utf8_lossy(&said).into_owned(), child.wait().unwrap().success())
 }
 
 #[test]
@@ -49,6 +62,14 @@ fn a_deletion_asks_and_spares_what_is_used_or_declared() {
     let delete = ["volume", "delete", "spare", "--control", "control.sock"];
     let (said, done) = on_a_terminal(dir.path(), &delete, "spar\n");
     assert!(!done && said.contains("Type its name") && said.contains("nothing was done"), "{said}");
+    assert_eq!(volumes(&server), ["spare", "vol"]);
+    // Another has its name when the question is answered.
+    let (said, done) = while_asked(dir.path(), &delete, || {
+        server.cli(&["volume", "delete", "spare", "--yes"]);
+        create(&server, "spare");
+        "spare\n"
+    });
+    assert!(!done && said.contains("another volume has its name by now"), "{said}");
     assert_eq!(volumes(&server), ["spare", "vol"]);
 
     // A client has it: it is named, and goes on.

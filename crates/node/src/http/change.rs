@@ -15,7 +15,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use plimsoll_base::{Class, Span};
-use plimsoll_store::{DeadlineRecord, TenantLimits, TenantRecord};
+use plimsoll_store::{DeadlineRecord, TenantLimits, TenantRecord, Uuid};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -89,12 +89,13 @@ pub async fn change_volume(
 pub(super) struct DeletionQuery {
     disconnect: bool,
     declared: bool,
+    uuid: Option<Uuid>,
 }
 
 pub async fn delete_volume(State(control): Shared, Path(name): Path<String>, uri: Uri) -> Result<StatusCode> {
     let query = Query::<DeletionQuery>::try_from_uri(&uri).map_err(|e| ApiError::bad(e.body_text()).at(uri.path()))?;
-    let DeletionQuery { disconnect, declared } = query.0;
-    let deletion = Deletion { disconnect, declared };
+    let DeletionQuery { disconnect, declared, uuid } = query.0;
+    let deletion = Deletion { disconnect, declared, uuid };
     let owned = name.clone();
     let deleted = change(&control.node, |node| async move { node.delete_volume(&owned, deletion).await });
     deleted.await.map_err(|e| e.at(format!("volume `{name}`")))?;

@@ -178,6 +178,7 @@ fn volume(
         generation: v.replica.generation(),
         behind: v.replica.behind().name().into(),
         name: v.name.clone(),
+        uuid: v.uuid().to_string(),
         pool: node.pools.get(v.pool).name.clone(),
         size_bytes: v.size_bytes,
         read_only: v.read_only,

@@ -4,7 +4,7 @@ use super::error::of_store;
 use super::{Node, NodeError, Result, blocking};
 use crate::directory::{Volume, check_export};
 use crate::engine::{ClientFilter, Command, Connection};
-use plimsoll_store::{VolumeRecord, check_name};
+use plimsoll_store::{Uuid, VolumeRecord, check_name};
 
 /// Clients that a refusal names.
 const NAMED_MAX: usize = 3;
@@ -16,6 +16,8 @@ pub struct Deletion {
     pub disconnect: bool,
     /// Delete a volume that the configuration declares: the next start makes it again, empty.
     pub declared: bool,
+    /// Only this volume ([`Volume::uuid`]): another may have got its name while somebody was asked.
+    pub uuid: Option<Uuid>,
 }
 
 impl Node {
@@ -32,6 +34,10 @@ impl Node {
     /// then the volume is offered to nobody until the next start.
     pub async fn delete_volume(&self, name: &str, deletion: Deletion) -> Result<()> {
         let (one, volume) = self.volume_turn(name).await?;
+        if deletion.uuid.is_some_and(|uuid| uuid != volume.uuid()) {
+            let what = "another volume has its name by now: look at it, and repeat the deletion if it is meant. Nothing was deleted";
+            return Err(NodeError::Conflict(what.into()));
+        }
         if !deletion.declared {
             self.must_not_be_declared(
                 name,

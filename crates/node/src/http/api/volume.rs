@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 pub struct VolumeStatus {
     /// Name.
     pub name: String,
+    /// Identifies the volume: one that is made later under its name has another.
+    pub uuid: String,
     /// Its pool.
     pub pool: String,
     /// Size.
