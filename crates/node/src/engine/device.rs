@@ -37,6 +37,8 @@ pub enum Device {
 }
 
 /// A region of an RBD image.
+///
+/// It has no [`FileDevice::has_failed_sync`]: librbd's caches are off, so what is acknowledged is durable, and no flush reports the loss of it.
 pub struct RbdDevice {
     /// Requests in flight at the image.
     pub queue: Queue,
