@@ -141,6 +141,16 @@ fn metadata_that_wait_for_their_device_hold_up_nobody_else() {
             common::ok("nbdcopy", &["--flush", raw.to_str().unwrap(), &uri]);
             common::ok("nbdcopy", &[&uri, back.to_str().unwrap()]);
             assert!(std::fs::read(&back).unwrap() == bytes, "what came back over TLS differs");
+            // The way that the refusal of the tenant's change names.
+            let said = server.cli_fails(&["tenant", "set", "t", "--weight", "77"]);
+            assert!(said.contains("by its section of the configuration and `plimsoll reload`"), "{said}");
+            let heavier = std::fs::read_to_string(dir.path().join("node.toml")).unwrap();
+            let section = "name = \"t\"\nclass = \"best-effort\"\n";
+            let heavier = heavier.replacen(section, &format!("{section}weight = 77\n"), 1);
+            std::fs::write(dir.path().join("node.toml"), heavier).unwrap();
+            assert!(server.cli(&["reload"]).contains("tenant `t`"));
+            let t = server.control("GET", "/v1/tenants/t").expect(200);
+            assert!(t.to_string().contains("77"), "{t}");
             assert!(!created.is_finished(), "the change was acknowledged before it was durable");
         }));
         // Before anything else: threads wait for it.

@@ -134,12 +134,8 @@ impl Node {
         loop {
             let mut all = Vec::new();
             for (number, pool) in self.pools.all() {
-                let turn = pool
-                    .turns
-                    .soon()
-                    .await
-                    .ok_or_else(|| is_changing(&pool).about("tenants are kept in every pool"))?;
-                can_record(&pool).map_err(|e| e.about("tenants are kept in every pool"))?;
+                let turn = pool.turns.soon().await.ok_or_else(|| of_tenants(is_changing(&pool)))?;
+                can_record(&pool).map_err(of_tenants)?;
                 all.push((number, pool, turn));
             }
             // Pools come and go while this waits.
@@ -230,6 +226,13 @@ pub(crate) fn metadata_failed(pool: &str, why: &str) -> String {
     format!(
         "pool `{pool}`: an earlier change of its metadata failed ({why}): connected clients are served; new ones may be refused, and changes \
          of its volumes, of its settings and of tenants are. Check the device and the kernel's log, then restart the node, which opens the metadata anew"
+    )
+}
+
+/// The refusal of a change of a tenant, which each pool records, with the way that needs none of them.
+fn of_tenants(e: NodeError) -> NodeError {
+    e.about("tenants are kept in every pool").with(
+        "meanwhile a tenant that was never changed live can be changed by its section of the configuration and `plimsoll reload`, for all pools",
     )
 }
 
