@@ -509,6 +509,7 @@ impl Node {
             return Err(NodeError::Refused(what));
         }
         let noted = self.take_name(name, Some((pool, tenant)))?;
+        self.must_not_be_declared_away(name)?;
         if !self.directory_ref(|d| d.tenants.contains_key(tenant)) {
             let declare = format!("`plimsoll tenant set {tenant} --class …` declares one");
             return Err(NodeError::NotFound(format!("{}; {declare}", self.no_tenant(tenant))));

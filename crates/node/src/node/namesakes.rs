@@ -96,6 +96,22 @@ impl Node {
         }))
     }
 
+    /// Refuses a name for a new volume that the configuration gives to one of a pool that is away: that pool may have it, so no other is served
+    /// under the name.
+    ///
+    /// # Errors
+    /// Names the pool, and what the operator can do.
+    pub(super) fn must_not_be_declared_away(&self, name: &str) -> Result<()> {
+        let configured = self.configured();
+        let section = configured.config.volume.iter().find(|v| v.name.get_ref() == name);
+        let Some(section) = section.filter(|v| self.declared_in(v) == Declared::Away) else { return Ok(()) };
+        Err(NodeError::Conflict(format!(
+            "volume `{name}` is declared in pool `{}`, which isn't served and may have it: another one wouldn't be served. Choose another \
+             name, or take its section out of the configuration and reload",
+            section.pool.get_ref()
+        )))
+    }
+
     /// Takes the volume that is served under a declared one's name out of the way, if the pool in which it is declared has one and nobody
     /// uses this one. True if that was so: then the declared one is to be published.
     ///
@@ -286,6 +302,31 @@ mod tests {
         s.expect(Some("p"), Some("which serves it"));
         s.reload(&both).await;
         s.expect(Some("q"), Some("and in pool `q`"));
+    }
+
+    /// What is made must be found under its name.
+    #[tokio::test]
+    async fn a_name_that_is_declared_in_a_pool_that_is_away_is_given_to_nobody() {
+        let mut s = Scene::new().await;
+        std::fs::rename(s.dir.path().join("q.img"), s.dir.path().join("away.img")).unwrap();
+        std::fs::create_dir(s.dir.path().join("q.img")).unwrap();
+        let declares_w = declares("q").replace("\"v\"", "\"w\"");
+        s.start(&format!("{TEXT}{Q}{declares_w}")).await;
+        let new = || NewVolume {
+            name: "w".into(),
+            size_bytes: 1 << 20,
+            tenant: "t".into(),
+            read_only: false,
+            description: None,
+            cache: None,
+        };
+        let said = s.node().create_volume("p", new()).await.unwrap_err().to_string();
+        assert!(said.contains("volume `w` is declared in pool `q`, which isn't served"), "{said}");
+        assert!(s.node().pools_with("w").is_empty());
+        // The way that the refusal names.
+        s.reload(&format!("{TEXT}{Q}")).await;
+        s.node().create_volume("p", new()).await.unwrap();
+        assert!(s.node().volume_named("w").is_ok());
     }
 
     /// A client of the volume.
