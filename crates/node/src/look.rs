@@ -1,6 +1,8 @@
 //! A look at a pool's devices that changes and creates nothing, and the decision to open or to create them. A start and
 //! `plimsoll check` share the decision.
 
+mod mounts;
+
 use crate::config::{BadConfig, CacheConfig, DeviceConfig, PoolConfig};
 use crate::engine::tape::TapeWriter;
 use crate::open::{OpenError, Unfit};
@@ -43,6 +45,15 @@ impl<'a> Wanted<'a> {
     /// # Errors
     /// If it can be neither opened nor made: why, and what to do.
     pub fn step(&self, look: Option<Look>) -> Result<(Step, Option<Look>), OpenError> {
+        self.step_where(look, mounts::unmounted_above)
+    }
+
+    /// The same. `unmounted_above` returns the mount point above a folder on which nothing is mounted.
+    fn step_where(
+        &self,
+        look: Option<Look>,
+        unmounted_above: impl Fn(&Path) -> Option<PathBuf>,
+    ) -> Result<(Step, Option<Look>), OpenError> {
         let path = self.path.display();
         let Some(look) = look else {
             let (file, key) = self.words;
@@ -53,6 +64,10 @@ impl<'a> Wanted<'a> {
             let parent = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             if !parent.is_dir() {
                 return Err(Unfit::NoFolder.of(path));
+            }
+            // An empty file is the operator's answer.
+            if let Some(at) = unmounted_above(parent).filter(|_| !self.path.exists()) {
+                return Err(Unfit::NotMounted(at).of(path));
             }
             return self.size.map(|size| (Step::Make(size), None)).ok_or_else(|| Unfit::NoFile { file, key }.of(path));
         };
@@ -486,6 +501,27 @@ mod tests {
         warned(decide(FILE, 90 * MIB, None, MIB), None, "a pool with logs doesn't grow");
         let most = (64 << 10) + 5;
         warned(decide(FILE, 1 << 40, None, 0), Some(most), "describes a device of 68724719616 at most");
+    }
+
+    /// An empty pool would be served in the place of the one behind the mount.
+    #[test]
+    fn a_file_is_not_made_where_a_mount_is_missing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("p.img");
+        let size = Some(64 * MIB);
+        let wanted = Wanted { path: &path, words: ("the file", "size"), size, uuid: None, format: false };
+        let missing = |folder: &Path| {
+            assert_eq!(folder, dir.path());
+            Some(folder.to_path_buf())
+        };
+        let refused = wanted.step_where(None, missing);
+        assert!(matches!(refused, Err(OpenError::Unfit { fault: Unfit::NotMounted(at), .. }) if at == dir.path()));
+        assert!(matches!(wanted.step_where(None, |_| None), Ok((Step::Make(bytes), None)) if bytes == 64 * MIB));
+        std::fs::File::create(&path).expect("made");
+        let expect = Expect { pool_uuid: None, device_uuid: None, role: ROLE_MAIN.into() };
+        let look = DeviceFile::look(&path, &expect).expect("it can be read");
+        assert!(look.is_none(), "an empty file holds as much as none");
+        assert!(matches!(wanted.step_where(look, missing), Ok((Step::Make(bytes), None)) if bytes == 64 * MIB));
     }
 
     /// In another container, and on file systems whose device numbers aren't those of /proc/locks, the holder isn't visible.

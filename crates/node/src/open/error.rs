@@ -103,6 +103,8 @@ pub enum Unfit {
     NoSuchDevice,
     /// The file's folder isn't there.
     NoFolder,
+    /// The file isn't there, and nothing is mounted at this mount point above it.
+    NotMounted(PathBuf),
     /// The file isn't there, and may not be made without a size.
     NoFile {
         /// Words for the file.
@@ -158,6 +160,12 @@ impl fmt::Display for Unfit {
                 "there is no such device, and a file in /dev would be in memory: attach the device, or correct the path"
             ),
             Unfit::NoFolder => write!(f, "its folder doesn't exist: create it, or correct the path"),
+            Unfit::NotMounted(at) => write!(
+                f,
+                "the file doesn't exist, and nothing is mounted at {}, which /etc/fstab names: mount it. A new file there would be empty, and \
+                 hidden by the mount",
+                at.display()
+            ),
             Unfit::NoFile { file, key } => {
                 write!(f, "{file} doesn't exist: set `{key}` to create it, or correct the path")
             }
