@@ -39,7 +39,7 @@ pub use tenants::DeadlineChange;
 pub use volumes::Deletion;
 pub use watch::Clients;
 
-use crate::config::{BadConfig, Config, TenantConfig, VolumeConfig, there_is_no};
+use crate::config::{BadConfig, Config, PoolConfig, TenantConfig, VolumeConfig, there_is_no};
 use crate::directory::{Directory, NvmeName, Promises, Volume};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Recovered, Trace};
@@ -50,6 +50,7 @@ use crate::reload::volume_section;
 use crate::replica::Replica;
 use crate::store::PoolStore;
 use error::{Result, blocking};
+use opening::{Opened, Opening};
 use plimsoll_base::{CacheMode, Class, TenantId};
 use plimsoll_stack::{Addressed, FrontVolume, LayerState, Message, OwnTerms, VolumeTerms};
 use plimsoll_store::{MetaError, NewVolume, TenantLimits, TenantRecord, VolumeRecord};
@@ -57,6 +58,7 @@ use plimsoll_throttle::ThrottleTerms;
 use pool::ANSWER_TIME;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// Everything that the configuration says of tenants and volumes; replaced as a whole by a reload.
@@ -130,21 +132,33 @@ pub struct Node {
     underway: Arc<Mutex<changing::Underway>>,
     /// Sections of the configuration that the start or the last reload couldn't carry out, and why: the next reload tries them again.
     unmade: Mutex<BTreeMap<String, String>>,
+    /// Pools whose devices hadn't answered when the start stopped waiting for them.
+    late: Mutex<Vec<(PoolConfig, Opening)>>,
+    /// One configuration is applied at a time. Comes before pools' turns.
+    reconfiguring: tokio::sync::Mutex<()>,
     /// Set once, when the node's end begins.
     ending: OnceLock<Ending>,
 }
 
 impl Node {
-    /// Opens every pool, brings back its volumes, and makes sure that the configured ones exist. Clients are not yet
-    /// taken in.
+    /// Opens the pools, brings back their volumes, and makes sure that the configured ones exist. Clients are not yet taken in. Once a pool is
+    /// served, pools whose devices don't answer are left to [`Node::serve_late_pools`].
     pub async fn start(config: &Config) -> Result<Node> {
+        Node::start_within(config, opening::DEVICES_TIME).await
+    }
+
+    /// The same, with the time for which it waits for devices while a pool is served.
+    async fn start_within(config: &Config, at_most: Duration) -> Result<Node> {
+        let begun = Instant::now();
         let configured = Configured::of(config).map_err(error::failed)?;
         let secrets = crate::secrets::load(&config.nvme_host)?;
         let directory = Arc::<RwLock<Directory>>::default();
         let pools = Arc::new(Pools::new()?);
-        for (p, opened) in config.pool.iter().zip(opening::open_all(config, &pools, &directory).await?) {
+        let Opened { pools: all, late } = opening::open_all(config, &pools, &directory, at_most).await?;
+        for (p, opened) in config.pool.iter().zip(all) {
             pools.put(opened.or_else(|e| RunningPool::failed(p, e))?);
         }
+        late.iter().for_each(|(p, _)| pools.is_late(p.name.get_ref(), begun));
         let promises = configured.promised.clone();
         let node = Node {
             configured: RwLock::new(Arc::new(configured)),
@@ -156,6 +170,8 @@ impl Node {
             deciding: tokio::sync::Mutex::new(()),
             underway: Arc::default(),
             unmade: Mutex::default(),
+            late: Mutex::new(late),
+            reconfiguring: tokio::sync::Mutex::new(()),
             ending: OnceLock::new(),
         };
         node.watch_host(&config.pool)?;
@@ -306,7 +322,7 @@ impl Node {
     }
 
     /// Waits until no pool is recovering, or `at_most` has passed.
-    pub async fn recovered(&self, at_most: std::time::Duration) {
+    pub async fn recovered(&self, at_most: Duration) {
         let all = async {
             for (_, p) in self.pools.all() {
                 // The thread says that it has failed before it ends.

@@ -118,6 +118,8 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     let sockets = listeners.serve((&mut clients, &nbd, service.clone()), (&mut watchers, watched))?;
     let deletions = node.clone();
     clients.spawn(async move { deletions.resume_deletions(interrupted).await });
+    let late = node.clone();
+    clients.spawn(async move { late.serve_late_pools().await });
     let homecomings = node.clone();
     clients.spawn(async move { homecomings.record_written_back_loop().await });
     clients.spawn(http::watch_problems(node.clone()));

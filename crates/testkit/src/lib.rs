@@ -6,9 +6,10 @@
 
 pub mod fuzz;
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,49 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// Runs a future to its end on this thread, in a runtime of its own.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+}
+
+/// Takes a lease on a file that may be closed just now, and ends with its input.
+const LEASE: &str = "
+import fcntl, os, signal, sys, time
+signal.signal(signal.SIGIO, lambda *_: None)
+file, begun = os.open(sys.argv[1], os.O_RDWR), time.monotonic()
+while True:
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        break
+    except BlockingIOError:
+        if time.monotonic() > begun + 30:
+            raise
+        time.sleep(0.01)
+print('held', flush=True)
+sys.stdin.read()
+";
+
+/// A file whose opening hangs, as that of a device that doesn't answer: a process has a lease on it (fcntl(2)), for 45 s at most.
+pub struct HeldOpen(Child);
+
+impl HeldOpen {
+    /// Of a file that nobody has open, once the kernel has closed it.
+    ///
+    /// # Panics
+    /// If there is no Python, or the file system knows no leases.
+    pub fn of(path: &Path) -> HeldOpen {
+        let mut python = Command::new("python3");
+        python.args(["-c", LEASE]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = python.spawn().expect("python3 runs");
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut said).expect("read");
+        assert_eq!(said, "held\n", "no lease on {}", path.display());
+        HeldOpen(child)
+    }
+}
+
+impl Drop for HeldOpen {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // it may have ended by itself
+        let _ = self.0.wait();
+    }
 }
 
 /// Returns a free port of the loopback address, another one at each call.

@@ -68,7 +68,10 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
     let mut all: Vec<Problem> = node.ending().map(|e| ending(e, node, views)).into_iter().collect();
     for (_, p, view) in node.pools.with(views) {
         let text = match &p.failed {
-            Some(why) => Some(format!("{why}: repair it, then `plimsoll reload`")),
+            Some(why) => Some(match node.pools.late_for(&p.name) {
+                Some(since) => late(&p, since),
+                None => format!("{why}: repair it, then `plimsoll reload`"),
+            }),
             None if view.is_none() && node.is_done(&p) => None,
             None => outage(&p.name, view.map(|v| &v.pool)),
         };
@@ -116,6 +119,17 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
     }
     all.extend(rest.into_iter().map(|(key, text)| Problem { key, text, is_outage: false }));
     all
+}
+
+/// A pool of the start whose device hasn't answered yet.
+fn late(p: &RunningPool, since: Duration) -> String {
+    format!(
+        "pool `{}` is still being opened: its device {} hasn't answered for {} s; check the device and the kernel's log. The pool is served \
+         as soon as it is open",
+        p.name,
+        p.device,
+        since.as_secs()
+    )
 }
 
 /// The end of the node, with the requests that it waits for.

@@ -2,10 +2,11 @@
 
 use super::changing::Turn;
 use super::closing::{close, discard};
-use super::opening::{IMAGES_TIME, OpenedPool, Opening, OpeningTurn, open_on_thread, opened_until};
+use super::opening::{IMAGES_TIME, OpenedPool, Opening, OpeningTurn, is_late, open_on_thread, opened_until};
 use super::pool::RunningPool;
+use super::reconfigure::Applies;
 use super::volumes::connected;
-use super::{Node, NodeError, Result, interrupted_deletions};
+use super::{Configured, Node, NodeError, Result, interrupted_deletions};
 use crate::config::{Config, PoolConfig};
 use crate::directory::{NvmeName, Volume, check_export};
 use crate::engine::watchdog::Watchdog;
@@ -15,6 +16,7 @@ use crate::reload::pool_section;
 use plimsoll_stack::LayerState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 
 /// Time that a reload waits for the recovery of a pool that it added. Beyond it the pool's clients are refused until it has recovered.
 const RECOVERY_TIME: Duration = Duration::from_secs(5);
@@ -110,11 +112,44 @@ impl Node {
 
     fn open_aside(&self, p: PoolConfig, config: &Config) -> Result<Opening> {
         let name = p.name.get_ref().clone();
+        if self.pools.late_for(&name).is_some() && self.configured().config.pool.contains(&p) {
+            return Err(is_late());
+        }
         if self.pools.leaving().iter().any(|(leaving, _)| leaving.name == name) {
             let what = "one of its name is still being removed: reload again when that is done";
             return Err(NodeError::Conflict(what.into()));
         }
-        open_on_thread(p, config, self.pools.clone(), self.directory.clone())
+        open_on_thread(p, config, self.pools.clone(), self.directory.clone(), None)
+    }
+
+    /// Serves the pools whose devices hadn't answered when the start stopped waiting for them, each as soon as it is open. Ends when none
+    /// is left.
+    pub async fn serve_late_pools(self: &Arc<Self>) {
+        let late = std::mem::take(&mut *self.late.lock().expect("no panic while held"));
+        let mut opening = JoinSet::new();
+        for (p, opened) in late {
+            let node = self.clone();
+            opening.spawn(async move { node.serve_late(p, opened_until(opened, None).await).await });
+        }
+        opening.join_all().await;
+    }
+
+    /// Serves a pool of the start as one that a reload adds, unless a reload has taken its section out or changed it.
+    async fn serve_late(self: &Arc<Self>, p: PoolConfig, opened: Result<OpenedPool>) {
+        let _one = self.reconfiguring.lock().await;
+        let (name, new) = (p.name.get_ref().clone(), Configured::clone(&self.configured()));
+        self.pools.has_answered(&name);
+        if !new.config.pool.contains(&p) || new.config.undeclared.contains(&name) {
+            let what = format!(
+                "{}: its device has answered. Its section isn't that of the start any more: reload the configuration if it is to be served",
+                pool_section(&name)
+            );
+            self.events.add(Kind::Node, Severity::Warning, None, what);
+            return;
+        }
+        for why in self.apply(new, vec![(p, opened)], Applies::Late(&name)).await {
+            self.events.add(Kind::Node, Severity::Warning, None, why);
+        }
     }
 
     /// Gives a pool that was opened its number, and returns the turn to change it: nobody else has it before its volumes are served. One that

@@ -8,11 +8,14 @@ use crate::directory::Directory;
 use crate::reload::pool_section;
 use crate::store::PoolStore;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, RwLock};
+use std::task::Poll;
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
-use tokio::task::JoinSet;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+/// Time that a start waits for pools on files and block devices while others are served.
+pub(super) const DEVICES_TIME: Duration = Duration::from_secs(20);
 /// Time that a start waits for pools on RBD images while others are served. The lock of a dead owner takes 30 s of it.
 pub(super) const IMAGES_TIME: Duration = Duration::from_secs(80);
 
@@ -71,12 +74,13 @@ impl Drop for OpeningTurn {
     }
 }
 
-/// Opens a pool on a thread of its own. If nobody waits for the answer any more, the pool is closed again.
+/// Opens a pool on a thread of its own, and gives its place among those that are opened at once back. If nobody waits for the answer any more, the pool is closed again.
 pub(super) fn open_on_thread(
     p: PoolConfig,
     config: &Config,
     pools: Arc<Pools>,
     directory: Arc<RwLock<Directory>>,
+    place: Option<OwnedSemaphorePermit>,
 ) -> Result<Opening> {
     let name = p.name.get_ref().clone();
     let turn = OpeningTurn::of(&name, &pools).ok_or_else(|| {
@@ -90,6 +94,7 @@ pub(super) fn open_on_thread(
             Some(what) => Err(NodeError::Conflict(what)),
             None => RunningPool::start(&p, trace_every, &limits, directory),
         };
+        drop(place);
         // Whoever hears of a failure may try again at once: then the turn is dropped here.
         let opened = opened.map(|pool| OpenedPool { pool: Some(pool), pools, turn: Some(turn) });
         let _ = reply.send(opened); // whoever wanted it may have gone
@@ -101,19 +106,28 @@ pub(super) fn open_on_thread(
 /// Pools on files that a start opens at once: each may wait for a lock, and for its device.
 const OPENED_AT_ONCE: usize = 8;
 
-/// Opens the pools of a start, and returns them in the configuration's order, with each one's error. Those on RBD images are opened beside
-/// the others: a cluster may not answer. Then the node serves its other pools.
+/// The pools of a start.
+pub(super) struct Opened {
+    /// In the configuration's order.
+    pub(super) pools: Vec<Result<RunningPool>>,
+    /// Those whose devices haven't answered yet. They are among the others, with an error.
+    pub(super) late: Vec<(PoolConfig, Opening)>,
+}
+
+/// Opens the pools of a start, each beside the others: a device, or a cluster, may not answer. As long as no pool is served, it waits for
+/// all. Then it waits for `at_most`, and for [`IMAGES_TIME`] where pools are on RBD images.
 pub(super) async fn open_all(
     config: &Config,
     pools: &Arc<Pools>,
     directory: &Arc<RwLock<Directory>>,
-) -> Result<Vec<Result<RunningPool>>> {
+    at_most: Duration,
+) -> Result<Opened> {
     let is_remote = |p: &PoolConfig| p.device.rbd.is_some();
+    let open = |p, place| open_on_thread(p, config, pools.clone(), directory.clone(), place);
     let mut opening = Vec::new();
     for (at, p) in config.pool.iter().enumerate().filter(|(_, p)| is_remote(p)) {
-        opening.push((at, open_on_thread(p.clone(), config, pools.clone(), directory.clone())?));
+        opening.push((at, open(p.clone(), None)?, IMAGES_TIME));
     }
-    let mut all: Vec<Option<Result<RunningPool>>> = config.pool.iter().map(|_| None).collect();
     // A file that is named twice is the first one's, as if the pools were opened one after the other.
     let shares = |p: &PoolConfig, at: usize| {
         let earlier = config.pool[..at].iter().flat_map(files);
@@ -122,44 +136,57 @@ pub(super) async fn open_all(
     };
     let local = || config.pool.iter().enumerate().filter(|(_, p)| !is_remote(p));
     let (later, first): (Vec<_>, Vec<_>) = local().map(|(at, p)| (at, p.clone())).partition(|(at, p)| shares(p, *at));
-    for (pools, at_once) in [(first, OPENED_AT_ONCE), (later, 1)] {
-        let (trace_every, limits, directory) = (config.control.trace_every, config.limits.clone(), directory.clone());
-        let open = move |p: PoolConfig| RunningPool::start(&p, trace_every, &limits, directory.clone());
-        for (at, opened) in each_at_once(pools, at_once, open).await {
-            all[at] = Some(opened);
-        }
+    for (at, opened) in begin_each(first, OPENED_AT_ONCE, at_most, |p, place| open(p, Some(place))).await {
+        opening.push((at, opened?, at_most));
     }
-    let is_served = all.iter().flatten().any(Result::is_ok);
-    for (at, opened) in opened_in_time(opening, is_served, IMAGES_TIME).await {
+    let (mut done, mut waiting) = opened_in_time(opening, false).await;
+    for (at, p) in later {
+        let is_served = done.iter().any(|(_, opened)| opened.is_ok());
+        let (also_done, also_waiting) = opened_in_time(vec![(at, open(p, None)?, at_most)], is_served).await;
+        done.extend(also_done);
+        waiting.extend(also_waiting);
+    }
+    let mut all: Vec<Option<Result<RunningPool>>> = config.pool.iter().map(|_| None).collect();
+    for (at, opened) in done {
         all[at] = Some(opened.and_then(OpenedPool::take).map(|(pool, _)| pool));
     }
-    let late = |p: &PoolConfig| hasnt_answered().about(&pool_section(p.name.get_ref()));
-    Ok(config.pool.iter().zip(all).map(|(p, opened)| opened.unwrap_or_else(|| Err(late(p)))).collect())
+    let error = |p: &PoolConfig| {
+        let e = if is_remote(p) { hasnt_answered() } else { is_late() };
+        e.about(&pool_section(p.name.get_ref()))
+    };
+    let opened = config.pool.iter().zip(all).map(|(p, opened)| opened.unwrap_or_else(|| Err(error(p)))).collect();
+    let late = waiting.into_iter().map(|(at, opened)| (config.pool[at].clone(), opened));
+    // An image's lock isn't taken behind the operator's back: another gateway may be about to serve it.
+    Ok(Opened { pools: opened, late: late.filter(|(p, _)| !is_remote(p)).collect() })
 }
 
-/// Calls `act` with each of `all` on a thread of its own, with `at_once` of them at a time. Returns the results with the items' numbers.
-async fn each_at_once<I: Send + 'static, T: Send + 'static>(
+/// Begins to open each of `all`, with `at_once` of them under way at a time. Those that take longer than `at_most` keep no others waiting.
+/// Returns the items' numbers with their beginnings.
+async fn begin_each<I, B>(
     all: Vec<(usize, I)>,
     at_once: usize,
-    act: impl Fn(I) -> T + Send + Sync + 'static,
-) -> Vec<(usize, T)> {
-    let (act, places) = (Arc::new(act), Arc::new(Semaphore::new(at_once)));
-    let mut under_way = JoinSet::new();
+    at_most: Duration,
+    begin: impl Fn(I, OwnedSemaphorePermit) -> B,
+) -> Vec<(usize, B)> {
+    let places = Arc::new(Semaphore::new(at_once));
+    let mut begun = Vec::new();
     for (at, item) in all {
         // In their order: the first ones don't wait for later ones.
-        let place = places.clone().acquire_owned().await.expect("nobody closes it");
-        let act = act.clone();
-        under_way.spawn_blocking(move || {
-            let done = act(item);
-            drop(place);
-            (at, done)
-        });
+        let place = match tokio::time::timeout(at_most, places.clone().acquire_owned()).await {
+            Ok(place) => place,
+            Err(_) => {
+                places.add_permits(at_once);
+                places.clone().acquire_owned().await
+            }
+        };
+        begun.push((at, begin(item, place.expect("nobody closes it"))));
     }
-    let mut done = Vec::new();
-    while let Some(one) = under_way.join_next().await {
-        done.push(one.expect("a panic ends the process"));
-    }
-    done
+    begun
+}
+
+/// The error of a pool whose device took longer than a start waits.
+pub(super) fn is_late() -> NodeError {
+    NodeError::Failed("it is still being opened: its device hasn't answered yet".into())
 }
 
 /// The error of a pool whose image took longer than [`IMAGES_TIME`].
@@ -179,29 +206,35 @@ pub(super) async fn opened_until(opened: Opening, end: Option<tokio::time::Insta
     answer.unwrap_or_else(|_| Err(NodeError::Failed("its opening broke off".into())))
 }
 
-/// Waits for pools that are being opened. Once any is served, it waits no longer than `at_most`.
-async fn opened_in_time<T: Send + 'static>(
-    opening: Vec<(usize, oneshot::Receiver<Result<T>>)>,
+/// Waits for pools that are being opened. Once any is served, it waits no longer than the times that they have. Returns those that were
+/// opened, and those that weren't.
+async fn opened_in_time<T>(
+    mut waiting: Vec<(usize, oneshot::Receiver<Result<T>>, Duration)>,
     mut is_served: bool,
-    at_most: Duration,
-) -> Vec<(usize, Result<T>)> {
-    let end = tokio::time::Instant::now() + at_most;
-    let mut waiting = JoinSet::new();
-    for (at, opened) in opening {
-        waiting.spawn(async move {
-            (at, opened.await.unwrap_or_else(|_| Err(NodeError::Failed("its opening broke off".into()))))
+) -> (Vec<(usize, Result<T>)>, Vec<(usize, oneshot::Receiver<Result<T>>)>) {
+    let begun = tokio::time::Instant::now();
+    let mut done = Vec::new();
+    while let Some(at_most) = waiting.iter().map(|(_, _, at_most)| *at_most).max() {
+        let next = std::future::poll_fn(|cx| {
+            let answer =
+                |(at, (_, opened, _)): (usize, &mut (usize, oneshot::Receiver<_>, Duration))| match Pin::new(opened)
+                    .poll(cx)
+                {
+                    Poll::Ready(opened) => Some((at, opened)),
+                    Poll::Pending => None,
+                };
+            waiting.iter_mut().enumerate().find_map(answer).map_or(Poll::Pending, Poll::Ready)
         });
-    }
-    let mut all = Vec::new();
-    loop {
         let next = match is_served {
-            true => tokio::time::timeout_at(end, waiting.join_next()).await.unwrap_or(None),
-            false => waiting.join_next().await,
+            true => tokio::time::timeout_at(begun + at_most, next).await.ok(),
+            false => Some(next.await),
         };
-        let Some(Ok((at, opened))) = next else { return all };
+        let Some((at, opened)) = next else { break };
+        let opened = opened.unwrap_or_else(|_| Err(NodeError::Failed("its opening broke off".into())));
         is_served |= opened.is_ok();
-        all.push((at, opened));
+        done.push((waiting.remove(at).0, opened));
     }
+    (done, waiting.into_iter().map(|(at, opened, _)| (at, opened)).collect())
 }
 
 /// Says which other pool, served or not closed yet, has a file that a new one would open. The file that is read checks only its own pools.
@@ -240,45 +273,106 @@ mod tests {
     use super::*;
     use crate::engine::{Command, Look};
     use crate::node::Node;
+    use plimsoll_testkit::HeldOpen;
     use rustix::fs::{FlockOperation, flock};
 
-    /// An image that doesn't answer keeps no other pool from being served.
+    /// A device that doesn't answer keeps no other pool from being served.
     #[tokio::test]
-    async fn a_start_waits_for_images_as_long_as_it_serves_nothing() {
-        let (_hangs, first) = oneshot::channel::<Result<u32>>();
+    async fn a_start_waits_for_devices_as_long_as_it_serves_nothing() {
+        let (hangs, first) = oneshot::channel::<Result<u32>>();
         let (answers, second) = oneshot::channel();
         answers.send(Ok(7)).unwrap();
-        let opened = opened_in_time(vec![(0, first), (1, second)], false, Duration::ZERO).await;
-        assert!(matches!(opened[..], [(1, Ok(7))]));
+        let opening = vec![(0, first, Duration::ZERO), (1, second, Duration::ZERO)];
+        let (done, mut late) = opened_in_time(opening, false).await;
+        assert!(matches!(done[..], [(1, Ok(7))]) && late.len() == 1 && late[0].0 == 0);
+        // Its answer is still heard.
+        hangs.send(Ok(6)).unwrap();
+        assert!(matches!(late.pop().unwrap().1.await, Ok(Ok(6))));
         // The only one may take as long as it wants.
-        let (late, only) = oneshot::channel();
-        let opening = tokio::spawn(opened_in_time(vec![(0, only)], false, Duration::ZERO));
+        let (answers, only) = oneshot::channel();
+        let opening = tokio::spawn(opened_in_time(vec![(0, only, Duration::ZERO)], false));
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        late.send(Ok(8)).unwrap();
-        assert!(matches!(opening.await.unwrap()[..], [(0, Ok(8))]));
+        answers.send(Ok(8)).unwrap();
+        let (done, late) = opening.await.unwrap();
+        assert!(matches!(done[..], [(0, Ok(8))]) && late.is_empty());
     }
 
-    /// Three of four are at work at once, which each of them waits for; the last one's place is free then. The results are each one's own.
+    /// Three of seven are at work at once, which each of them waits for; the last one's place is free then. The results are each one's own.
     #[tokio::test]
     async fn a_start_opens_several_pools_at_once_and_no_more() {
-        let (state, changed) = (std::sync::Mutex::new((0, 0)), std::sync::Condvar::new());
-        let act = move |n: usize| {
-            let mut now = state.lock().unwrap();
-            now.0 += 1;
-            now.1 = now.1.max(now.0);
-            changed.notify_all();
-            let (mut now, late) = changed.wait_timeout_while(now, Duration::from_secs(60), |now| now.1 < 3).unwrap();
-            assert!(!late.timed_out(), "they are opened one after the other");
-            now.0 -= 1;
-            (n * 10, now.1)
+        let shared = Arc::new((std::sync::Mutex::new((0, 0)), std::sync::Condvar::new()));
+        let begin = |n: usize, place: OwnedSemaphorePermit| {
+            let (shared, (reply, done)) = (shared.clone(), oneshot::channel());
+            std::thread::spawn(move || {
+                let (state, changed) = &*shared;
+                let mut now = state.lock().unwrap();
+                now.0 += 1;
+                now.1 = now.1.max(now.0);
+                changed.notify_all();
+                let waited = changed.wait_timeout_while(now, Duration::from_secs(60), |now| now.1 < 3);
+                let (mut now, late) = waited.unwrap();
+                assert!(!late.timed_out(), "they are opened one after the other");
+                now.0 -= 1;
+                drop(place);
+                reply.send((n * 10, now.1)).unwrap();
+            });
+            done
         };
-        let mut done = each_at_once((0..7).map(|n| (n, n)).collect(), 3, act).await;
-        done.sort_by_key(|(at, _)| *at);
-        for (n, (at, result)) in done.into_iter().enumerate() {
-            assert_eq!((at, result), (n, (n * 10, 3)));
+        let begun = begin_each((0..7).map(|n| (n, n)).collect(), 3, Duration::from_secs(60), begin).await;
+        for (n, (at, done)) in begun.into_iter().enumerate() {
+            assert_eq!((at, done.await.unwrap()), (n, (n * 10, 3)));
         }
+    }
+
+    /// Devices that don't answer keep their places, and others get new ones.
+    #[tokio::test]
+    async fn devices_that_hang_take_no_places_from_others() {
+        let begun = begin_each((0..7).map(|n| (n, ())).collect(), 3, Duration::ZERO, |(), place| place).await;
+        assert!(begun.iter().map(|(at, _)| *at).eq(0..7));
+    }
+
+    /// A pool whose device hangs when it is opened, beside one that is served, and is served when the device answers, as one that a reload adds.
+    #[tokio::test]
+    async fn a_pool_whose_device_answers_late_is_served_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let section = |name: &str| {
+            format!(
+                "[[pool]]\nname = \"{name}\"\ndevice = {{ file = \"{name}.img\", size = \"64MiB\" }}\n\
+                 [[volume]]\nname = \"of-{name}\"\npool = \"{name}\"\nsize = \"1MiB\"\ntenant = \"t\"\n"
+            )
+        };
+        let head = "[listen]\nunix = \"nbd.sock\"\n[[tenant]]\nname = \"t\"\nclass = \"best-effort\"\n";
+        let parse = |pools: &[&str]| {
+            let text = head.to_string() + &pools.iter().map(|p| section(p)).collect::<String>();
+            Config::parse(&text, &dir.path().join("node.toml")).unwrap()
+        };
+        let all = ["late", "p", "changed"];
+        // Its volume is there already.
+        Node::start(&parse(&all)).await.unwrap().shut_down().unwrap();
+        let held = ["late", "changed"].map(|name| HeldOpen::of(&dir.path().join(format!("{name}.img"))));
+        let node = Arc::new(Node::start_within(&parse(&all), Duration::ZERO).await.unwrap());
+        let serving = tokio::spawn({
+            let node = node.clone();
+            async move { node.serve_late_pools().await }
+        });
+        let served =
+            || node.pools.all().into_iter().filter(|(_, p)| p.failed.is_none()).map(|(n, _)| n).collect::<Vec<_>>();
+        let volumes = || node.directory_ref(|d| d.volumes.keys().cloned().collect::<Vec<_>>());
+        assert_eq!((served(), volumes()), (vec![1], vec!["of-p".to_string()]));
+        assert!(node.pools.late_for("late").is_some() && node.pools.late_for("p").is_none());
+        // A reload doesn't wait for it, and one that changes a section, or takes it out, gives that one up.
+        let new = crate::reload::served(node.configured().config.clone(), parse(&["late", "p"]));
+        let why = node.reconfigure(crate::node::Prepared::of(&new).unwrap()).await;
+        assert!(why.iter().any(|why| why.contains("its device hasn't answered yet")), "{why:?}");
+        drop(held);
+        serving.await.unwrap();
+        assert_eq!((served(), volumes()), (vec![0, 1], vec!["of-late".to_string(), "of-p".to_string()]));
+        assert!(node.pools.late_for("late").is_none() && node.unmade().is_empty(), "{:?}", node.unmade());
+        node.shut_down().unwrap();
+        let file = std::fs::File::open(dir.path().join("changed.img")).unwrap();
+        flock(&file, FlockOperation::NonBlockingLockShared).expect("it was closed again");
     }
 
     /// A reload doesn't wait without end, and an earlier try doesn't compete with a later one.

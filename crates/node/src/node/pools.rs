@@ -2,9 +2,9 @@
 
 use super::error::Result;
 use super::pool::RunningPool;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 type Slots = Vec<Option<Arc<RunningPool>>>;
@@ -23,6 +23,8 @@ pub struct Pools {
     left: Condvar,
     /// Names of pools that are being opened on a thread of their own.
     opening: Mutex<BTreeSet<String>>,
+    /// Pools whose devices hadn't answered when the start stopped waiting for them, with the moment of its beginning.
+    late: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl Pools {
@@ -35,6 +37,7 @@ impl Pools {
             leaving: Mutex::default(),
             left: Condvar::new(),
             opening: Mutex::default(),
+            late: Mutex::default(),
         })
     }
 
@@ -125,6 +128,21 @@ impl Pools {
     /// Names of pools that are being opened on a thread of their own.
     pub(super) fn opening(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.opening.lock().expect("no panic while held")
+    }
+
+    /// Notes a pool whose device hadn't answered when the start, which began then, stopped waiting for it.
+    pub(super) fn is_late(&self, name: &str, since: Instant) {
+        self.late.lock().expect("no panic while held").insert(name.to_string(), since);
+    }
+
+    /// Notes that the device of such a pool has answered.
+    pub(super) fn has_answered(&self, name: &str) {
+        self.late.lock().expect("no panic while held").remove(name);
+    }
+
+    /// Time for which the device of a pool hasn't answered since the start, if it hasn't.
+    pub fn late_for(&self, name: &str) -> Option<Duration> {
+        self.late.lock().expect("no panic while held").get(name).map(Instant::elapsed)
     }
 
     /// Notes that a pool that was removed has closed its devices.

@@ -1,10 +1,11 @@
 //! A changed configuration, applied while the node serves.
 
 use super::fit::{Promised, Unfit};
+use super::opening::OpenedPool;
 use super::settings::volume_promise;
 use super::tenants::tenant_promise;
 use super::{Configured, Node, NodeError, Result, newest_tenants, permits_of, permits_of_record};
-use crate::config::{Config, ObjectiveConfig, TenantConfig, VolumeConfig};
+use crate::config::{Config, ObjectiveConfig, PoolConfig, TenantConfig, VolumeConfig};
 use crate::directory::Directory;
 use crate::engine::PermitLimits;
 use crate::reload::{pool_section, tenant_section, volume_section};
@@ -31,6 +32,15 @@ impl Prepared {
     }
 }
 
+/// The occasion on which a configuration is applied.
+#[derive(Clone, Copy)]
+pub(super) enum Applies<'a> {
+    /// A reload, which tries everything again.
+    Reloaded,
+    /// The device of that pool of the start has answered. Others' sections that couldn't be carried out stay as they are.
+    Late(&'a str),
+}
+
 impl Node {
     /// Applies what a changed configuration says of grants, pools, tenants and volumes; [`crate::reload`] says which of their keys. Grants
     /// and secrets come first: nothing may delay what was taken away. Returns the changes that could not be carried out: the others were.
@@ -42,11 +52,25 @@ impl Node {
         });
         // Before others' changes have to wait: a device may be slow, or hang.
         let opened = self.open_new(&new.config).await;
+        let _one = self.reconfiguring.lock().await;
+        self.apply(new, opened, Applies::Reloaded).await
+    }
+
+    /// Applies a configuration with the pools that were opened for it. The caller has the turn to apply one.
+    pub(super) async fn apply(
+        self: &Arc<Self>,
+        new: Configured,
+        opened: Vec<(PoolConfig, Result<OpenedPool>)>,
+        occasion: Applies<'_>,
+    ) -> Vec<String> {
         let deciding = self.deciding.lock().await;
         // Pools may have been removed meanwhile.
         let new = self.without_removed(new);
         let was = self.configured();
-        let mut unmade = Unmade::default();
+        let mut unmade = match occasion {
+            Applies::Reloaded => Unmade::default(),
+            Applies::Late(pool) => self.unmade_beside(pool),
+        };
         // A live change takes precedence, so the file's value is served by nobody and isn't judged. A new pool may bring one.
         let brought = opened.iter().filter_map(|(_, opened)| opened.as_ref().ok()?.store());
         let live = newest_tenants(self.stores().chain(brought));
@@ -59,7 +83,11 @@ impl Node {
         let again = self.unmade();
         self.pools.forget_failed(|name| config.pool.iter().any(|p| p.name.get_ref() == name));
         let mut added = BTreeMap::new();
-        for p in config.pool.iter().filter(|p| !config.undeclared.contains(p.name.get_ref())) {
+        let is_tried = |p: &&PoolConfig| match occasion {
+            Applies::Reloaded => !config.undeclared.contains(p.name.get_ref()),
+            Applies::Late(_) => false,
+        };
+        for p in config.pool.iter().filter(is_tried) {
             let name = p.name.get_ref();
             if !self.serves_pool(name) && !opened.iter().any(|(p, _)| p.name.get_ref() == name) {
                 let what = NodeError::Conflict("it was removed while this reload was under way: reload again".into());
@@ -68,6 +96,10 @@ impl Node {
         }
         for (p, opened) in opened {
             let name = p.name.get_ref().clone();
+            if self.serves_pool(&name) {
+                // Its device has answered since this reload looked.
+                continue;
+            }
             match self.put_pool(&p, opened).await {
                 Ok((number, turn)) => _ = added.insert(name, (number, turn)),
                 Err(e) => unmade.note(pool_section(&name), Err(e)),
@@ -153,6 +185,13 @@ impl Node {
         unmade.why
     }
 
+    /// Sections that couldn't be carried out, but for those that are tried again when `pool` comes: its own, and those of volumes.
+    fn unmade_beside(&self, pool: &str) -> Unmade {
+        let mut sections = self.unmade.lock().expect("no panic while held").clone();
+        sections.retain(|section, _| *section != pool_section(pool) && !is_of_a_volume(section));
+        Unmade { sections, why: Vec::new() }
+    }
+
     /// A new configuration without the pools that only the earlier file had and that were removed since.
     fn without_removed(&self, mut new: Configured) -> Configured {
         let is_gone = |name: &String| !self.serves_pool(name);
@@ -170,7 +209,7 @@ impl Node {
     /// Volumes that aren't as configured, or not served for the sake of another: the section and the reason of each.
     pub fn unmade_volumes(&self) -> Vec<(String, String)> {
         let unmade = self.unmade.lock().expect("no panic while held");
-        let of_volumes = unmade.iter().filter(|(section, _)| section.starts_with("volume "));
+        let of_volumes = unmade.iter().filter(|(section, _)| is_of_a_volume(section));
         of_volumes.map(|(section, why)| (section.clone(), why.clone())).collect()
     }
 
@@ -333,6 +372,10 @@ fn keeping(new: Configured, was: &Configured, refused: &BTreeSet<String>) -> Con
     };
     let tenant = new.config.tenant.into_iter().filter_map(had).collect();
     Configured::with(&Config { tenant, ..new.config }, new.baselines)
+}
+
+fn is_of_a_volume(section: &str) -> bool {
+    section.starts_with("volume ")
 }
 
 /// Sections that could not be carried out, and why.
