@@ -510,15 +510,10 @@ impl Backup {
         let copies = superblock.stale(&[[0; SUPERBLOCK_BYTES]; 2]);
         write_superblock(medium, &superblock, &copies).map_err(io("cannot write its superblock"))?;
         let replaced = match &found.state {
-            Some(_) => open_restored_meta(medium.clone(), &superblock, u64::MAX).and_then(|s| s.replace(state.clone())),
+            Some(there) => replace_rows(medium, &superblock, there, &state),
             None => self.put_anew(medium, &superblock, &state),
         };
-        match replaced {
-            // The old rows and the new ones don't fit beside each other.
-            Err(MetaError::Full { .. }) => self.put_anew(medium, &superblock, &state),
-            replaced => replaced,
-        }
-        .map_err(DeviceErrorKind::Meta)?;
+        replaced.map_err(DeviceErrorKind::Meta)?;
         medium.sync().map_err(io("cannot sync it"))?;
         Ok((superblock, state))
     }
@@ -529,6 +524,29 @@ impl Backup {
         let home = superblock.region(RegionKind::Home).expect("every superblock has one");
         MetaStore::format(backend.map_err(MetaError::Io)?, home)?.replace(state.clone())
     }
+}
+
+/// Replaces the rows that are there.
+///
+/// Where old and new rows don't fit beside each other, the old ones go first, all but those that neither the backup nor the note has: what is
+/// given up of the cache's data, and the cache's devices. So a restore that goes on knows them.
+fn replace_rows(medium: &Shared, superblock: &Superblock, there: &State, state: &State) -> Result<(), MetaError> {
+    let store = || open_restored_meta(medium.clone(), superblock, u64::MAX);
+    match store()?.replace(state.clone()) {
+        Err(MetaError::Full { .. }) => {}
+        done => return done,
+    }
+    let kept = State {
+        generations: there.generations.get_key_value(&CACHE_ROW).map(|(id, n)| (*id, *n)).into_iter().collect(),
+        cache: there.cache,
+        given_up: state.all_given_up(),
+        commit: state.commit,
+        ..State::default()
+    };
+    // The pages of rows that went are free after one more change.
+    store()?.replace(kept.clone())?;
+    store()?.replace(kept)?;
+    store()?.replace(state.clone())
 }
 
 fn held_bytes(volume: &VolumeRecord) -> u64 {
@@ -624,9 +642,12 @@ fn read(text: &str) -> Result<Backup, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CreateOptions, DeviceFile, Expect};
+    use crate::remote::Remote;
+    use crate::{CreateOptions, DeviceFile, Expect, TenantLimits, TenantRecord};
+    use plimsoll_base::Class;
+    use std::sync::atomic::Ordering::Relaxed;
 
-    /// The old rows stay until the new ones are durable. A region without room for both gets a new store.
+    /// Without room for both, the old rows go before the new ones come.
     #[test]
     fn rows_that_fit_only_once_are_restored() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -654,6 +675,123 @@ mod tests {
         let expect = Expect { pool_uuid: None, device_uuid: None, role: ROLE_MAIN.into() };
         let store = DeviceFile::open(&path, &expect).map(|device| device.open_meta(u64::MAX).expect("opens"));
         assert_eq!(store.expect("opens").state().generations, backup.state.generations);
+    }
+
+    /// A file whose writer is killed at one of its writes.
+    #[derive(Debug)]
+    struct Cut {
+        file: std::fs::File,
+        writes_left: std::sync::atomic::AtomicU64,
+    }
+
+    impl Cut {
+        fn after(path: &Path, writes: u64) -> Arc<Cut> {
+            let file = std::fs::File::options().read(true).write(true).open(path).expect("opens");
+            Arc::new(Cut { file, writes_left: writes.into() })
+        }
+
+        fn writes_left(&self) -> u64 {
+            self.writes_left.load(Relaxed)
+        }
+    }
+
+    impl Medium for Cut {
+        fn read_at(&self, out: &mut [u8], offset: u64) -> std::io::Result<()> {
+            Medium::read_at(&self.file, out, offset)
+        }
+
+        fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
+            let left = self.writes_left.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
+            left.map_err(|_| std::io::Error::other("killed"))?;
+            Medium::write_at(&self.file, data, offset)
+        }
+
+        fn sync(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Remote for Cut {
+        fn size_bytes(&self) -> std::io::Result<u64> {
+            self.file.size_bytes()
+        }
+
+        fn zero(&self, offset: u64, len: u64) -> std::io::Result<()> {
+            self.file.zero(offset, len)
+        }
+    }
+
+    /// A restore that is killed while rows that fit only once are replaced, and run again, doesn't serve the cache's data of another
+    /// history's volume.
+    #[test]
+    fn what_is_given_up_outlasts_a_restore_that_was_killed_without_room_for_both() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, copy) = (dir.path().join("p.img"), dir.path().join("copy.img"));
+        let options = CreateOptions {
+            size_bytes: 64 << 20,
+            pool_uuid: Uuid::from_u128(7),
+            role: ROLE_MAIN.into(),
+            logs_bytes: 0,
+            align_bytes: 0,
+            main_uuid: None,
+        };
+        let device = DeviceFile::create(&path, &options).expect("created");
+        let superblock = device.superblock().clone();
+        let mut store = device.open_meta(u64::MAX).expect("opens");
+        store.outdate_cache().expect("a cache was made");
+        let new = |name: &str| crate::NewVolume {
+            name: name.into(),
+            size_bytes: 1 << 20,
+            tenant: "t".into(),
+            read_only: false,
+            description: None,
+            cache: None,
+        };
+        let (key, cached) = (store.create_volume(new("v")).expect("room").key, Uuid::from_u128(8));
+        store.set_cache_devices(cached, None).expect("noted");
+        // Most of the region, and not the same rows in the backup.
+        let full = |state: &State, prefix: &str| {
+            let mut state = State { commit: state.commit + 1, ..state.clone() };
+            for n in 0..6000 {
+                let name = format!("{prefix}{n:0250}");
+                let class = Class::BestEffort { weight: 1 };
+                let limits = TenantLimits::default();
+                let tenant = TenantRecord { name: name.clone(), class, limits, change: 1, deadline: None };
+                state.tenants.insert(name, tenant);
+            }
+            state
+        };
+        let mut theirs = full(store.state(), "b");
+        theirs.volumes.get_mut(&key.id).expect("made").birth = Some(1);
+        let ours = full(store.state(), "a");
+        let generation = ours.generations[&CACHE_ROW];
+        store.replace(ours).expect("room");
+        drop(device);
+        let backup = Backup { superblock, state: theirs };
+        let older = RestoreOptions { older: true, ..Default::default() };
+        let restore = |medium: &Arc<Cut>| backup.restore_remote(&copy, medium.clone(), older);
+        let judge = |at: u64| {
+            let expect = Expect { pool_uuid: None, device_uuid: None, role: ROLE_MAIN.into() };
+            let device = DeviceFile::open(&copy, &expect).expect("opens");
+            let store = device.open_meta(u64::MAX).expect("opens");
+            let given_up = store.volume("v").expect("restored").given_up;
+            assert!(given_up.is_some_and(|since| since > generation), "killed at write {at}: {given_up:?}");
+            assert_eq!(store.cache().device, Some(cached), "killed at write {at}");
+        };
+        let all = {
+            std::fs::copy(&path, &copy).expect("copied");
+            let medium = Cut::after(&copy, u64::MAX);
+            restore(&medium).expect("asked to");
+            judge(u64::MAX);
+            u64::MAX - medium.writes_left()
+        };
+        assert!(all > 100, "{all} writes are too few to tell");
+        for at in (1..8).map(|n| all * n / 8) {
+            std::fs::copy(&path, &copy).expect("copied");
+            restore(&Cut::after(&copy, at)).expect_err("killed");
+            restore(&Cut::after(&copy, u64::MAX)).unwrap_or_else(|e| panic!("killed at write {at}: {e}"));
+            judge(at);
+        }
     }
 
     /// Each granule of a device that has grown as far as it can is an extent of its own: all are in the metadata, and can be changed.

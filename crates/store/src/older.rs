@@ -209,12 +209,9 @@ fn part_from_namesakes(state: &mut State, found: &Found) {
 /// Keeps what was given up, also of volumes that these rows lack.
 fn keep_given_up(state: &mut State, found: &Found) {
     let mut all = std::mem::take(&mut state.given_up);
-    if let Some(there) = &found.state {
-        let of_rows = there.volumes.values().filter_map(|v| Some(((v.key.id, v.key.generation), v.given_up?)));
-        for (key, since) in there.given_up.iter().map(|(key, since)| (*key, *since)).chain(of_rows) {
-            let known = all.entry(key).or_insert(since);
-            *known = since.max(*known);
-        }
+    for (key, since) in found.state.iter().flat_map(State::all_given_up) {
+        let known = all.entry(key).or_insert(since);
+        *known = since.max(*known);
     }
     for v in state.volumes.values_mut() {
         v.given_up = v.given_up.max(all.remove(&(v.key.id, v.key.generation)));

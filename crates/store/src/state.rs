@@ -198,6 +198,16 @@ impl State {
         }
     }
 
+    /// Returns the notes of what volumes gave up, those that are there included, by key.
+    pub(crate) fn all_given_up(&self) -> GivenUp {
+        let mut all = self.given_up.clone();
+        for (key, since) in self.volumes.values().filter_map(|v| Some(((v.key.id, v.key.generation), v.given_up?))) {
+            let known = all.entry(key).or_insert(since);
+            *known = since.max(*known);
+        }
+        all
+    }
+
     /// The row of [`State::given_up`], if there is one.
     pub(crate) fn given_up_row(all: &GivenUp) -> Option<Vec<(u32, u32, u32)>> {
         let rows = || all.iter().map(|((id, generation), since)| (*id, *generation, *since)).collect();
