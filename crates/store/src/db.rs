@@ -6,6 +6,7 @@
 
 use crate::earlier;
 use crate::meta::MetaError;
+use crate::older::CHANGES_SKIPPED;
 use crate::record::{VolumeRecord, tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
 use crate::region::{MetaStorage, full};
 use crate::state::{Edit, State};
@@ -22,8 +23,11 @@ const NAMES: TableDefinition<&str, u32> = TableDefinition::new("names");
 const GENERATIONS: TableDefinition<u32, u32> = TableDefinition::new("generations");
 const TENANTS: TableDefinition<&str, &[u8]> = TableDefinition::new("tenants");
 /// Of the volume with an id: its generation, and [`VolumeRecord::birth`]. Earlier programs don't know the table: a row whose generation isn't the
-/// volume's is of a former one.
+/// volume's is of a former one. The row of id 0, which no volume has, has the number of the newest change by a program that knows births: see
+/// [`births_fit`].
 const BIRTHS: TableDefinition<u32, (u32, u64)> = TableDefinition::new("births");
+/// The id of no volume.
+const NO_VOLUME: u32 = 0;
 pub(crate) const SETTINGS: TableDefinition<&str, &[u8]> = TableDefinition::new("settings");
 
 /// The rows of [`SETTINGS`].
@@ -174,6 +178,7 @@ pub(crate) fn write(db: &Database, edits: &[Edit]) -> Result<(), MetaError> {
     let write = || -> Result<(), redb::Error> {
         let mut txn = db.begin_write()?;
         txn.set_two_phase_commit(true);
+        drop_births_of_others(&txn)?;
         for edit in edits {
             match edit {
                 Edit::PutVolume(v) => {
@@ -198,7 +203,10 @@ pub(crate) fn write(db: &Database, edits: &[Edit]) -> Result<(), MetaError> {
                     put_setting(&txn, LIVE_ROW, s)?;
                     earlier::drop_rows(&txn)?;
                 }
-                Edit::PutCommit(commit) => put_setting(&txn, COMMIT_ROW, &Some(commit))?,
+                Edit::PutCommit(commit) => {
+                    put_setting(&txn, COMMIT_ROW, &Some(commit))?;
+                    drop(txn.open_table(BIRTHS)?.insert(NO_VOLUME, (0, *commit))?);
+                }
             }
         }
         Ok(txn.commit()?)
@@ -217,7 +225,6 @@ fn load(db: &Database) -> Result<State, MetaError> {
         let volume = volume_from_json(id.value(), json.value()).map_err(|why| bad_row("volume", id.value(), &why))?;
         state.volumes.insert(id.value(), volume);
     }
-    load_births(&txn, &mut state)?;
     let rows = txn.open_table(TENANTS).map_err(|e| of(e.into()))?;
     for row in rows.iter().map_err(|e| of(e.into()))? {
         let (name, json) = row.map_err(|e| of(e.into()))?;
@@ -246,6 +253,7 @@ fn load(db: &Database) -> Result<State, MetaError> {
     if state.commit > COMMIT_MAX {
         return Err(bad_row("setting", COMMIT_ROW, "no store is changed that often"));
     }
+    load_births(&txn, &mut state)?;
     Ok(state)
 }
 
@@ -263,12 +271,37 @@ fn put_birth(txn: &redb::WriteTransaction, v: &VolumeRecord) -> Result<(), redb:
     Ok(())
 }
 
+/// True unless a program that doesn't know births has restored a backup since they were written: then a volume may have the key of the one whose
+/// birth that is. Such a program lets the row of [`NO_VOLUME`] be, and skips numbers of changes in each restore but that of a backup which is
+/// the same as the pool. That many changes of its own have the same effect: the volumes are distinguished as if that program had made them.
+fn births_fit(births: &impl ReadableTable<u32, (u32, u64)>, commit: u64) -> Result<bool, redb::StorageError> {
+    let known = births.get(NO_VOLUME)?.map(|row| row.value().1);
+    Ok(known.is_none_or(|known| commit.saturating_sub(known) < CHANGES_SKIPPED))
+}
+
+/// Removes births that don't fit, before a change writes their witness anew.
+fn drop_births_of_others(txn: &redb::WriteTransaction) -> Result<(), redb::Error> {
+    let commit = {
+        let settings = txn.open_table(SETTINGS)?;
+        let row = settings.get(COMMIT_ROW)?;
+        row.and_then(|row| serde_json::from_slice(row.value()).ok()).unwrap_or(0)
+    };
+    let mut births = txn.open_table(BIRTHS)?;
+    if !births_fit(&births, commit)? {
+        births.retain(|_, _| false)?;
+    }
+    Ok(())
+}
+
 fn load_births(txn: &redb::ReadTransaction, state: &mut State) -> Result<(), MetaError> {
     let of = MetaError::of;
     let births = match txn.open_table(BIRTHS) {
         Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
         opened => opened.map_err(|e| of(e.into()))?,
     };
+    if !births_fit(&births, state.commit).map_err(|e| of(e.into()))? {
+        return Ok(());
+    }
     for row in births.iter().map_err(|e| of(e.into()))? {
         let (id, row) = row.map_err(|e| of(e.into()))?;
         let (generation, birth) = row.value();
@@ -327,4 +360,64 @@ fn contained<T>(f: impl FnOnce() -> Result<T, MetaError>) -> Result<T, MetaError
         let what = what.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
         Err(MetaError::Corrupt { what: what.unwrap_or_else(|| "the database panicked".into()) })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateOptions, DeviceFile, Expect, NewVolume, ROLE_MAIN, Uuid};
+
+    /// An earlier program's restore of another history's backup: it replaces rows, and skips numbers of changes.
+    fn restore_as_earlier(db: &Database, id: u32, json: &[u8], commit: u64) {
+        let txn = db.begin_write().unwrap();
+        txn.open_table(VOLUMES).unwrap().insert(id, json).unwrap();
+        put_setting(&txn, COMMIT_ROW, &Some(commit)).unwrap();
+        txn.commit().unwrap();
+    }
+
+    /// The births of the pool's volumes aren't those of the backup's, which have their keys.
+    #[test]
+    fn births_do_not_outlast_a_restore_by_a_program_that_does_not_know_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.img");
+        let options = CreateOptions {
+            size_bytes: 64 << 20,
+            pool_uuid: Uuid::from_u128(7),
+            role: ROLE_MAIN.into(),
+            logs_bytes: 0,
+            align_bytes: 0,
+            main_uuid: None,
+        };
+        let new = |name: &str| NewVolume {
+            name: name.into(),
+            size_bytes: 1 << 20,
+            tenant: "t".into(),
+            read_only: false,
+            description: None,
+            cache: None,
+        };
+        let expect = Expect { pool_uuid: None, device_uuid: None, role: ROLE_MAIN.into() };
+        drop(DeviceFile::create(&path, &options).unwrap());
+        let open = || {
+            let device = DeviceFile::open(&path, &expect).unwrap();
+            (device.open_meta(u64::MAX).unwrap(), device)
+        };
+        let (mut store, mut device) = open();
+        let ours = store.create_volume(new("v")).unwrap();
+        for skipped in [CHANGES_SKIPPED - 1, CHANGES_SKIPPED] {
+            let commit = store.state().commit + skipped;
+            let json = volume_to_json(&store.state().volumes[&ours.key.id]);
+            restore_as_earlier(store.db(), ours.key.id, &json, commit);
+            drop((store, device));
+            (store, device) = open();
+            let fits = skipped < CHANGES_SKIPPED;
+            assert_eq!(store.volume("v").unwrap().birth, ours.birth.filter(|_| fits), "{skipped} changes");
+            // A volume that is made from here on has one, and the witness of that change brings no other back.
+            store.create_volume(new(&format!("after {skipped}"))).unwrap();
+            drop((store, device));
+            (store, device) = open();
+            assert_eq!(store.volume("v").unwrap().birth, ours.birth.filter(|_| fits), "{skipped} changes");
+            assert!(store.volume(&format!("after {skipped}")).unwrap().birth.is_some());
+        }
+    }
 }

@@ -397,6 +397,11 @@ impl MetaStore {
         self.storage.witness(self.view.state.commit)
     }
 
+    #[cfg(test)]
+    pub(crate) fn db(&self) -> &Database {
+        self.db.as_ref().expect("it is open")
+    }
+
     fn open_storage(storage: Storage, home: Region) -> Result<MetaStore, MetaError> {
         storage.set_may_use_reserve(true);
         let (db, state) = db::open(&storage)?;

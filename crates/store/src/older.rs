@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Numbers of changes that the restore of an older backup skips. The newest change may be a few above the newest that is known, and an
 /// earlier program may have given an id's volumes generations above it.
-const CHANGES_SKIPPED: u64 = 1 << 20;
+pub(crate) const CHANGES_SKIPPED: u64 = 1 << 20;
 /// Generations of the cache that such a restore skips if nothing tells the newest: more failures of its device than there were since the
 /// backup. Few beside the 32,768 that the cache's device can distinguish.
 const CACHE_GENERATIONS_SKIPPED: u32 = 1024;
