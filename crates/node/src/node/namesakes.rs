@@ -304,7 +304,7 @@ mod tests {
         s.expect(Some("q"), Some("and in pool `q`"));
     }
 
-    /// What is made must be found under its name.
+    /// A volume that is made must be found under its name.
     #[tokio::test]
     async fn a_name_that_is_declared_in_a_pool_that_is_away_is_given_to_nobody() {
         let mut s = Scene::new().await;

@@ -1,17 +1,23 @@
 //! Connections that exclude each other at a volume: the copier of a resync, whose writes are what a peer has, and clients that may
 //! change the volume as if it had no other replicas. The copy would overwrite what they write, and the peer never gets it.
 //!
-//! While a peer's content is being copied (`copied`, below), there are no such clients, and only the copier's writes are taken:
+//! While a peer's content is being copied (`copied`, below), no such client is attached. Clients that write to all replicas may be: their
+//! changes come to the peer, too, and the copier looks at changed places again.
 //!
 //! ```text
 //! copy begins       refused while such a client is attached
 //! client attaches   refused while copied and the copier is attached; without a copier the copy is ended: a resync that broke off
 //!                   keeps nobody out
 //! copier attaches   refused while another one is
-//! copier writes     refused unless copied
+//! copier writes     refused unless copied, when the write is offered to the stack
 //! ```
 //!
-//! A claim lasts until all requests of its connection have ended. So nothing that the copier has sent is under way beside a client.
+//! A copier isn't bound to its attempt. If another attempt supersedes it, it may write until it leaves. That attempt's copier is attached after
+//! that, and compares the whole volume.
+//!
+//! A claim lasts until all requests of its connection have ended. A copy may end before its copier leaves: it is complete, or a writer was lost.
+//! Then a client may be attached while the copier's last writes are in flight. They overwrite nothing of the client's: they were accepted
+//! before, and the stack carries out overlapping changes in the order in which it accepted them.
 
 use super::{Behind, Replica, ReplicaUse, is_copied};
 use std::fmt;
