@@ -8,6 +8,7 @@ usage: tests/arrows.py
    `crates/pool` depends on. The files in `crates/cache/tests` may name `nvram`: in a part of their runs the cache stands on it.
 3. `crates/node/src/engine` names only `base`, `stack`, `nbd`, `nvme` and `rbd`, and few modules of its own crate. Its tests may build stacks.
 4. Of `crates/node`, only `http/` itself and `serve.rs`, which starts it, name `http`.
+5. Modules of `crates/cache` name each other in no circle. A module is a file of `src` with the files in its folder; tests don't count.
 """
 import re
 import shutil
@@ -20,6 +21,8 @@ ENGINE = "crates/node/src/engine"
 # Modules of the node that know no layer either.
 ENGINE_MODULES = {"engine", "panics", "planted", "replica", "seats", "view"}
 HTTP_MODULES = {"http", "serve", "lib"}
+# Crates whose modules name each other in no circle.
+WITHOUT_CIRCLES = ["cache"]
 # Layers on which the tests of a layer may put it.
 TESTED_ON = {"cache": {"nvram"}}
 
@@ -69,6 +72,44 @@ def modules_named(file, source):
                 break
 
 
+def lines_of_tests(file):
+    """The lines of a file's modules that only tests have. They begin at a line's first column, as all code of ours is formatted."""
+    of_tests, ends, code = set(), None, file.read_text().split("\n")
+    for number, line in enumerate(code, 1):
+        if ends is None and line == "#[cfg(test)]" and re.match(r"(pub )?mod \w+ \{", code[number]):
+            ends = "}"
+        if ends is not None:
+            of_tests.add(number)
+            ends = None if line == ends else ends
+    return of_tests
+
+
+def circles(source):
+    """Line and name of each naming of a module of the crate at `source` that leads back to the naming module."""
+    exported = {}
+    for module, group, one in re.findall(r"pub use (\w+)::(?:\{([^}]*)\}|(\w+));", (source / "lib.rs").read_text()):
+        exported |= {name.strip(): module for name in (group or one).split(",")}
+    named = []
+    for file in sorted(source.rglob("*.rs")):
+        if file.name in ("lib.rs", "tests.rs"):
+            continue
+        module = file.relative_to(source).parts[0].removesuffix(".rs")
+        of_tests = lines_of_tests(file)
+        for number, name in modules_named(file, source):
+            name = exported.get(name, name)
+            if name != module and number not in of_tests:
+                named.append((file, number, module, name))
+    reached = {}
+    for _, _, module, name in named:
+        reached.setdefault(module, set()).add(name)
+    while True:
+        more = {m: names.union(*(reached.get(n, set()) for n in names)) for m, names in reached.items()}
+        if more == reached:
+            break
+        reached = more
+    return [(file, number, name) for file, number, module, name in named if module in reached.get(name, set())]
+
+
 def problems(root):
     """All violations under `root`, as `file:line: what`."""
     known = {p.parent.name for p in root.glob("crates/*/Cargo.toml")}
@@ -90,6 +131,9 @@ def problems(root):
     only("stack", {"base"}, "the contract knows no layer")
     for layer in sorted(layers):
         only(layer, {"base", "stack"}, "a layer knows no other layer")
+    for crate in WITHOUT_CIRCLES:
+        for file, number, name in circles(root / f"crates/{crate}/src"):
+            found.append(f"{file.relative_to(root)}:{number}: names `crate::{name}`, from which names lead back here")
     source = root / "crates/node/src"
     for file in sorted((root / ENGINE).rglob("*.rs")):
         if file.name == "tests.rs":
@@ -129,6 +173,10 @@ PLANTED = [
     (f"{ENGINE}/exports.rs", "fn planted(stack: &Stack) { stack.layer::<plimsoll_cache::Cache>(); }"),
     (f"{ENGINE}/tape.rs", "use super::super::config::PoolConfig;"),
     (f"{ENGINE}/conn.rs", "use crate::{\n    replica::Replica,\n    open::{open_pool, rehearse},\n};"),
+    ("crates/cache/src/gate.rs", "use crate::serve::Cache;"),
+    ("crates/cache/src/place.rs", "fn planted(_: crate::index::Index) {}"),
+    ("crates/cache/src/policy/lru.rs", "use crate::{\n    config::Mode,\n    residency::Residency,\n};"),
+    ("crates/cache/src/volumes.rs", "fn planted(_: crate::Cache) {}"),
     ("crates/node/src/node/slots.rs", "use crate::http::Control;"),
     ("crates/node/src/parts/fence.rs", "use crate::{config, http as api};"),
     ("crates/node/src/view.rs", "use super::http::api::Status;"),

@@ -1,6 +1,6 @@
 //! Configuration of a cache: its behaviour, and the limits of its settings.
 
-use crate::index::WEU_BYTES_MAX;
+use crate::place::WEU_BYTES_MAX;
 use plimsoll_base::{Span, TenantId};
 use serde::{Deserialize, Serialize};
 

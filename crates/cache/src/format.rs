@@ -12,11 +12,12 @@
 //! its checksum is in the chunk's entry, so that reading the extent touches no further page.
 
 use crate::index::Fingerprint;
-use crate::layout::RECORD_BYTES;
 use plimsoll_base::VolumeKey;
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+/// Bytes of a journal's record.
+pub const RECORD_BYTES: u64 = 16;
 const CHUNK_MAGIC: u32 = u32::from_le_bytes(*b"WEU1");
 const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"JRN2");
 /// Of a device of version 2: without [`JournalBlock::since`].

@@ -15,7 +15,6 @@ use crate::place::mix;
 use crate::policy::Orders;
 use crate::table::{Entry, Table};
 
-pub use crate::found::Found;
 pub use crate::place::{Fingerprint, Key, Loc, SLOTS_MAX, UNIT_BYTES, WEU_BYTES_MAX, WEUS_MAX};
 pub use crate::weu::{Weu, WeuState, bit, set_bit};
 

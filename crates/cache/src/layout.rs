@@ -10,7 +10,7 @@
 //! description, whose checksum is at the end of the page. A start converts such a device.
 
 use crate::config::Shape;
-use crate::format::records_per_block;
+use crate::format::{RECORD_BYTES, records_per_block};
 use crate::index::{SLOTS_MAX, WEUS_MAX};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -20,8 +20,6 @@ pub const PAGE_BYTES: u64 = 4096;
 pub const VERSION: u32 = 3;
 /// The version before, which this code converts.
 pub const VERSION_2: u32 = 2;
-/// Bytes of a journal's record.
-pub const RECORD_BYTES: u64 = 16;
 
 const MAGIC: &[u8; 8] = b"PLIMNTRO";
 /// A sector of the page.

@@ -9,6 +9,9 @@ pub const UNIT_BYTES: u32 = 64;
 /// The largest WEU.
 pub const WEU_BYTES_MAX: u32 = UNIT_BYTES << 16;
 
+/// Numbers of WEUs and chunks have the number of their start above these bits.
+pub(crate) const LIFE_SHIFT: u32 = 40;
+
 /// An extent of a volume: the volume's slot in the cache and the extent's number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key(pub(crate) u64);

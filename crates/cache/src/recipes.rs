@@ -1,16 +1,11 @@
 //! The recipe cache (NI-M12, NI-M13): over a store that has file recipes, the fingerprints of what isn't in the file index. An
 //! extent whose content is cached under another name is found without a read of the store.
 
-use crate::index::{Fingerprint, Key, Loc};
-use crate::layer::{Cache, SLOW};
-use crate::request::Pending;
-use crate::tasks::MakeFingerprint;
-use plimsoll_base::{Completion, Data, Op, OwnKind, TenantId, Time};
-use plimsoll_stack::{Actions, Task};
+use crate::index::{Fingerprint, Key};
 use std::collections::BTreeMap;
 
 /// Extents of a recipe's page.
-const PAGE_EXTENTS: u64 = 128;
+pub(crate) const PAGE_EXTENTS: u64 = 128;
 /// Memory of one of them, as the paper counts.
 const FINGERPRINT_BYTES: u64 = 20;
 
@@ -29,12 +24,34 @@ pub(crate) struct Recipes {
     clock: u64,
 }
 
-fn page_of(key: Key) -> Key {
+/// The page with an extent: its first one.
+pub(crate) fn page_of(key: Key) -> Key {
     Key::new(key.volume(), key.extent() / PAGE_EXTENTS * PAGE_EXTENTS)
 }
 
 impl Recipes {
-    fn fingerprint(&mut self, key: Key) -> Option<Fingerprint> {
+    /// True if the page is known.
+    pub(crate) fn has(&self, page: Key) -> bool {
+        self.pages.contains_key(&page)
+    }
+
+    /// True if the page is being read.
+    pub(crate) fn is_asked(&self, page: Key) -> bool {
+        self.asked.contains_key(&page)
+    }
+
+    /// The page is being read from now on.
+    pub(crate) fn ask(&mut self, page: Key) {
+        self.asked.insert(page, true);
+    }
+
+    /// The page was read, or not. True if nothing of it has changed meanwhile.
+    pub(crate) fn was_read(&mut self, page: Key) -> bool {
+        self.asked.remove(&page).unwrap_or(false)
+    }
+
+    /// The fingerprint of an extent, if its page is known and has it.
+    pub(crate) fn fingerprint(&mut self, key: Key) -> Option<Fingerprint> {
         let page = self.pages.get_mut(&page_of(key))?;
         self.clock += 1;
         self.by_use.remove(&page.used);
@@ -62,7 +79,9 @@ impl Recipes {
         self.asked.iter_mut().filter(|(k, _)| mine(k)).for_each(|(_, whole)| *whole = false);
     }
 
-    fn add(&mut self, key: Key, fps: Vec<Option<Fingerprint>>, pages_max: u64) {
+    /// A page, with its extents' fingerprints; `bytes_max` are what all pages may take.
+    pub(crate) fn add(&mut self, key: Key, fps: Vec<Option<Fingerprint>>, bytes_max: u64) {
+        let pages_max = bytes_max / (PAGE_EXTENTS * FINGERPRINT_BYTES);
         self.clock += 1;
         self.pages.insert(key, Page { fps, used: self.clock });
         self.by_use.insert(self.clock, key);
@@ -78,86 +97,25 @@ impl Recipes {
     }
 }
 
-impl Cache {
-    /// The place of content of an extent that isn't in the file index, if its recipe is known and the content is cached. Asks for the
-    /// recipe if it isn't known: the next read of it may profit.
-    pub(crate) fn find_by_recipe(&mut self, now: Time, key: Key, size: u64, out: &mut Actions) -> Option<Loc> {
-        if self.config.recipe_bytes == 0 || self.config.fingerprints_percent == 0 {
-            return None;
-        }
-        let page = page_of(key);
-        if !self.recipes.pages.contains_key(&page) {
-            self.ask_for_recipe(now, page, size, out);
-            return None;
-        }
-        if self.gate.is_busy(&key) {
-            return None;
-        }
-        let whose = self.volumes[key.volume() as usize].partition;
-        let loc = self.recipes.fingerprint(key).and_then(|fp| self.residency.find_content(fp, whose))?;
-        self.counters.recipe_hits += 1;
-        self.gate.drop_fill(&key);
-        self.point(key, loc.dup(true), None);
-        Some(loc.dup(true))
-    }
-
-    fn ask_for_recipe(&mut self, now: Time, page: Key, size: u64, out: &mut Actions) {
-        let e = self.extent_bytes();
-        let count = (size / e).saturating_sub(page.extent()).min(PAGE_EXTENTS);
-        if count == 0 || self.stopping || self.recipes.asked.contains_key(&page) {
-            return;
-        }
-        self.recipes.asked.insert(page, true);
-        let whose = (self.volumes[page.volume() as usize].key, TenantId::default());
-        let range = (page.extent() * e, count * e);
-        self.send_own(now, SLOW, (Op::Read, OwnKind::Recipe), whose, range, Data::Absent, Pending::Recipe(page), out);
-    }
-
-    /// A recipe is here, or the store has none.
-    pub(crate) fn recipe_read(&mut self, page: Key, c: Completion) {
-        let whole = self.recipes.asked.remove(&page).unwrap_or(false);
-        let Data::Content(names) = &c.io.data else {
-            self.config.recipe_bytes = 0;
-            return;
-        };
-        if !whole || !c.outcome.is_done() || !self.is_ready() {
-            return;
-        }
-        let (e, hash_key) = (self.extent_bytes(), self.volumes[page.volume() as usize].hash_key);
-        let fingerprint = |(i, name): (u64, &u128)| {
-            let key = Key::new(page.volume(), page.extent() + i);
-            // The store's is older than what only the cache has, or about to be.
-            let other = self.dirty.contains(&key) || self.destaging.contains(&key) || self.gate.is_busy(&key);
-            let data = Data::Content(vec![*name].into());
-            let task =
-                MakeFingerprint { data, len: e, hash: self.config.hash, key: hash_key, speeds: self.config.speeds };
-            let words = Box::new(task).run().words;
-            (!other).then_some([words[0], words[1]])
-        };
-        let fps = (0..).zip(names.iter()).map(fingerprint).collect();
-        self.recipes.add(page, fps, self.config.recipe_bytes / (PAGE_EXTENTS * FINGERPRINT_BYTES));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_changed_is_not_believed_and_the_oldest_page_goes() {
-        let mut r = Recipes::default();
+        let (mut r, two) = (Recipes::default(), 2 * PAGE_EXTENTS * FINGERPRINT_BYTES);
         let fps = |n: u64| (0..PAGE_EXTENTS).map(|i| Some([n, i])).collect::<Vec<_>>();
-        r.add(Key::new(1, 0), fps(1), 2);
-        r.add(Key::new(1, 128), fps(2), 2);
+        r.add(Key::new(1, 0), fps(1), two);
+        r.add(Key::new(1, 128), fps(2), two);
         assert_eq!(r.fingerprint(Key::new(1, 5)), Some([1, 5]));
         r.changed(Key::new(1, 5));
         assert_eq!((r.fingerprint(Key::new(1, 5)), r.fingerprint(Key::new(1, 6))), (None, Some([1, 6])));
-        r.add(Key::new(2, 0), fps(3), 2);
+        r.add(Key::new(2, 0), fps(3), two);
         assert_eq!(r.fingerprint(Key::new(1, 130)), None, "used longest ago");
         assert!(r.fingerprint(Key::new(1, 7)).is_some() && r.fingerprint(Key::new(2, 7)).is_some());
-        r.asked.insert(Key::new(1, 256), true);
+        r.ask(Key::new(1, 256));
         r.changed(Key::new(1, 300));
-        assert!(!r.asked[&Key::new(1, 256)], "what is on its way is out of date");
+        assert!(r.is_asked(Key::new(1, 256)) && !r.was_read(Key::new(1, 256)), "what is on its way is out of date");
         r.forget(|k| k.volume() == 1);
         assert_eq!((r.fingerprint(Key::new(1, 7)), r.pages.len(), r.by_use.len()), (None, 1, 1));
     }

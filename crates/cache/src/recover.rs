@@ -21,9 +21,11 @@ mod unreadable;
 
 use crate::config::{CacheConfig, Planted};
 use crate::format::{ChunkHeader, JournalBlock, chunk_header_bytes, headers, headers_or_copies};
-use crate::index::{Found, Index, Key, Loc, Weu};
+use crate::found::Found;
+use crate::index::{Index, Key, Loc, Weu};
 use crate::journal;
 use crate::layout::{Layout, PAGE_BYTES};
+use crate::place::LIFE_SHIFT;
 use crate::status::StartReport;
 use crate::volumes::Volumes;
 use marks::Marks;
@@ -39,8 +41,6 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// Bytes at a WEU's beginning that are first searched for headers.
 const HEADERS_BYTES: u64 = 32 << 10;
 
-/// Numbers of WEUs and chunks have the number of their start above these bits.
-pub(crate) const LIFE_SHIFT: u32 = 40;
 /// Starts that a cache may have.
 const LIVES_MAX: u64 = (1 << 24) - 2;
 /// More epochs than any device reaches.

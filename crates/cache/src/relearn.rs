@@ -2,13 +2,6 @@
 //! of an extent whose fingerprint isn't known yet is stored again. Reading fingerprints before the first request would triple the
 //! time of a start.
 
-use crate::format::{Slot, headers};
-use crate::index::{Loc, WeuState};
-use crate::layer::{Cache, FAST};
-use crate::request::Pending;
-use plimsoll_base::{Completion, Data, Op, OwnKind, Time};
-use plimsoll_stack::Actions;
-
 /// Headers read at once.
 const READS_MAX: usize = 4;
 
@@ -33,45 +26,19 @@ impl Relearn {
         weus.reverse();
         Relearn { weus, reading: 0 }
     }
-}
 
-impl Cache {
-    pub(crate) fn progress_relearning(&mut self, now: Time, out: &mut Actions) {
-        while self.relearn.reading < READS_MAX
-            && !self.stopping
-            && let Some((sequence, weu)) = self.relearn.weus.pop()
-        {
-            if self.still_holds(weu, sequence) {
-                self.relearn.reading += 1;
-                let range = (self.layout.weu_at(weu), u64::from(self.residency.weu(weu).header_bytes));
-                let (pending, whose) = (Pending::Relearn { weu, sequence }, self.owner_of_weu(weu));
-                self.send_own(now, FAST, (Op::Read, OwnKind::Recovery), whose, range, Data::Absent, pending, out);
-            }
-        }
+    /// The next one to read: its number, and which. Nothing while [`READS_MAX`] are being read.
+    pub(crate) fn next(&mut self) -> Option<(u64, u32)> {
+        if self.reading < READS_MAX { self.weus.pop() } else { None }
     }
 
-    fn still_holds(&self, weu: u32, sequence: u64) -> bool {
-        let w = self.residency.weu(weu);
-        w.state == WeuState::Full && w.sequence == sequence
+    /// One is being read.
+    pub(crate) fn begin(&mut self) {
+        self.reading += 1;
     }
 
-    pub(crate) fn relearnt(&mut self, (weu, sequence): (u32, u64), c: &Completion) {
-        self.relearn.reading -= 1;
-        if !self.still_holds(weu, sequence) || !c.outcome.is_done() {
-            return;
-        }
-        let mut bytes = vec![0; c.io.len as usize];
-        c.io.data.copy_to(&mut bytes);
-        let torn_is_dead = self.durability.is_suspect(weu);
-        for h in headers(&bytes, self.layout.salt, self.layout.block_bytes, weu, Some(sequence), false) {
-            for (slot, e) in (h.first_slot..self.residency.weu(weu).slots).zip(&h.entries) {
-                if let Slot::Base(Some(fp)) = e.what
-                    && !(torn_is_dead && self.residency.weu(weu).is_dead(slot))
-                    && let Some(loc) = Loc::checked(weu, e.at_unit, e.len_units, slot)
-                {
-                    self.residency.learn_content(fp, loc);
-                }
-            }
-        }
+    /// One was read, or not.
+    pub(crate) fn end(&mut self) {
+        self.reading -= 1;
     }
 }

@@ -1,9 +1,11 @@
 //! The end of a recovery: what headers say is judged, references are resolved, and the index is complete.
 
-use super::{LIFE_SHIFT, Recovered, Recovery, Step, World};
+use super::{Recovered, Recovery, Step, World};
 use crate::config::{Planted, Sharing};
 use crate::format::{ChunkHeader, Slot, chunk_header_bytes};
-use crate::index::{Found, Key, Loc, SLOTS_MAX, UNIT_BYTES, bit, set_bit};
+use crate::found::Found;
+use crate::index::{Key, Loc, SLOTS_MAX, UNIT_BYTES, bit, set_bit};
+use crate::place::LIFE_SHIFT;
 use plimsoll_base::VolumeKey;
 
 impl Recovery {

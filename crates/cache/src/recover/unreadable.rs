@@ -8,10 +8,11 @@
 //! Without it, a later start at which the sector can be read again would take an old header for valid. The extents that it names would
 //! replace newer ones.
 
-use super::{Failure, LIFE_SHIFT, Order, Recovery, Step, World};
+use super::{Failure, Order, Recovery, Step, World};
 use crate::config::Planted;
 use crate::format::ChunkHeader;
 use crate::index::set_bit;
+use crate::place::LIFE_SHIFT;
 use plimsoll_base::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 

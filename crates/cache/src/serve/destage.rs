@@ -7,15 +7,15 @@
 //! ```
 //! The next batch is twice as large if a batch's flush took longer than half of its writes' time. It is half as large if the flush took
 //! less than an eighth. A write that the slow device refuses is tried again at once, each extent alone, then every second, while the
-//! others go on ([`crate::refused`]).
+//! others go on ([`super::refused`]).
 
 use crate::batch::{Batch, DirtyPart, Item, Piece, WaitsFor, WriteBack, runs_of};
 use crate::config::{Mode, Planted};
+use crate::fetch::Purpose;
 use crate::index::{Key, Loc};
-use crate::layer::{Cache, SLOW};
-use crate::read::Purpose;
-use crate::refused::Tally;
+use crate::refusals::Tally;
 use crate::request::{Pending, RETRY, join};
+use crate::serve::{Cache, SLOW};
 use crate::state::Bypassed;
 use plimsoll_base::{Data, IoError, Op, Outcome, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;

@@ -2,8 +2,8 @@
 
 use crate::config::Planted;
 use crate::durability::{Confirm, Journaled, OnItsWay};
-use crate::layer::{Cache, SLOW};
 use crate::request::Pending;
+use crate::serve::{Cache, SLOW};
 use crate::state::State;
 use plimsoll_base::{Data, Op, OwnKind, TenantId, Time};
 use plimsoll_stack::Actions;

@@ -2,8 +2,8 @@
 
 use crate::format::ExtentName;
 use crate::index::{Key, Loc, WeuState};
-use crate::layer::Cache;
 use crate::place::Superseded;
+use crate::serve::Cache;
 
 /// Entries of the index up to which all of them are checked.
 const CHECKED_MAX: usize = 256;

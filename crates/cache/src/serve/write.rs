@@ -7,10 +7,10 @@
 //! back. The latter also happens in a volume that was write-back until now.
 
 use crate::config::{Mode, Planted};
+use crate::fetch::Purpose;
 use crate::index::Key;
-use crate::layer::{Cache, SLOW};
-use crate::read::Purpose;
 use crate::request::{ClientOp, Pending};
+use crate::serve::{Cache, SLOW};
 use crate::state::State;
 use plimsoll_base::{BufMut, Data, Io, IoError, IoFlags, IoHead, Op, Outcome, Priority, TenantId, Time};
 use plimsoll_stack::Actions;

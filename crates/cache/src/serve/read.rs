@@ -1,92 +1,21 @@
 //! Reads: extent by extent from where each is, read ahead where they are sequential.
 
 use crate::config::{Mode, Sharing};
+use crate::fetch::{Fetch, Purpose};
 use crate::index::{Key, Loc};
-use crate::layer::{Cache, FAST, SLOW};
 use crate::request::{ClientOp, Pending, WorkFor};
+use crate::serve::{Cache, FAST, SLOW};
 use crate::state::State;
 use crate::tasks::{Expected, Unpack};
 use plimsoll_base::{
     Completion, Confidence, Data, Io, IoError, IoHead, Op, Origin, Outcome, OwnKind, Priority, Span, TenantId, Time,
 };
 use plimsoll_stack::{Actions, Forecast, Ports};
-use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes read ahead and held in memory, at most.
-const AHEAD_BYTES_MAX: u64 = 8 << 20;
 /// A run of missing extents is widened to whole ones only up to this.
 const WIDEN_BYTES_MAX: u64 = 4 << 20;
 /// Extents that a forecast looks at.
 const LOOKED_AT_MAX: u64 = 16;
-
-/// The purpose of fetching an extent.
-#[derive(Clone, Debug)]
-pub(crate) enum Purpose {
-    /// A piece of a client's read.
-    Piece { op: usize, piece: usize },
-    /// The rest of an extent that a client writes in part.
-    Rest { op: usize },
-    /// Writing it back: the partition, and which of its batch.
-    Destage { part: u16, at: usize },
-    /// Putting it in again, as its WEU leaves.
-    Reinsert { token: u64 },
-}
-
-/// An extent on its way.
-#[derive(Clone, Debug)]
-pub(crate) struct Fetch {
-    pub key: Key,
-    /// Its place when this began; `None` for the slow device.
-    pub loc: Option<Loc>,
-    /// The wanted part of it: offset and length.
-    pub wanted: (u64, u64),
-    pub purpose: Purpose,
-    pub tenant: TenantId,
-    pub priority: Priority,
-    /// The offset of the extent, or of its head, in the bytes read.
-    at: u64,
-    /// Others that want what this one reads.
-    joined: Vec<usize>,
-}
-
-/// Extents read ahead of sequential streams, in memory only: they go to flash if they are wanted twice (NI-M20).
-#[derive(Default)]
-pub(crate) struct Ahead {
-    extents: BTreeMap<Key, (Data, bool)>,
-    order: VecDeque<Key>,
-}
-
-impl Ahead {
-    fn add(&mut self, key: Key, data: Data, extent_bytes: u64) {
-        if self.extents.insert(key, (data, false)).is_none() {
-            self.order.push_back(key);
-        }
-        while self.order.len() as u64 * extent_bytes > AHEAD_BYTES_MAX {
-            let oldest = self.order.pop_front().expect("not empty");
-            self.extents.remove(&oldest);
-        }
-    }
-
-    /// The extent, and whether it was wanted before.
-    fn take(&mut self, key: Key) -> Option<(Data, bool)> {
-        let (data, wanted) = self.extents.get_mut(&key)?;
-        Some((data.clone(), std::mem::replace(wanted, true)))
-    }
-
-    /// It has changed, or is elsewhere now.
-    pub fn remove(&mut self, key: Key) {
-        self.extents.remove(&key);
-    }
-
-    /// Those for which `mine` holds are gone.
-    pub fn forget(&mut self, mine: impl Fn(&Key) -> bool) {
-        self.extents.retain(|k, _| !mine(k));
-    }
-
-    fn has(&self, key: Key) -> bool {
-        self.extents.contains_key(&key)
-    }
-}
 
 impl Cache {
     /// The slot, size and mode of a request's volume, if the cache knows it.

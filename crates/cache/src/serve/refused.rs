@@ -12,58 +12,16 @@
 
 use crate::config::Planted;
 use crate::index::Key;
-use crate::layer::Cache;
-use crate::request::RETRY;
+use crate::refusals::{Diverted, Due, Tally};
 use crate::residency::Evict;
-use plimsoll_base::{IoError, Time, VolumeKey};
+use crate::serve::Cache;
+use crate::status::WriteBackFails;
+use plimsoll_base::{IoError, Time};
 use plimsoll_stack::Actions;
 use std::collections::BTreeMap;
 
 /// Extents of a volume that are tried at a time, beside those that are written back anyhow.
 const PROBES: usize = 8;
-/// A volume is halted if a batch had this number of its extents refused for the first time, and none written.
-const HALTING: usize = 4;
-
-/// The extents of a volume that couldn't be written back.
-pub(crate) struct Refusal {
-    /// The slow device's last error, and the time of the first.
-    pub error: IoError,
-    pub since: Time,
-    /// Nothing of it was written since several extents were refused together.
-    halted: bool,
-    /// The next tries are at this time, from this extent on.
-    retry_at: Time,
-    next: Key,
-}
-
-/// The outcome of a batch for one volume.
-#[derive(Default)]
-pub(crate) struct Tally {
-    pub written: usize,
-    /// Refused for the first time.
-    pub refused: usize,
-    pub error: Option<IoError>,
-}
-
-/// A part of a change for which there was no room, and which goes through once the journal has this record.
-pub(crate) struct Diverted {
-    needs: u64,
-    op: usize,
-    range: (u64, u64),
-}
-
-/// A volume whose write-back fails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WriteBackFails {
-    /// The volume.
-    pub volume: VolumeKey,
-    /// The slow device's last error.
-    pub error: IoError,
-    /// The time of the first.
-    pub since: Time,
-    /// Bytes of the volume that only the cache has.
-    pub dirty_bytes: u64,
-}
 
 impl Cache {
     /// True if something dirty can't be written back for now.
@@ -73,7 +31,7 @@ impl Cache {
 
     /// True if only a few extents of a volume are tried.
     pub(crate) fn is_halted(&self, slot: u16) -> bool {
-        self.refusals.get(&slot).is_some_and(|r| r.halted)
+        self.refusals.is_halted(slot)
     }
 
     /// True if a WEU has a dirty extent of a halted volume.
@@ -87,35 +45,20 @@ impl Cache {
             self.may_have_room();
         }
         for (slot, tally) in tallies {
-            match tally.error {
-                Some(error) => {
-                    let new = Refusal { error, since: now, halted: false, retry_at: now, next: Key::new(slot, 0) };
-                    let r = self.refusals.entry(slot).or_insert(new);
-                    (r.error, r.retry_at) = (error, now + RETRY);
-                    r.halted = tally.written == 0 && (r.halted || tally.refused >= HALTING.min(least));
-                }
-                None if tally.written > 0 && self.dirty.refused_of(slot).next().is_none() => {
-                    self.refusals.remove(&slot);
-                }
-                None if tally.written > 0 => {
-                    if let Some(r) = self.refusals.get_mut(&slot) {
-                        (r.halted, r.retry_at) = (false, now);
-                    }
-                }
-                None => {}
-            }
+            let is_any_refused = self.dirty.refused_of(slot).next().is_some();
+            self.refusals.tallied(now, slot, &tally, least, is_any_refused);
         }
     }
 
     /// Volumes without dirty extents have nothing that could be refused.
     pub(crate) fn forget_refusals(&mut self) {
         let volumes = &self.volumes;
-        self.refusals.retain(|slot, _| volumes[usize::from(*slot)].dirty > 0);
+        self.refusals.retain(|slot| volumes[usize::from(slot)].dirty > 0);
     }
 
     /// True if refused extents of a part's volumes must be tried again some time.
     pub(crate) fn has_probes(&self, part: u16) -> bool {
-        !self.stopping && self.refusals.keys().any(|slot| self.volumes[usize::from(*slot)].partition == part)
+        !self.stopping && self.refusals.slots().any(|slot| self.volumes[usize::from(slot)].partition == part)
     }
 
     /// Up to `most` extents of a part's volumes with refused ones, to be tried now.
@@ -123,23 +66,20 @@ impl Cache {
         if self.stopping {
             return Vec::new();
         }
-        let due =
-            |(slot, r): &(&u16, &Refusal)| self.volumes[usize::from(**slot)].partition == part && r.retry_at <= now;
-        let of_volume = |(slot, r): (&u16, &Refusal)| {
-            let (first, end) = (Key::new(*slot, 0), Key::new(slot + 1, 0));
-            let (before, after) = (self.dirty.range(first, r.next), self.dirty.range(r.next, end));
-            let refused = self.dirty.refused_of(*slot).take(if r.halted { 0 } else { PROBES });
+        let mine = |d: &Due| self.volumes[usize::from(d.slot)].partition == part;
+        let of_volume = |d: Due| {
+            let (first, end) = (Key::new(d.slot, 0), Key::new(d.slot + 1, 0));
+            let (before, after) = (self.dirty.range(first, d.next), self.dirty.range(d.next, end));
+            let refused = self.dirty.refused_of(d.slot).take(if d.halted { 0 } else { PROBES });
             let all = refused.chain(after).chain(before);
             all.filter(move |k| !self.dirty.is_held(*k, now)).take(PROBES)
         };
-        self.refusals.iter().filter(due).flat_map(of_volume).take(most).collect()
+        self.refusals.due(now).filter(mine).flat_map(of_volume).take(most).collect()
     }
 
     /// A probe is on its way: the next begins after it.
     pub(crate) fn probed(&mut self, key: Key) {
-        if let Some(r) = self.refusals.get_mut(&key.volume()) {
-            r.next = Key::new(key.volume(), key.extent() + 1);
-        }
+        self.refusals.probed(key);
     }
 
     /// Dirty extents of a part's volumes whose changes wait for room, and that haven't been tried since they were written.
@@ -208,7 +148,7 @@ impl Cache {
                 Some(_) if self.destaging.contains(&key) => self.inserts.starve(insert),
                 Some(op) if !self.dirty.contains(&key) => self.divert(insert, op, key, out),
                 Some(op) if self.dirty.is_refused(&key) => {
-                    let error = self.refusals.get(&key.volume()).map_or(IoError::Device, |r| r.error);
+                    let error = self.refusals.error(key.volume()).unwrap_or(IoError::Device);
                     self.ops[op].failed = Some(error);
                     self.end_insert(now, insert, out);
                 }
@@ -256,10 +196,10 @@ impl Cache {
 
     /// Volumes whose write-back fails.
     pub(crate) fn write_back_fails(&self) -> Vec<WriteBackFails> {
-        let fails = |(slot, r): (&u16, &Refusal)| {
-            let v = &self.volumes[usize::from(*slot)];
+        let fails = |(slot, error, since): (u16, IoError, Time)| {
+            let v = &self.volumes[usize::from(slot)];
             let dirty_bytes = v.dirty * self.extent_bytes();
-            WriteBackFails { volume: v.key, error: r.error, since: r.since, dirty_bytes }
+            WriteBackFails { volume: v.key, error, since, dirty_bytes }
         };
         self.refusals.iter().map(fails).collect()
     }

@@ -16,13 +16,13 @@
 //! Write-back that the slow device refuses keeps the WEU: `STUCK_MAX` bounds their number.
 
 use crate::config::{Mode, Sharing};
+use crate::fetch::Purpose;
 use crate::format::{Slot, headers};
 use crate::index::Key;
-use crate::layer::{Cache, FAST};
 use crate::place::Superseded;
-use crate::read::Purpose;
 use crate::request::Pending;
 use crate::residency::{Entry, Evict, Retired};
+use crate::serve::{Cache, FAST};
 use plimsoll_base::{Completion, Data, Op, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
 

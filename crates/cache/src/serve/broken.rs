@@ -1,9 +1,9 @@
 //! The failure of a device: requests that are served without the cache, requests that stop, data that is lost.
 
+use crate::ahead::Ahead;
 use crate::control::CacheReport;
 use crate::index::Key;
-use crate::layer::Cache;
-use crate::read::Ahead;
+use crate::serve::Cache;
 use crate::state::{Bypassed, State};
 use crate::status::LostRange;
 use plimsoll_base::{Completion, Io, IoError, Outcome, Time, VolumeKey};

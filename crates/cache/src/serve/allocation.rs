@@ -3,8 +3,8 @@
 
 use crate::config::Planted;
 use crate::index::Key;
-use crate::layer::{Cache, SLOW};
 use crate::request::Pending;
+use crate::serve::{Cache, SLOW};
 use plimsoll_base::{Completion, Data, Io, IoHead, StatusExtent};
 use plimsoll_stack::Actions;
 use std::ops::Range;

@@ -7,12 +7,12 @@
 use crate::config::Mode;
 use crate::control::CacheReport;
 use crate::durability::Restored;
-use crate::layer::Cache;
 use crate::layout::{Layout, PAGE_BYTES};
 use crate::recover::{Failure, Order, Recovered, Recovery, Step, World};
 use crate::relearn::Relearn;
 use crate::request::Pending;
 use crate::residency::FoundDirty;
+use crate::serve::Cache;
 use crate::state::{Bypassed, Starting, State};
 use crate::status::StartReport;
 use crate::tasks::bytes_of;
