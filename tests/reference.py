@@ -30,7 +30,7 @@ TABLES = [
 KINDS = {
     "PathBuf": "path", "String": "text", "SocketAddr": "address", "bool": "true or false", "SpanText": "time", "ByteSize": "size",
     "u16": "number", "u32": "number", "u64": "number", "usize": "number", "f64": "number", "CacheMode": "text", "OnBusy": "text",
-    "LogLevel": "text", "Codec": "text", "CacheDedup": "text", "Sharing": "text", "Eviction": "text", "Peer": "text", "Uuid": "UUID",
+    "LogLevel": "text", "Codec": "text", "CacheDedup": "text", "Sharing": "text", "Eviction": "text", "Admission": "text", "Peer": "text", "Uuid": "UUID",
 }
 
 

@@ -59,6 +59,18 @@ impl Eviction {
     }
 }
 
+/// The extents that come into the cache from clients' reads, and from writes that went through. Dirty extents always come, and so does what
+/// replaces a cached copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Admission {
+    /// All of them.
+    #[default]
+    All,
+    /// Those that are missed or written a second time while the first is remembered.
+    Second,
+}
+
 /// A volume, as the cache must know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheVolume {
@@ -271,6 +283,9 @@ pub struct CacheConfig {
     /// The WEU that leaves when space is needed. Tapes of earlier versions don't have it.
     #[serde(default)]
     pub eviction: Eviction,
+    /// The clean extents that come into the cache. Tapes of earlier versions don't have it.
+    #[serde(default)]
+    pub admission: Admission,
     /// WEUs used at most, over all volumes.
     pub weus_max: u32,
     /// Write-back begins when this much of the space is dirty, in percent, and goes on until half of it is (NI-M15).
@@ -306,6 +321,7 @@ impl Default for CacheConfig {
             hash: Hash::Blake3,
             sharing: Sharing::Shared,
             eviction: Eviction::Lru,
+            admission: Admission::All,
             weus_max: u32::MAX,
             watermark_percent: 30,
             free_percent: 0,

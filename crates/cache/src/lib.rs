@@ -38,7 +38,7 @@ pub mod tasks;
 mod volumes;
 mod weu;
 
-pub use config::{CacheConfig, CacheVolume, Codec, Eviction, Hash, Mode, Planted, Shape, Sharing, Speeds};
+pub use config::{Admission, CacheConfig, CacheVolume, Codec, Eviction, Hash, Mode, Planted, Shape, Sharing, Speeds};
 pub use control::{CacheControl, CacheReport, CacheTerms};
 pub use layout::Layout;
 pub use parts::WEUS_MIN;

@@ -1,11 +1,13 @@
-//! Policies: the WEU that leaves when a partition is full. Each policy is a file, with tests of its own.
+//! Policies: the WEU that leaves when a partition is full, and the clean extents that come in ([`admission`]). Each policy is a file, with
+//! tests of its own.
 //!
 //! ```text
 //!  a WEU is full ──► enters ──► used … used ──► victim ──► removed
 //! ```
-//! A policy is a pure state machine. It sees WEUs by number, and takes a [`list::Node`] for each. So an event allocates nothing, and memory
-//! doesn't grow with extents.
+//! A policy is a pure state machine. One of eviction sees WEUs by number, and takes a [`list::Node`] for each. So an event allocates nothing,
+//! and memory doesn't grow with extents.
 
+pub(crate) mod admission;
 mod list;
 mod live;
 mod lru;

@@ -1,10 +1,11 @@
 //! The policy alone: what is a hit, what is a duplicate, what is evicted, without devices, time or bytes. It is the layer's own
 //! [`Index`] that decides; headers are remembered instead of read. For hit ratios of long traces.
 
-use crate::config::{Eviction, Shape};
+use crate::config::{Admission, Eviction, Shape};
 use crate::format::EXTENT_HEAD_BYTES;
 use crate::index::{Fingerprint, Index, Key, Loc, UNIT_BYTES, WEUS_MAX};
 use crate::layout::slots_max;
+use crate::policy::admission::Admissions;
 use crate::residency::NAMES_SHARE;
 use crate::tasks::modelled_payload_bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +34,8 @@ pub struct PolicyConfig {
     pub fingerprints_percent: u32,
     /// The unit that leaves.
     pub eviction: Eviction,
+    /// The extents that come in.
+    pub admission: Admission,
 }
 
 /// Counters of a replay.
@@ -44,6 +47,8 @@ pub struct PolicyCounters {
     pub read_hits: u64,
     /// Extents written.
     pub writes: u64,
+    /// Extents that the policy of admission did not let in.
+    pub rejected: u64,
     /// Extents put in.
     pub inserted: u64,
     /// Of them, those whose content was there.
@@ -83,6 +88,7 @@ struct Open {
 pub struct Policy {
     config: PolicyConfig,
     index: Index,
+    admissions: Admissions,
     open: Option<Open>,
     /// The entries of each WEU's header.
     headers: BTreeMap<u32, Vec<Entry>>,
@@ -119,6 +125,7 @@ impl Policy {
         Policy {
             config,
             index,
+            admissions: Admissions::new(config.admission),
             open: None,
             headers: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -177,8 +184,17 @@ impl Policy {
             self.index.touch(loc);
             return true;
         }
-        self.insert(key, content);
+        if self.admits(key) {
+            self.insert(key, content);
+        }
         false
+    }
+
+    fn admits(&mut self, key: Key) -> bool {
+        let extents = self.config.cache_bytes / u64::from(self.config.extent_bytes);
+        let admits = self.admissions.admits(0, extents, key);
+        self.counters.rejected += u64::from(!admits);
+        admits
     }
 
     /// A write of an extent; true if it was cached before.
@@ -193,6 +209,9 @@ impl Policy {
         }
         self.index.remove(key);
         self.names.remove(&key);
+        if was.is_none() && !self.admits(key) {
+            return false;
+        }
         self.insert(key, content);
         if was.is_some()
             && let Some(loc) = self.index.look(key)
@@ -406,6 +425,7 @@ mod tests {
             compress: false,
             fingerprints_percent: 100,
             eviction: Eviction::Lru,
+            admission: Admission::All,
         });
         policy.take_done();
         policy

@@ -41,6 +41,7 @@ use crate::inserts::Inserts;
 use crate::layout::Layout;
 use crate::packing::Packing;
 use crate::parts::WEUS_MIN;
+use crate::policy::admission::Admissions;
 use crate::recipes::Recipes;
 use crate::recover::Recovery;
 use crate::refusals::{Diverted, Refusals};
@@ -77,6 +78,7 @@ pub struct Cache {
     fetches: Slab<Fetch>,
     /// Places of the fast device that are being read, and the fetch that others of the same may join.
     reading: BTreeMap<u64, usize>,
+    admissions: Admissions,
     inserts: Inserts,
     works: Slab<WorkFor>,
     gate: Gate,
@@ -132,6 +134,7 @@ impl Cache {
             ops: Slab::new(),
             fetches: Slab::new(),
             reading: BTreeMap::new(),
+            admissions: Admissions::new(config.admission),
             inserts: Inserts::default(),
             works: Slab::new(),
             gate: Gate::new(config.planted),

@@ -1,6 +1,6 @@
 //! Counters and status of a cache.
 
-use crate::config::{Codec, Mode, Sharing};
+use crate::config::{Admission, Codec, Eviction, Mode, Sharing};
 use crate::index::IndexCounters;
 use plimsoll_base::{IoError, Span, Time, VolumeKey};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ pub struct Counters {
     pub payload_bytes: u64,
     /// Extents not put into the cache: sequential ones.
     pub scans: u64,
+    /// Those that the policy of admission did not let in.
+    pub rejected: u64,
     /// Those for which there was no room, or too much under way.
     pub dropped: u64,
     /// Bytes written to the fast device: WEUs, ...
@@ -188,6 +190,10 @@ pub struct CacheStatus {
     pub dedup: bool,
     /// The owners of the space.
     pub sharing: Sharing,
+    /// The policy of eviction.
+    pub eviction: Eviction,
+    /// The policy of admission.
+    pub admission: Admission,
     /// WEUs on the device, those it may use, and those in use; none once the device failed.
     pub weus: (u32, u32, u32),
     /// Entries of the file index and of the fingerprint index.

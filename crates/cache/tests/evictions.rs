@@ -1,4 +1,5 @@
-//! Policies of eviction in the whole cache: extents that are still read stay while others pass through, and a policy changes over a restart.
+//! Policies of eviction and of admission in the whole cache: extents that are still read stay while others pass through, what is used once
+//! stays outside, and a policy changes over a restart.
 
 mod common;
 use common::*;
@@ -63,4 +64,65 @@ fn a_policy_may_change_at_each_start() {
         life = Life::again(disks, setup(eviction), oracle).unwrap();
         assert!(life.cache().status().start.extents > 10, "{eviction:?}: it is cold");
     }
+}
+
+/// Rounds under a policy of admission: hits of the hot extents, bytes of WEUs written, extents that didn't come in.
+fn admitting(admission: Admission) -> (u64, u64, u64) {
+    let setup = setup(Eviction::Lru);
+    let setup = Setup { config: CacheConfig { admission, ..setup.config }, ..setup };
+    let (mut life, mut rng) = (Life::begin(3, setup), Rng::new(3, "evictions"));
+    let hits = (0..40).map(|_| round(&mut life, &mut rng)).sum();
+    life.settle().unwrap();
+    life.judge().unwrap();
+    let Counters { weu_bytes, rejected, .. } = life.cache().status().counters;
+    (hits, weu_bytes, rejected)
+}
+
+#[test]
+fn what_is_used_once_is_not_written_and_the_rest_is_hit_hardly_less() {
+    let (all, second) = (admitting(Admission::All), admitting(Admission::Second));
+    println!("hits, bytes written, rejected: all {all:?}, second {second:?}");
+    assert_eq!(all.2, 0);
+    assert!(second.2 > 40, "{} extents stayed outside", second.2);
+    assert!(second.1 * 10 < all.1 * 9, "{} bytes written, and {} with all", second.1, all.1);
+    assert!(second.0 * 10 > all.0 * 9, "{} hits, and {} with all", second.0, all.0);
+}
+
+/// Under `second`: one that is missed, missed again, and hit; one that is written twice, and hit; one that is overwritten while it is cached.
+#[test]
+fn an_extent_comes_in_the_second_time_and_its_newer_content_at_once() {
+    let setup = setup(Eviction::Lru);
+    let mut life =
+        Life::begin(4, Setup { config: CacheConfig { admission: Admission::Second, ..setup.config }, ..setup });
+    let write = |extent: u64| {
+        Act::Ask(Ask { op: Op::Write, volume: 0, first: extent * PER_EXTENT, len: PER_EXTENT, fua: false })
+    };
+    let mut hits_after = |act: Act| {
+        life.run(&[act, Act::Rest], &mut |_| Ok(true)).unwrap();
+        life.cache().status().counters.extents_hit
+    };
+    assert_eq!([read(1), read(1), read(1)].map(&mut hits_after), [0, 0, 1]);
+    assert_eq!([write(2), read(2), read(2)].map(&mut hits_after), [1, 1, 2]);
+    assert_eq!(
+        [write(1), read(1)].map(&mut hits_after),
+        [2, 3],
+        "the newer content of what is cached comes in at once"
+    );
+    assert_eq!([write(3), write(3), read(3)].map(&mut hits_after), [3, 3, 4]);
+    life.settle().unwrap();
+    life.judge().unwrap();
+}
+
+/// In a write-back volume what is written comes in: only the cache has it.
+#[test]
+fn dirty_extents_come_in_under_each_policy() {
+    let of = setup(Eviction::Lru);
+    let config = CacheConfig { admission: Admission::Second, ..of.config };
+    let mut life = Life::begin(5, Setup { config, modes: [Mode::Back, Mode::Through], ..of });
+    let write = Act::Ask(Ask { op: Op::Write, volume: 0, first: 0, len: PER_EXTENT, fua: false });
+    life.run(&[write, Act::Rest, read(0), Act::Rest], &mut |_| Ok(true)).unwrap();
+    let Counters { extents_hit, rejected, .. } = life.cache().status().counters;
+    assert_eq!((extents_hit, rejected), (1, 0));
+    life.settle().unwrap();
+    life.judge().unwrap();
 }

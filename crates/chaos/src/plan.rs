@@ -40,6 +40,7 @@ pub struct CachePlan {
     fingerprints_percent: u64,
     per_volume: bool,
     eviction: &'static str,
+    admission: &'static str,
     watermark_percent: u64,
     free_percent: u64,
     trim: bool,
@@ -162,6 +163,7 @@ impl Plan {
             fingerprints_percent: 100,
             per_volume: false,
             eviction: "lru",
+            admission: "all",
             watermark_percent: 30,
             free_percent: 0,
             trim: true,
@@ -266,6 +268,8 @@ impl Plan {
                 fingerprints_percent: one_of(rng, &[0, 25, 100]),
                 per_volume,
                 eviction: one_of(rng, &["lru", "live", "sieve", "s3fifo"]),
+                // Of draws of its own: plans of seeds that found something stay as they were.
+                admission: one_of(&mut Rng::new(self.seed, "admission"), &["all", "all", "second"]),
                 watermark_percent: one_of(rng, &[5, 10, 30, 60]),
                 free_percent: one_of(rng, &[0, 0, 20]),
                 trim: rng.chance(0.8),
@@ -434,7 +438,7 @@ impl Plan {
             line(format!("codec = \"{}\"\ndedup = \"{}\"", c.codec, c.dedup));
             line(format!("fingerprints_percent = {}", c.fingerprints_percent));
             line(format!("sharing = \"{}\"", if c.per_volume { "pervolume" } else { "shared" }));
-            line(format!("eviction = \"{}\"", c.eviction));
+            line(format!("eviction = \"{}\"\nadmission = \"{}\"", c.eviction, c.admission));
             line(format!("watermark_percent = {}\nfree_percent = {}", c.watermark_percent, c.free_percent));
             line(format!("trim = {}", c.trim));
             line(format!("prefetch = \"{}KiB\"", c.prefetch_kib));

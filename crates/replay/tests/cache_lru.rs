@@ -2,9 +2,9 @@
 //! `tests/peers/libcachesim_lru.py` compares with libCacheSim.
 
 use plimsoll_base::Rng;
-use plimsoll_cache::Eviction;
 use plimsoll_cache::index::Key;
 use plimsoll_cache::replay::{Policy, PolicyConfig, Unit};
+use plimsoll_cache::{Admission, Eviction};
 use plimsoll_replay::lru::Lru;
 use plimsoll_trace::record::Op;
 use plimsoll_trace::{ReadOptions, TraceReader};
@@ -22,6 +22,7 @@ fn compare(extents: u64, accesses: impl Iterator<Item = (u64, bool)>) -> (u64, u
         compress: false,
         fingerprints_percent: 0,
         eviction: Eviction::Lru,
+        admission: Admission::All,
     };
     let (mut policy, mut lru) = (Policy::new(config), Lru::new(extents * EXTENT));
     let (mut hits, mut all) = (0, 0);

@@ -41,6 +41,16 @@ impl Cache {
         Insert::clean(key, data, token, self.background_of(key))
     }
 
+    /// True if an extent that a client has read or written, and that isn't cached, is to be cached.
+    pub(crate) fn admits(&mut self, key: Key) -> bool {
+        let partition = self.volumes[key.volume() as usize].partition;
+        let per_weu = u64::from(self.layout.shape.weu_bytes / self.layout.shape.extent_bytes);
+        let extents = u64::from(self.residency.use_of(partition).1) * per_weu;
+        let admits = self.admissions.admits(partition, extents, key);
+        self.counters.rejected += u64::from(!admits);
+        admits
+    }
+
     /// Caches what only the cache will have, for a part of change `op`.
     pub(crate) fn insert_dirty(&mut self, now: Time, op: usize, key: Key, data: Data, out: &mut Actions) {
         let whose = (self.ops[op].head.tenant, self.ops[op].head.priority);

@@ -157,7 +157,7 @@ impl Cache {
             let key = Key::new(slot, n);
             if scan {
                 self.counters.scans += 1;
-            } else if !self.gate.is_busy(&key) {
+            } else if !self.gate.is_busy(&key) && self.admits(key) {
                 self.gate.begin_fill(key, token);
             }
         }

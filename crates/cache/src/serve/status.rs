@@ -48,11 +48,14 @@ impl Cache {
             codec: self.config.codec,
             dedup: self.config.fingerprints_percent > 0,
             sharing: self.config.sharing,
+            eviction: self.config.eviction,
+            admission: self.config.admission,
             weus,
             entries: (self.residency.index().files() as u64, self.residency.index().fingerprints() as u64),
             dirty: self.dirty.len() as u64,
             flush_left: self.dirty.wanted() as u64,
             memory_bytes: self.residency.memory_bytes()
+                + self.admissions.memory_bytes()
                 + self.recipes.memory_bytes()
                 + self.dirty.memory_bytes()
                 + self.durability.memory_bytes(),

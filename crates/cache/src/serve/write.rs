@@ -197,8 +197,10 @@ impl Cache {
             }
             let (from, len) = self.covered(&o.head, *key);
             if len == e {
-                let data = o.data.part(o.head.len, from - o.head.offset, len);
-                self.fill_with(now, *key, data, *was_cached, out);
+                if *was_cached || self.admits(*key) {
+                    let data = o.data.part(o.head.len, from - o.head.offset, len);
+                    self.fill_with(now, *key, data, *was_cached, out);
+                }
             } else if *was_cached && !self.stopping {
                 // It was worth caching a moment ago.
                 self.counters.fetched_for_writes += 1;

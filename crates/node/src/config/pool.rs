@@ -5,7 +5,7 @@ use super::{BadConfig, yes};
 use crate::parts::PARTS;
 use crate::reload::pool_section;
 use plimsoll_base::CacheMode;
-use plimsoll_cache::{Codec, Eviction, Sharing};
+use plimsoll_cache::{Admission, Codec, Eviction, Sharing};
 use plimsoll_device::DeviceSpec;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -238,6 +238,9 @@ pub struct CacheConfig {
     /// The unit that leaves when space is needed: `lru`, `live`, `sieve` or `s3fifo`.
     #[serde(default = "default_eviction")]
     pub eviction: Eviction,
+    /// The extents that come in from reads and from writes that go through: `all`, or `second`, those that are missed or written a second time.
+    #[serde(default = "default_admission")]
+    pub admission: Admission,
     /// Percent of the cache that is dirty when write-back begins.
     #[serde(default = "default_watermark")]
     pub watermark_percent: u32,
@@ -285,6 +288,9 @@ fn default_sharing() -> Sharing {
 }
 fn default_eviction() -> Eviction {
     Eviction::Lru
+}
+fn default_admission() -> Admission {
+    Admission::All
 }
 fn default_watermark() -> u32 {
     plimsoll_cache::CacheConfig::default().watermark_percent

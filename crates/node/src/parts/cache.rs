@@ -103,6 +103,7 @@ pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, BadConfig> {
         fingerprints_percent,
         sharing,
         eviction,
+        admission,
         watermark_percent,
         free_percent,
         trim,
@@ -120,6 +121,7 @@ pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, BadConfig> {
             codec: *codec,
             sharing: *sharing,
             eviction: *eviction,
+            admission: *admission,
             watermark_percent: *watermark_percent,
             free_percent: *free_percent,
             trim: *trim,
@@ -184,6 +186,8 @@ impl Part for Cache {
         shown.problem = v.problem.clone().or((!failing.is_empty()).then(|| failing.join("; ")));
         let (extent, weu) = (bytes_text(v.extent_bytes.into()), bytes_text(v.weu_bytes.into()));
         shown.line("made of", format!("extents of {extent} in WEUs of {weu}, {}", v.codec));
+        let (eviction, admission) = (&v.eviction, &v.admission);
+        shown.line("policies", format!("eviction `{eviction}`, admission `{admission}`"));
         shown.line("reads", format!("{}, {hit} hit", v.reads));
         let memory = bytes_text(v.memory_bytes);
         shown.line("extents", format!("{} cached, {} fingerprints, {memory} of memory", v.extents, v.fingerprints));
@@ -193,12 +197,13 @@ impl Part for Cache {
         let saved = v.wear_saved_percent.map_or("-".into(), |p| format!("{p:.0} %"));
         shown.line("writes", format!("{written} to the device, amplification {amplified}, wear saved {saved}"));
         shown.line("only here", format!("{} extents; {} written back", v.dirty_extents, v.written_back));
-        let (scans, ahead) = (v.scans, v.ahead);
+        let (scans, ahead, rejected) = (v.scans, v.ahead, v.rejected);
         if v.diverted > 0 {
             let what = "extents of write-back volumes, as write-back failed and there was no room";
             shown.line("past it", format!("{} {what}", v.diverted));
         }
-        shown.line("evicted", format!("{} WEUs; {scans} sequential extents not cached, {ahead} read ahead", v.evicted));
+        shown.line("not cached", format!("{scans} sequential extents, {rejected} by admission; {ahead} read ahead"));
+        shown.line("evicted", format!("{} WEUs; {} of their extents were put in again", v.evicted, v.reinserted));
         shown.line("corrupt", format!("{} extents, {} of them lost", v.corrupt, v.lost));
         for (volume, offset, len) in &v.lost_ranges {
             shown.line("lost", format!("{volume}: {len} bytes at {offset}"));
@@ -380,6 +385,8 @@ const POOLS: &[Family<CacheView>] = &[
     ("plimsoll_cache_payload_bytes_total", "Bytes packed, after compression.", |s| s.payload_bytes as f64),
     ("plimsoll_cache_written_bytes_total", "Bytes written to the fast device.", |s| s.written_bytes as f64),
     ("plimsoll_cache_evicted_total", "WEUs evicted.", |s| s.evicted as f64),
+    ("plimsoll_cache_reinserted_total", "Extents of evicted WEUs that were put in again.", |s| s.reinserted as f64),
+    ("plimsoll_cache_rejected_total", "Extents that admission did not let in.", |s| s.rejected as f64),
     ("plimsoll_cache_written_back_total", "Extents written back.", |s| s.written_back as f64),
     ("plimsoll_cache_write_back_failing", "Volumes whose write-back fails.", |s| s.write_back_fails.len() as f64),
     ("plimsoll_cache_corrupt_total", "Extents whose checksum was wrong when they were read.", |s| s.corrupt as f64),
@@ -404,6 +411,12 @@ pub struct CacheView {
     pub codec: String,
     /// True if duplicates are found.
     pub dedup: bool,
+    /// Policy of eviction: `lru`, `live`, `sieve`, `s3fifo`.
+    #[serde(default)]
+    pub eviction: String,
+    /// Policy of admission: `all`, `second`.
+    #[serde(default)]
+    pub admission: String,
     /// WEUs on the device; none once it failed.
     pub weus: u32,
     /// WEUs that may be used.
@@ -442,6 +455,12 @@ pub struct CacheView {
     pub written_bytes: u64,
     /// WEUs evicted.
     pub evicted: u64,
+    /// Of their extents, those that were put in again.
+    #[serde(default)]
+    pub reinserted: u64,
+    /// Extents that the policy of admission did not let in.
+    #[serde(default)]
+    pub rejected: u64,
     /// Of what was dirty when somebody asked for all of it to be written back, what isn't yet.
     pub flush_left: u64,
     /// Extents written back.
@@ -563,6 +582,8 @@ impl CacheView {
             weu_bytes: s.weu_bytes,
             codec: format!("{:?}", s.codec).to_lowercase(),
             dedup: s.dedup,
+            eviction: format!("{:?}", s.eviction).to_lowercase(),
+            admission: format!("{:?}", s.admission).to_lowercase(),
             weus: s.weus.0,
             weus_max: s.weus.1,
             weus_used: s.weus.2,
@@ -582,6 +603,8 @@ impl CacheView {
             wear_saved_percent: s.wear_saved_percent(u64::from(s.extent_bytes)),
             written_bytes: c.weu_bytes + c.journal_bytes,
             evicted: c.evicted,
+            reinserted: c.reinserted,
+            rejected: c.rejected,
             flush_left: s.flush_left,
             written_back: c.written_back,
             write_back_fails: s.write_back_fails.iter().map(failing).collect(),

@@ -1,12 +1,12 @@
-//! NI-EVICTION: policies of eviction, by hits and by bytes written, against plain extents.
+//! NI-EVICTION: policies of eviction and of admission, by hits and by bytes written, against plain extents.
 
 use super::real::{FILES, accesses};
 use super::{EXTENT, NITRO, Variant, hit_percent, notes, watch};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::nitro::EXTENT_BYTES;
 use crate::nitro::traces::{Generator, TRACES, Tweak};
-use plimsoll_cache::Eviction;
 use plimsoll_cache::replay::{Policy, PolicyConfig, PolicyCounters, Unit};
+use plimsoll_cache::{Admission, Eviction};
 
 const POLICIES: [(Eviction, &str); 4] =
     [(Eviction::Lru, "lru"), (Eviction::Live, "live"), (Eviction::Sieve, "sieve"), (Eviction::S3Fifo, "s3fifo")];
@@ -63,6 +63,8 @@ fn rows() -> Vec<RowSpec> {
             rows.push(row("read hits, plain extents", "%"));
             rows.extend(POLICIES.map(|p| row(&format!("read hits, {}", p.1), "%")));
             rows.extend(POLICIES.map(|p| row(&format!("bytes written over plain extents', {}", p.1), "1")));
+            rows.push(row("read hits, lru with admission of the second", "%"));
+            rows.push(row("bytes written over plain extents', lru with admission of the second", "1"));
             rows.push(row("hits of live over plain extents'", "points").goal(Check::AtLeast(0.0)));
             rows.push(row("bytes of live over plain extents'", "1").goal(Check::AtMost(1.05)));
         }
@@ -80,7 +82,10 @@ fn figures(cache_bytes: u64, run: impl Fn(&mut Policy) -> PolicyCounters) -> Vec
     let bytes = all.map(|c| c.written_bytes as f64 / plain.written_bytes.max(1) as f64);
     let own = hit_percent(&plain);
     let goals = [hits[GOAL] - own, bytes[GOAL]];
-    std::iter::once(own).chain(hits).chain(bytes).chain(goals).map(Some).collect()
+    let config = PolicyConfig { unit: WEU, admission: Admission::Second, ..NITRO.config(cache_bytes) };
+    let second = run(&mut Policy::new(config));
+    let admitted = [hit_percent(&second), second.written_bytes as f64 / plain.written_bytes.max(1) as f64];
+    std::iter::once(own).chain(hits).chain(bytes).chain(admitted).chain(goals).map(Some).collect()
 }
 
 fn sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
@@ -99,7 +104,7 @@ fn sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     }
     for (file, _) in FILES {
         let Some(path) = inputs.file(file) else {
-            values.extend(vec![None; SIZES_PERCENT.len() * (2 * POLICIES.len() + 3)]);
+            values.extend(vec![None; SIZES_PERCENT.len() * (2 * POLICIES.len() + 5)]);
             continue;
         };
         let (all, footprint) = accesses(&path, seed, inputs.quick)?;

@@ -14,9 +14,9 @@ use crate::experiment::study::Study;
 use crate::experiment::{Experiment, Inputs, Sample};
 use crate::nitro::EXTENT_BYTES;
 use crate::nitro::traces::{Access, Generator, Trace, Tweak};
-use plimsoll_cache::Eviction;
 use plimsoll_cache::index::Key;
 use plimsoll_cache::replay::{Policy, PolicyConfig, PolicyCounters, Unit};
+use plimsoll_cache::{Admission, Eviction};
 
 /// Divisor of all sizes against the paper's, WEUs included: hit ratios depend on ratios of sizes only.
 const SCALE: u64 = 64;
@@ -50,6 +50,7 @@ impl Variant {
             compress: self.compress,
             fingerprints_percent: self.dedup,
             eviction: Eviction::Lru,
+            admission: Admission::All,
         }
     }
 }

@@ -190,6 +190,7 @@ fn policy_hits(t: &Trace, seed: u64, inputs: &Inputs) -> f64 {
         compress: true,
         fingerprints_percent: 100,
         eviction: plimsoll_cache::Eviction::Lru,
+        admission: plimsoll_cache::Admission::All,
     };
     super::hit_percent(&super::watch(&mut Policy::new(config), g.take(all as usize), before))
 }

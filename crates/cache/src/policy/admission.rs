@@ -1,0 +1,76 @@
+//! Policies of admission: the clean extents that come into the cache. Each policy is a file, with tests of its own.
+//!
+//! ```text
+//!  a client reads or writes an extent that isn't cached ──► admits? ──► yes: it is filled │ no: it stays outside
+//! ```
+//! A policy is a pure state machine with a bound on its memory. Dirty extents and what replaces a cached copy come in without being asked
+//! for.
+
+mod all;
+mod second;
+
+use crate::config::Admission;
+use crate::place::Key;
+use all::All;
+use second::Second;
+
+/// Chooses the extents of a partition that come in.
+trait Admit: Send {
+    /// Sets the number of extents that fit into the partition uncompressed. The policy may forget extents by that.
+    fn set_extents(&mut self, extents: u64);
+
+    /// A client has read or written an extent that isn't cached. True if it is to be cached.
+    fn admits(&mut self, key: Key) -> bool;
+
+    /// Bytes of memory.
+    fn memory_bytes(&self) -> u64;
+}
+
+/// The policies of all partitions of a cache.
+pub(crate) struct Admissions {
+    admission: Admission,
+    partitions: Vec<Box<dyn Admit>>,
+}
+
+impl Admissions {
+    /// No partition yet.
+    pub(crate) fn new(admission: Admission) -> Admissions {
+        Admissions { admission, partitions: Vec::new() }
+    }
+
+    /// A client has read or written an extent that isn't cached, of a partition into which `extents` fit uncompressed. True if it is to be
+    /// cached.
+    pub(crate) fn admits(&mut self, partition: u16, extents: u64, key: Key) -> bool {
+        while self.partitions.len() <= usize::from(partition) {
+            self.partitions.push(match self.admission {
+                Admission::All => Box::new(All),
+                Admission::Second => Box::new(Second::default()),
+            });
+        }
+        let policy = &mut self.partitions[usize::from(partition)];
+        policy.set_extents(extents);
+        policy.admits(key)
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.partitions.iter().map(|p| p.memory_bytes()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_remember_for_themselves() {
+        let mut admissions = Admissions::new(Admission::Second);
+        let key = |n| Key::new(0, n);
+        assert!(!admissions.admits(1, 100, key(7)));
+        assert!(!admissions.admits(0, 100, key(7)), "another partition has seen it");
+        // A flood in one partition.
+        (1000..10_000).for_each(|n| _ = admissions.admits(0, 100, key(n)));
+        assert!(admissions.admits(1, 100, key(7)));
+        assert!(!admissions.admits(0, 100, key(7)));
+    }
+}
