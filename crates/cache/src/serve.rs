@@ -35,6 +35,7 @@ use crate::config::{CacheConfig, Planted, Sharing};
 use crate::dirty::Dirty;
 use crate::durability::Durability;
 use crate::fetch::Fetch;
+use crate::former::Former;
 use crate::gate::Gate;
 use crate::index::Key;
 use crate::inserts::Inserts;
@@ -82,6 +83,7 @@ pub struct Cache {
     inserts: Inserts,
     works: Slab<WorkFor>,
     gate: Gate,
+    former: Former,
     /// Requests that came while recovering.
     early: Vec<Io>,
     dirty: Dirty,
@@ -138,6 +140,7 @@ impl Cache {
             inserts: Inserts::default(),
             works: Slab::new(),
             gate: Gate::new(config.planted),
+            former: Former::new(config.planted),
             early: Vec::new(),
             dirty: Dirty::new(config.planted),
             flush_asked: false,
