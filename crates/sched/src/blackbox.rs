@@ -150,8 +150,17 @@ fn written_bytes(head: &IoHead, load: &Load) -> u64 {
 impl BlackBoxPredictor {
     /// Knows nothing. Of a thousand reads that would be in time, `needless_permille` may be refused.
     pub fn new(needless_permille: u32) -> BlackBoxPredictor {
+        BlackBoxPredictor::with(Stripes::new(), needless_permille)
+    }
+
+    /// The same, of a device over which addresses aren't spread. It has less than half the size.
+    pub(crate) fn of_one_part(needless_permille: u32) -> BlackBoxPredictor {
+        BlackBoxPredictor::with(Stripes::one(), needless_permille)
+    }
+
+    fn with(stripes: Stripes, needless_permille: u32) -> BlackBoxPredictor {
         BlackBoxPredictor {
-            stripes: Stripes::new(),
+            stripes,
             score: Score::new(),
             levels: Levels::new(),
             budget: Budget::new(needless_permille),
@@ -219,6 +228,12 @@ impl BlackBoxPredictor {
     pub fn confidence(&self) -> Confidence {
         let off = (u64::from(self.held.abs_diff(self.promised)) * 1000) >> 16;
         Confidence(1000 - off.min(1000) as u16)
+    }
+
+    /// Service time of a piece while the device had several.
+    #[cfg(test)]
+    pub(crate) fn piece_ns(&self) -> u64 {
+        self.piece_ns
     }
 
     /// Reads that it has learned from.

@@ -79,6 +79,11 @@ struct Rule {
 }
 
 impl Rule {
+    fn new((piece_shift, bits): (u32, u32)) -> Rule {
+        let parts = vec![Part::IDLE; 1 << bits];
+        Rule { piece_shift, parts, logs: [0; CLASSES], error: 0, read_ns: 0, write_ns: 0 }
+    }
+
     fn pieces(&self, head: &IoHead) -> impl Iterator<Item = usize> + use<> {
         let first = head.offset >> self.piece_shift;
         let last = (head.end().max(head.offset + 1) - 1) >> self.piece_shift;
@@ -114,15 +119,12 @@ pub(crate) type Classes = [u8; RULES_N];
 impl Stripes {
     /// Nothing is known.
     pub(crate) fn new() -> Stripes {
-        let rule = |(piece_shift, bits): (u32, u32)| Rule {
-            piece_shift,
-            parts: vec![Part::IDLE; 1 << bits],
-            logs: [0; CLASSES],
-            error: 0,
-            read_ns: 0,
-            write_ns: 0,
-        };
-        Stripes { rules: RULES.map(rule).into(), likeliest: 0 }
+        Stripes { rules: RULES.map(Rule::new).into(), likeliest: 0 }
+    }
+
+    /// All of the device is one part.
+    pub(crate) fn one() -> Stripes {
+        Stripes { rules: vec![Rule::new((u64::BITS - 1, 0))], likeliest: 0 }
     }
 
     /// The part that will keep `head` longest, if the likeliest rule is right, and for how long others' requests keep it, in
@@ -142,7 +144,7 @@ impl Stripes {
 
     /// A read's classes before it's sent.
     pub(crate) fn classes(&self, now: Time, head: &IoHead) -> Classes {
-        std::array::from_fn(|i| self.rules[i].slowest(now, head).1 as u8)
+        std::array::from_fn(|i| self.rules.get(i).map_or(0, |rule| rule.slowest(now, head).1 as u8))
     }
 
     /// A request is outstanding from now on.
@@ -211,7 +213,7 @@ impl Stripes {
         }
         // The likeliest stays so unless another is clearly better.
         let error = |at: usize| self.rules[at].error;
-        let best = (0..RULES_N).min_by_key(|&at| error(at)).expect("there are some");
+        let best = (0..self.rules.len()).min_by_key(|&at| error(at)).expect("there are some");
         if error(best) < error(self.likeliest) - error(self.likeliest) / 32 {
             self.likeliest = best;
         }
@@ -259,6 +261,20 @@ mod tests {
         assert_eq!(work_ns, 1_000_000);
         assert_eq!((touched.writes, s.slowest(now, &head(Op::Read, 6 * 16_384, 4096)).0.writes), (1, 0));
         assert_eq!(s.slowest(now, &head(Op::Read, 3 * 16_384, 64 << 10)).0.writes, 1, "the slowest of four pieces");
+    }
+
+    /// The tables of stripes are most of a predictor.
+    #[test]
+    fn a_device_of_one_part_has_one() {
+        let mut s = Stripes::one();
+        let all = [head(Op::Write, 0, 4096), head(Op::Read, u64::MAX - 8192, 4096)];
+        all.iter().for_each(|h| s.sent(Time::ZERO, h));
+        let (part, _) = s.slowest(Time::ZERO, &all[1]);
+        assert_eq!((part.reads, part.writes, s.likeliest().1), (1, 1, 1));
+        let classes = s.classes(Time::ZERO, &all[1]);
+        all.iter().for_each(|h| s.ended(Time::ZERO, Time::ZERO, h, 5));
+        s.learn(&classes, 5);
+        assert_eq!(s.slowest(Time::ZERO, &all[0]).0.reads, 0);
     }
 
     #[test]

@@ -43,7 +43,8 @@ pub(super) struct Counts {
 
 /// See the module's documentation.
 pub(super) struct Standing {
-    predictor: BlackBoxPredictor,
+    /// `None` before the first request: a cluster has many OSDs, and a map of them comes at once.
+    pub(super) predictor: Option<Box<BlackBoxPredictor>>,
     outstanding: BTreeMap<IoId, Time>,
     /// Newest read that was answered. Ids grow: reads before it were overtaken.
     answered: IoId,
@@ -64,7 +65,7 @@ pub(super) struct Standing {
 impl Standing {
     pub fn new() -> Standing {
         Standing {
-            predictor: BlackBoxPredictor::new(NEEDLESS_PERMILLE),
+            predictor: None,
             outstanding: BTreeMap::new(),
             answered: IoId(0),
             avoided_until: Time::ZERO,
@@ -106,13 +107,22 @@ impl Standing {
             && now.since(sent_at) >= GIVEN_UP_AFTER
         {
             self.outstanding.remove(&id);
-            self.predictor.withdrawn(id);
+            self.withdraw(id);
         }
     }
 
     /// Asserts that every read that it waits for is in the predictor's forecasts, too.
     pub fn check(&self) {
-        self.predictor.check();
+        match &self.predictor {
+            Some(predictor) => predictor.check(),
+            None => assert!(self.outstanding.is_empty(), "a request without a predictor"),
+        }
+    }
+
+    fn withdraw(&mut self, id: IoId) {
+        if let Some(predictor) = &mut self.predictor {
+            predictor.withdrawn(id);
+        }
     }
 
     /// Returns whether it is to be avoided at `now`.
@@ -122,23 +132,28 @@ impl Standing {
 
     /// Forecast of a read. An OSD that stalls is expected to go on for as long as it has.
     pub fn forecast(&self, now: Time, head: &IoHead, limit: Span) -> (Span, Confidence) {
-        let (took, confidence) = self.predictor.predict(now, head);
+        let Some(predictor) = &self.predictor else { return (Span::ZERO, Confidence::NONE) };
+        let (took, confidence) = predictor.predict(now, head);
         let waited = self.waited(now);
         if waited < limit { (took, confidence) } else { (took.max(waited * 2), confidence) }
     }
 
     /// True if no read was seen for long, and none is outstanding. The next read is then sent whatever its forecast.
     pub fn is_forgotten(&self, now: Time) -> bool {
-        self.outstanding.is_empty() && self.predictor.is_forgotten(now)
+        self.outstanding.is_empty() && self.predictor.as_ref().is_none_or(|p| p.is_forgotten(now))
     }
 
     pub fn judged(&mut self, now: Time, head: &IoHead) {
-        self.predictor.judged(now, head);
+        if let Some(predictor) = &mut self.predictor {
+            predictor.judged(now, head);
+        }
     }
 
     pub fn sent(&mut self, now: Time, head: &IoHead, is_read: bool) {
         self.give_up(now);
-        self.predictor.sent(now, head);
+        // Parts of an OSD's device don't show in the addresses of an image.
+        let new = || Box::new(BlackBoxPredictor::of_one_part(NEEDLESS_PERMILLE));
+        self.predictor.get_or_insert_with(new).sent(now, head);
         if is_read {
             self.counts.reads += 1;
             self.outstanding.insert(head.id, now);
@@ -155,7 +170,7 @@ impl Standing {
 
     /// A read has failed there: nothing is learned of its time. The OSD is avoided if it failed `by_osd`.
     pub fn failed(&mut self, now: Time, id: IoId, by_osd: bool) {
-        self.predictor.withdrawn(id);
+        self.withdraw(id);
         if self.outstanding.remove(&id).is_some() && by_osd {
             self.avoid(now);
         }
@@ -173,7 +188,9 @@ impl Standing {
 
     /// A request has ended. An OSD that has answered enough reads in time is forgiven.
     pub fn ended(&mut self, now: Time, id: IoId, limit: Span) {
-        self.predictor.ended(now, id);
+        if let Some(predictor) = &mut self.predictor {
+            predictor.ended(now, id);
+        }
         let Some(sent_at) = self.outstanding.remove(&id) else { return };
         self.answered = self.answered.max(id);
         self.learn_typical(now.since(sent_at));

@@ -87,6 +87,15 @@ impl Bench {
     }
 }
 
+/// A map of a large cluster is received in one call.
+#[test]
+fn an_osd_that_was_never_asked_has_no_predictor() {
+    let mut b = Bench::new();
+    b.learn(us(0), 1, 1);
+    let standings = &b.stack.layer::<Osds>().expect("there").standings;
+    assert_eq!(standings.iter().map(|s| s.predictor.is_some()).collect::<Vec<_>>(), [false, true, false]);
+}
+
 #[test]
 fn a_stalled_read_is_sent_to_a_replica_and_the_first_answer_counts() {
     let mut b = Bench::new();
