@@ -415,7 +415,11 @@ impl Layer for Osds {
         }
         if let Some((osd, groups)) = self.changes.remove(&c.io.id) {
             let limit = self.limit();
-            self.standings[osd].ended(now, c.io.id, limit);
+            // An error comes as soon as it is known, whatever the OSD would have taken.
+            match c.outcome.is_done() {
+                true => self.standings[osd].ended(now, c.io.id, limit),
+                false => self.standings[osd].failed(now, c.io.id, false),
+            }
             for pg in groups {
                 if let Some(unstable) = self.unstable.get_mut(pg) {
                     unstable.ended(c.io.id);

@@ -87,6 +87,26 @@ impl Bench {
     }
 }
 
+/// A full pool, or a lock that is lost, is told at once.
+#[test]
+fn a_write_that_fails_says_nothing_of_its_osds_time() {
+    let forecast = |outcome| {
+        let mut b = Bench::new();
+        let mut now = b.learn(us(0), 0, 50);
+        let offset = b.of(0);
+        for _ in 0..200 {
+            b.offer(now, Op::Write, offset, None).unwrap();
+            now += Span::from_micros(1);
+            b.end(now, 0, outcome);
+        }
+        let standing = &b.stack.layer::<Osds>().expect("there").standings[0];
+        standing.predictor.as_ref().expect("it was read").piece_ns()
+    };
+    let failed = forecast(Outcome::Failed(IoError::NoSpace));
+    assert!(failed > 150_000, "reads took 200 us, and now {failed} ns");
+    assert!(forecast(Outcome::Done) < failed / 2, "those that are done are learned from");
+}
+
 /// A map of a large cluster is received in one call.
 #[test]
 fn an_osd_that_was_never_asked_has_no_predictor() {
