@@ -98,6 +98,8 @@ struct Image {
     lock_path: PathBuf,
     state: Mutex<State>,
     wake: Condvar,
+    /// A request has ended: there is room for another.
+    room: Condvar,
 }
 
 impl Image {
@@ -205,7 +207,12 @@ impl Image {
             .find(|l| l.len() == 3 && l[0] == "slow" && l[1] == osd)
             .and_then(|l| l[2].parse().ok());
         let due = Instant::now() + Duration::from_micros(slow.unwrap_or(100));
-        self.state.lock().unwrap().waiting.push(Request { due, work, completion: completion as usize });
+        // librados takes no more, of whichever OSD.
+        let most = self.settings.get("objecter_inflight_ops").and_then(|n| n.parse().ok()).unwrap_or(1024);
+        let state = self.state.lock().unwrap();
+        let mut state = self.room.wait_while(state, |state| state.waiting.len() >= most).unwrap();
+        state.waiting.push(Request { due, work, completion: completion as usize });
+        drop(state);
         self.wake.notify_one();
         0
     }
@@ -228,6 +235,7 @@ impl Image {
             state.random = state.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let chosen = due[(state.random >> 33) as usize % due.len()];
             let request = state.waiting.swap_remove(chosen);
+            self.room.notify_one();
             drop(state);
             let value = self.run(&request.work);
             // SAFETY: a completion lives until it is released, which its owner does after it was handed out.
@@ -383,6 +391,7 @@ unsafe fn open(at: Handle, name: *const c_char, out: *mut Handle, is_read_only: 
         lock_path: path.with_extension(format!("{}.lock", path.extension().unwrap_or_default().to_string_lossy())),
         state: Mutex::new(State { random: 7, ..State::default() }),
         wake: Condvar::new(),
+        room: Condvar::new(),
     });
     let serving = image.clone();
     std::thread::spawn(move || serving.serve());

@@ -88,6 +88,20 @@ fn bytes_come_back_whatever_the_order_of_completions() {
     assert!(out[..4096].iter().all(|b| *b == 1) && out[4096..12288].iter().all(|b| *b == 0) && out[12288] == 4);
 }
 
+/// librados has a limit for all OSDs together, at which it takes nothing more.
+#[test]
+fn requests_that_wait_for_one_osd_keep_none_from_another() {
+    const OBJECT: u64 = 4 << 20;
+    let fake = Fake::new();
+    let mut queue = fake.queue();
+    fake.control("slow 0 3000000\n");
+    for n in 0..1100 {
+        queue.read(n, 0, BufMut::zeroed(512)).unwrap();
+    }
+    queue.read(1100, OBJECT, BufMut::zeroed(512)).unwrap();
+    assert_eq!(all(&mut queue)[0].tag, 1100, "the first to end is of an OSD that works");
+}
+
 #[test]
 fn errors_end_the_request_that_they_are_of() {
     let fake = Fake::new();
