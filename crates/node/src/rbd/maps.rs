@@ -224,9 +224,12 @@ pub(super) fn epoch(cluster: &Cluster) -> Option<u64> {
     json(&stat, "osd stat").ok()?["epoch"].as_u64()
 }
 
-/// True if a map isn't the one that was sent last. It is then the last one.
+/// True if a map isn't the one that was sent last, but for its epoch: most epochs change nothing of an image. It is then the last one.
 pub(super) fn is_news(sent: &mut Option<OsdMap>, map: &OsdMap) -> bool {
-    let is_news = sent.as_ref() != Some(map);
+    let is_news = sent.as_mut().is_none_or(|sent| {
+        sent.epoch = map.epoch;
+        sent != map
+    });
     if is_news {
         *sent = Some(map.clone());
     }
@@ -301,6 +304,8 @@ mod tests {
         let (mut sent, first) = (None, OsdMap { epoch: 1, ..OsdMap::default() });
         assert!(is_news(&mut sent, &first));
         assert!((0..5).all(|_| !is_news(&mut sent, &first)));
+        // A new epoch may concern other pools.
+        assert!(!is_news(&mut sent, &OsdMap { epoch: 2, ..first.clone() }));
         // The manager hears of new acting sets after the epoch has changed.
         let later = OsdMap { acting: vec![vec![0]], ..first.clone() };
         assert!(is_news(&mut sent, &later) && !is_news(&mut sent, &later));

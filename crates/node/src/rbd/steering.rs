@@ -15,10 +15,45 @@ use std::time::Duration;
 
 /// The epoch is asked for this often.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// After a change the map is read again at this many looks: the manager hears of new acting sets some seconds later.
-const LOOKS_AFTER_CHANGE: u32 = 6;
+/// After a change the map is read this many times: the manager hears of new acting sets some seconds later.
+const READS_AFTER_CHANGE: u32 = 4;
+/// Looks from one reading to the next are at most this many. All groups of the cluster are in an answer: one that goes on changing isn't asked
+/// for them every two seconds.
+const GAP_MAX: u32 = 8;
 /// While reads aren't steered, each look of this number is one more attempt.
 const LOOKS_BETWEEN_ATTEMPTS: u32 = 5;
+
+/// Decides at which looks the map is read: at a change of its epoch, and some times more, at growing distances as long as it goes on changing.
+#[derive(Default)]
+struct Pace {
+    /// Readings that are left.
+    left: u32,
+    /// Looks from the last reading to the next.
+    gap: u32,
+    /// Looks until then.
+    until: u32,
+}
+
+impl Pace {
+    /// The epoch was looked at. Returns whether the map is read now.
+    fn look(&mut self, has_changed: bool) -> bool {
+        if has_changed {
+            self.left = READS_AFTER_CHANGE;
+        }
+        self.until = self.until.saturating_sub(1);
+        if self.until > 0 {
+            return false;
+        }
+        if self.left == 0 {
+            self.gap = 0; // quiet for a whole gap
+            return false;
+        }
+        self.left -= 1;
+        self.gap = (self.gap * 2).clamp(1, GAP_MAX);
+        self.until = self.gap;
+        true
+    }
+}
 
 /// A pool on an image, as far as steering concerns it.
 pub(crate) struct Steering {
@@ -73,15 +108,12 @@ impl Steering {
     pub fn follow(self, handle: PoolHandle) -> io::Result<()> {
         let follow = move || {
             let mut sent = Sent::default();
-            let (mut known, mut looks, mut number) = (None, 0, 0);
+            let (mut known, mut pace, mut number) = (None, Pace::default(), 0);
             while self.image.strong_count() > 0 {
                 let now = epoch(&self.cluster);
-                if now.is_some() && now != known {
-                    looks = LOOKS_AFTER_CHANGE;
-                }
                 let is_unsteered = sent.unsteered != Some(None) || sent.is_again;
-                if looks > 0 || is_unsteered && number % LOOKS_BETWEEN_ATTEMPTS == 0 {
-                    looks = looks.saturating_sub(1);
+                let is_due = pace.look(now.is_some() && now != known);
+                if is_due || is_unsteered && number % LOOKS_BETWEEN_ATTEMPTS == 0 {
                     let Ok(epoch) = self.look(&mut sent, &handle) else { return };
                     known = epoch.or(known);
                 }
@@ -156,12 +188,7 @@ impl Steering {
     }
 
     /// Opens handles for buckets that have none, as long as there are places. Returns the reason why reads aren't steered, if they aren't.
-    fn open_missing(
-        &self,
-        wanted: Vec<Bucket>,
-        sent: &mut Sent,
-        handle: &PoolHandle,
-    ) -> Result<Option<Fault>, PoolGone> {
+    fn open_missing(&self, wanted: Vec<Bucket>, sent: &mut Sent, handle: &PoolHandle) -> Result<Option<Fault>, PoolGone> {
         if wanted.len() < 2 {
             return Ok(Some(Fault::Lasts("all copies are on one CRUSH host".into())));
         }
@@ -217,6 +244,22 @@ fn is_whole(image: &Image) -> Result<(), Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Looks at which the map is read, if its epoch has changed at these.
+    fn read_at(changed: impl Fn(u32) -> bool, looks: u32) -> Vec<u32> {
+        let mut pace = Pace::default();
+        (0..looks).filter(|look| pace.look(changed(*look))).collect()
+    }
+
+    #[test]
+    fn a_map_that_goes_on_changing_is_read_ever_more_seldom() {
+        assert_eq!(read_at(|_| false, 100), []);
+        assert_eq!(read_at(|look| look == 3, 100), [3, 4, 6, 10]);
+        assert_eq!(read_at(|look| look == 3 || look == 50, 100), [3, 4, 6, 10, 50, 51, 53, 57]);
+        // Every two seconds for ten minutes: not 300 times. The last change is read, too.
+        let often = read_at(|look| look < 300, 400);
+        assert!(often.len() < 45 && often.iter().any(|look| *look >= 300), "{often:?}");
+    }
 
     #[test]
     fn a_fault_that_passes_does_not_end_steering() {
