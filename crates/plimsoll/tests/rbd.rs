@@ -236,6 +236,35 @@ fn volumes_that_need_their_cache_are_not_released() {
     server.cli(&["pool", "release", "p"]);
 }
 
+/// Handles were opened for hosts that have nothing of the image any more. There are no places for more of them.
+#[test]
+fn handles_for_hosts_that_are_gone_are_named() {
+    let fake = Fake::new(64 * MIB);
+    let give = |epoch: u32, first: u32| {
+        let write = |name: &str, text: &str| std::fs::write(fake.dir.path().join(name), text).unwrap();
+        let groups: Vec<String> = (0..8)
+            .map(|n| {
+                let of = |more: u32| first + (n + more) % 8;
+                let (a, b, c) = (of(0), of(1), of(2));
+                format!(r#"{{"pgid":"2.{n:x}","acting":[{a},{b},{c}],"acting_primary":{a}}}"#)
+            })
+            .collect();
+        let host = |n| format!(r#"{{"id":-{},"name":"h{n}","type":"host","type_id":1,"children":[{n}]}}"#, n + 2);
+        let hosts: Vec<String> = (first..first + 8).map(host).collect();
+        write("osd_tree.json", &format!(r#"{{"nodes":[{}]}}"#, hosts.join(",")));
+        write("pg_dump.json", &format!(r#"{{"pg_stats":[{}]}}"#, groups.join(",")));
+        let pool = r#"{"pool":2,"type":1,"pg_num":8,"object_hash":2}"#;
+        write("osd_dump.json", &format!(r#"{{"epoch":{epoch},"pools":[{pool}]}}"#));
+        write("osd_stat.json", &format!(r#"{{"epoch":{epoch}}}"#));
+    };
+    give(5, 0);
+    let server = Server::start(fake.dir.path(), &fake.text("").replace("sched = \"noop\"\n", ""));
+    let shown = || server.cli(&["pool", "show", "p"]);
+    until("reads are steered", || shown().contains("8 OSDs (map 5)") && !shown().contains("not steered"));
+    give(6, 8);
+    until("the reason is shown", || shown().contains("8 OSDs (map 6)") && shown().contains("restart the node"));
+}
+
 /// Three OSDs on a host each: osd.0 is the primary of all objects, whose only group has the other two as replicas.
 fn give_maps(fake: &Fake) {
     let write = |name: &str, text: &str| std::fs::write(fake.dir.path().join(name), text).unwrap();

@@ -89,6 +89,17 @@ fn unsteered(is_steered: bool, fault: Option<&Fault>) -> Option<String> {
     }
 }
 
+/// The reason why no handle can steer: buckets have other names now, and a place that was given away has its handle until the pool ends.
+fn unreached(wanted: &[Bucket], open: &[Bucket]) -> Option<Fault> {
+    let reached = wanted.iter().filter(|bucket| open.contains(bucket)).count();
+    (reached < 2).then(|| {
+        Fault::Lasts(
+            "the handles that are open are for CRUSH buckets that no longer have the image's objects: restart the node"
+                .into(),
+        )
+    })
+}
+
 /// State that a pool's layer has received.
 #[derive(Default)]
 struct Sent {
@@ -145,7 +156,7 @@ impl Steering {
         };
         let level = sent.buckets.first().map(|b| b.level.clone());
         let fault = match is_steerable {
-            Ok(()) => self.open_missing(answers.to_read_from(&map, HANDLES_MAX, level.as_deref()), sent, handle)?,
+            Ok(()) => self.open_missing(&answers.to_read_from(&map, HANDLES_MAX, level.as_deref()), sent, handle)?,
             Err(fault) => Some(fault),
         };
         let unsteered = unsteered(sent.unsteered == Some(None), fault.as_ref());
@@ -188,27 +199,27 @@ impl Steering {
     }
 
     /// Opens handles for buckets that have none, as long as there are places. Returns the reason why reads aren't steered, if they aren't.
-    fn open_missing(&self, wanted: Vec<Bucket>, sent: &mut Sent, handle: &PoolHandle) -> Result<Option<Fault>, PoolGone> {
+    fn open_missing(&self, wanted: &[Bucket], sent: &mut Sent, handle: &PoolHandle) -> Result<Option<Fault>, PoolGone> {
         if wanted.len() < 2 {
             return Ok(Some(Fault::Lasts("all copies are on one CRUSH host".into())));
         }
         for bucket in wanted {
             let number = self.places.start + sent.buckets.len();
-            if sent.buckets.contains(&bucket) || !self.places.contains(&number) {
+            if sent.buckets.contains(bucket) || !self.places.contains(&number) {
                 continue;
             }
-            match handle_at(&self.device, &bucket) {
+            match handle_at(&self.device, bucket) {
                 Ok(queue) => {
                     let (start, len) = self.home;
                     handle.send(Command::PutDevice { number, device: Device::Rbd(RbdDevice { queue, start, len }) })?;
-                    sent.buckets.push(bucket);
+                    sent.buckets.push(bucket.clone());
                 }
                 Err(why) => {
                     return Ok(Some(Fault::Passes(format!("the handle for {bucket} can't be opened: {why}"))));
                 }
             }
         }
-        Ok(None)
+        Ok(unreached(wanted, &sent.buckets))
     }
 
     fn tell_unsteered(&self, why: Option<String>, sent: &mut Sent, handle: &PoolHandle) -> Result<(), PoolGone> {
@@ -259,6 +270,17 @@ mod tests {
         // Every two seconds for ten minutes: not 300 times. The last change is read, too.
         let often = read_at(|look| look < 300, 400);
         assert!(often.len() < 45 && often.iter().any(|look| *look >= 300), "{often:?}");
+    }
+
+    #[test]
+    fn handles_for_buckets_that_are_gone_steer_nothing() {
+        let bucket = |name: &str| Bucket { level: "host".into(), name: name.into() };
+        let of = |names: &[&str]| names.iter().map(|name| bucket(name)).collect::<Vec<_>>();
+        let open = of(&["a", "b", "c"]);
+        assert_eq!(unreached(&of(&["a", "c", "d"]), &open), None);
+        for gone in [&["c", "d", "e"][..], &["d", "e"]] {
+            assert!(matches!(unreached(&of(gone), &open), Some(Fault::Lasts(why)) if why.contains("restart the node")));
+        }
     }
 
     #[test]
