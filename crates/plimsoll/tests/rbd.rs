@@ -2,6 +2,7 @@
 
 mod common;
 use common::Server;
+use common::busy::busy_wait_us;
 use common::client::Client;
 use common::images::{Fake, gateway, has_stopped};
 use plimsoll_testkit::until;
@@ -236,6 +237,34 @@ fn volumes_that_need_their_cache_are_not_released() {
     server.cli(&["pool", "release", "p"]);
 }
 
+/// Cores and a fence lie above an image as above a disk.
+#[test]
+fn a_pool_on_an_image_has_cores_and_a_fence() {
+    let served = |text: &str, shown: [&str; 3], part: &str| {
+        let fake = Fake::new(64 * MIB);
+        give_maps(&fake);
+        let server =
+            Server::start(fake.dir.path(), text.replace("FOLDER", &fake.dir.path().display().to_string()).as_str());
+        let mut client = Client::connect(&server.socket(), "vol").unwrap();
+        for n in 0..16 {
+            client.write(n * 4096, &[n as u8; 4096]).unwrap().unwrap();
+        }
+        client.flush().unwrap().unwrap();
+        for n in 0..16 {
+            assert_eq!(client.read(n * 4096, 4096).unwrap().unwrap(), [n as u8; 4096]);
+        }
+        let said = server.cli(&shown);
+        assert!(said.contains(part), "{said}");
+    };
+    let fake = Fake::new(64 * MIB);
+    let text = fake.text("").replace(&fake.dir.path().display().to_string(), "FOLDER");
+    served(&text.replace("sched = \"noop\"", "cores = 2"), ["cores", "p", "--json"], "\"cores\": 2");
+    let fenced = text
+        .replace("sched = \"noop\"\n", "[pool.fence]\nslots = 4\nslot = \"20ms\"\n")
+        .replace("[[grant]]", "slots = 2\n[[grant]]");
+    served(&fenced, ["fence", "status", "p"], "vol");
+}
+
 /// Handles were opened for hosts that have nothing of the image any more. There are no places for more of them.
 #[test]
 fn handles_for_hosts_that_are_gone_are_named() {
@@ -263,6 +292,38 @@ fn handles_for_hosts_that_are_gone_are_named() {
     until("reads are steered", || shown().contains("8 OSDs (map 5)") && !shown().contains("not steered"));
     give(6, 8);
     until("the reason is shown", || shown().contains("8 OSDs (map 6)") && shown().contains("restart the node"));
+}
+
+/// A read with a deadline goes to a replica where its primary is slow, and is refused where the replicas are, too.
+#[test]
+fn a_read_with_a_deadline_is_steered_or_refused() {
+    let fake = Fake::new(64 * MIB);
+    give_maps(&fake);
+    let server = Server::start(fake.dir.path(), &fake.text("").replace("sched = \"noop\"\n", ""));
+    let shown = || server.cli(&["pool", "show", "p"]);
+    until("reads are steered", || shown().contains("3 OSDs (map 5)") && !shown().contains("not steered"));
+    let mut patient = Client::connect(&server.socket(), "vol").unwrap();
+    (0..50).for_each(|_| drop(patient.read(0, 4096).unwrap().unwrap()));
+    let primary = || server.control("GET", "/v1/pools/p/osds").expect(200)["osds"][0].clone();
+    assert!(primary()["osd"] == 0 && primary()["refused"] == 0, "{}", primary());
+    fake.control("slow 0 4000000\n");
+    let mut web = Client::connect(&server.socket(), "vol?deadline=2s&busy=error").unwrap();
+    for _ in 0..20 {
+        let ended = web.read(0, 4096).unwrap();
+        assert!(ended.is_ok(), "a replica has it: {:?}", ended.err());
+    }
+    assert!(primary()["steered"].as_u64() >= Some(19) && primary()["refused"] == 0, "{}", primary());
+    // A request takes no less than that anywhere.
+    fake.control("slow 0 40000\nslow 1 40000\nslow 2 40000\n");
+    let mut web = Client::connect(&server.socket(), "vol?deadline=10ms&busy=error").unwrap();
+    let mut wait = None;
+    until("it is refused", || {
+        (0..5).for_each(|_| drop(patient.read(0, 4096).unwrap().unwrap()));
+        wait = busy_wait_us(&web.read(0, 4096).unwrap());
+        wait.is_some()
+    });
+    assert!(wait > Some(10_000), "{wait:?} us");
+    assert!(primary()["refused"].as_u64() >= Some(1), "{}", primary());
 }
 
 /// Three OSDs on a host each: osd.0 is the primary of all objects, whose only group has the other two as replicas.
