@@ -27,3 +27,6 @@ mod store;
 pub mod tls;
 mod turns;
 pub mod view;
+
+/// Time for which the owner of an RBD image may answer from its caches after its lock was last confirmed.
+pub use plimsoll_rbd::LEASE as LOCK_LEASE;

@@ -37,7 +37,9 @@ pub(crate) fn connect(d: &DeviceConfig, settings: &[(&str, &str)]) -> Result<Arc
 /// The library's.
 pub(crate) fn open(cluster: &Arc<Cluster>, d: &DeviceConfig, is_read_only: bool) -> Result<Arc<Image>, Error> {
     let name = d.rbd.as_deref().expect("a device with `rbd`");
-    Image::open(cluster, name, is_read_only).map(Arc::new)
+    let image = Image::open(cluster, name, is_read_only)?;
+    image.set_lease(lease());
+    Ok(Arc::new(image))
 }
 
 /// Most handles that read from one CRUSH bucket each: a cluster handle has a dozen threads.
@@ -53,17 +55,34 @@ fn handle_at(d: &DeviceConfig, bucket: &Bucket) -> Result<Queue, Error> {
     Queue::new(open(&cluster, d, true)?)
 }
 
-/// Takes the lock of a device's image away from its owner, which Ceph blocks before. Returns the owner's address; `None` if nobody has it.
+/// Takes the lock of a device's image away from `owner`, which Ceph blocks before. Then nothing that the owner answers is older than what
+/// others write: a pool with a cache answers from it as long as the lock counts as owned there, so that time passes before the lock is free.
+/// Returns false if nobody has the lock any more.
 ///
 /// # Errors
 /// If the image can't be opened, or the lock can't be broken.
-pub(crate) fn break_lock(pool: &str, d: &DeviceConfig) -> Result<Option<String>, Error> {
+pub(crate) fn break_lock(pool: &str, d: &DeviceConfig, owner: &str) -> Result<bool, Error> {
     let image = open(&connect(d, &[])?, d, false)?;
-    let Some(owner) = image.owner()? else { return Ok(None) };
     // Ceph 16 keeps the time of an entry that exists, and the break adds one. Others may take the last time.
-    let before = image.block(&owner);
-    let broken = image.break_lock()?;
-    let after = image.block(&owner);
+    let before = image.block(owner);
+    let outlast = || {
+        let seconds = lease().as_secs();
+        tracing::warn!(
+            pool,
+            owner,
+            seconds,
+            "the owner of the RBD image's lock is blocked by order; it may answer from its caches for this time, which is waited for"
+        );
+        std::thread::sleep(lease());
+    };
+    if before.is_ok() {
+        outlast();
+    }
+    let was_owner = image.break_lock(owner)?;
+    let after = image.block(owner);
+    if before.is_err() {
+        outlast();
+    }
     tracing::warn!(
         pool,
         image = image.name(),
@@ -76,7 +95,20 @@ pub(crate) fn break_lock(pool: &str, d: &DeviceConfig) -> Result<Option<String>,
             "the former owner may be blocked for the cluster's default time only (an hour): end it before that"
         );
     }
-    Ok(broken)
+    Ok(was_owner)
+}
+
+/// Time for which a confirmed lock counts as owned. Tests may want another one.
+#[cfg(debug_assertions)]
+fn lease() -> Duration {
+    let asked = std::env::var("PLIMSOLL_TEST_LEASE_MS").ok();
+    asked.and_then(|ms| ms.parse().ok()).map_or(LEASE, Duration::from_millis)
+}
+
+/// Time for which a confirmed lock counts as owned.
+#[cfg(not(debug_assertions))]
+const fn lease() -> Duration {
+    LEASE
 }
 
 /// Looks at the image of a device without its lock.
@@ -245,7 +277,7 @@ fn watch_lease(pool: String, image: &Arc<Image>, handle: PoolHandle) -> io::Resu
                     LockState::Unconfirmed => tracing::error!(
                         pool,
                         image = name,
-                        seconds = LEASE.as_secs(),
+                        seconds = lease().as_secs(),
                         "the cluster hasn't confirmed the RBD image's exclusive lock for this time: another client may have it. Requests of a pool with a cache fail until it does, others wait for the cluster. Check the network to the monitors and OSDs, and the OSD of the image's header"
                     ),
                     LockState::Owned => {

@@ -305,7 +305,12 @@ pub fn pool(name: &str, to: &To, control: &Control) -> Result<()> {
                 say(format!("  released at {} after {:.1} s", facts.names[0], at.elapsed().as_secs_f64()));
                 released = Some(r);
             }),
-            Step::Take { force } => nodes.take(&nodes.new, force).map(|t| taken = Some(t)),
+            Step::Take { force } => {
+                if force {
+                    say(crate::pool::outlasts());
+                }
+                nodes.take(&nodes.new, force).map(|t| taken = Some(t))
+            }
             Step::GiveBack => {
                 say(format!("  {}: {} takes it back", moving.why, facts.names[0]));
                 nodes.take(&nodes.old, false).map(drop)

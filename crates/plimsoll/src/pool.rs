@@ -123,6 +123,8 @@ enum Command {
     /// Serve a configured pool on an RBD image that another gateway had
     #[command(
         after_help = "Reloads the configuration. Without --force it needs `plimsoll pool release` at the other gateway, or its end. See docs/guides/ceph.md.\n\n\
+        With --force it waits 20 s before the lock is free: its owner may answer from its caches for that time. The lock of an image that isn't \
+        the pool's is not taken.\n\n\
         Examples:\n  plimsoll pool take far\n  plimsoll pool take far --force"
     )]
     Take {
@@ -131,6 +133,9 @@ enum Command {
         /// Take the lock away from an owner that hangs or can't be reached. Ceph refuses its requests for a year.
         #[arg(long)]
         force: bool,
+        /// Take it although only a cache that isn't here may have the newest data. The pool is served once they are given up (plimsoll cache give-up).
+        #[arg(long, requires = "force")]
+        without_cache: bool,
         #[command(flatten)]
         control: Control,
     },
@@ -203,7 +208,7 @@ impl Pool {
                 release(&name, disconnect, write_back, &control)
             }
             Command::Move { name, to, control } => moving::pool(&name, &to, &control),
-            Command::Take { name, force, control } => take(&name, force, &control),
+            Command::Take { name, force, without_cache, control } => take(&name, force, without_cache, &control),
             Command::Show { name, control } => part::show_all(&Client::new(&control)?, &name, &control),
             Command::Settings { name, control } => print(&part::settings(&Client::new(&control)?, &name)?, &control),
             Command::Set { name, settings, control } => {
@@ -298,8 +303,21 @@ fn release(name: &str, disconnect: bool, write_back: bool, control: &Control) ->
     Ok(())
 }
 
-fn take(name: &str, force: bool, control: &Control) -> Result<()> {
-    let query = if force { "?force=true" } else { "" };
+/// The text for a take by force that has begun.
+pub fn outlasts() -> String {
+    let seconds = plimsoll_node::LOCK_LEASE.as_secs();
+    format!("  an owner of the lock is blocked, and may answer from its caches for {seconds} s: that is waited for")
+}
+
+fn take(name: &str, force: bool, without_cache: bool, control: &Control) -> Result<()> {
+    let query = match (force, without_cache) {
+        (false, _) => "",
+        (true, false) => "?force=true",
+        (true, true) => "?force=true&without_cache=true",
+    };
+    if force && !control.json {
+        println!("{}", outlasts());
+    }
     let path = format!("/v1/pools/{}/take{query}", segment(name));
     let taken: PoolTaken = Client::new(control)?.order_for(Method::POST, &path)?;
     if control.json {

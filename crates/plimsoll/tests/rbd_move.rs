@@ -8,10 +8,13 @@ use plimsoll_testkit::until;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::net::Shutdown;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 const MIB: u64 = 1 << 20;
@@ -45,6 +48,11 @@ impl Two {
     fn file(&self, name: &str) -> PathBuf {
         self.fake.dir.path().join(name)
     }
+}
+
+/// True if an owner of the image's lock was blocked.
+fn is_blocked(two: &Two) -> bool {
+    ["blocklist-order", "blocklist"].iter().any(|name| two.file(name).exists())
 }
 
 fn socket(of: &Server) -> String {
@@ -282,7 +290,10 @@ fn a_pool_whose_cache_is_needed_does_not_fail_over_until_it_is_given_up() {
     until("all threads have stopped", || has_stopped(&old));
     let why = not_moved(&old, &new, &["--force"]);
     assert!(why.contains("newest data of volumes vol"), "{why}");
-    assert!(!two.file("blocklist-order").exists(), "the owner isn't blocked by a move that is refused");
+    assert!(!is_blocked(&two), "the owner isn't blocked by a move that is refused");
+    let why = new.cli_fails(&["pool", "take", "p", "--force"]);
+    assert!(why.contains("newest data of volumes vol") && why.contains("--without-cache"), "{why}");
+    assert!(!is_blocked(&two), "the owner isn't blocked by a take that is refused");
     old.signal(Signal::CONT);
     client.write(0, &contents(2)).unwrap().unwrap();
     reads(&mut client, 0, &contents(2));
@@ -301,6 +312,133 @@ fn a_pool_whose_cache_is_needed_does_not_fail_over_until_it_is_given_up() {
     common::ok(env!("CARGO_BIN_EXE_plimsoll"), &give_up);
     common::ok(env!("CARGO_BIN_EXE_plimsoll"), &arguments);
     Client::connect(&new.socket(), "vol").unwrap().write(0, &contents(3)).unwrap().unwrap();
+}
+
+/// A way to a node's control socket, which can be broken off.
+struct Way {
+    path: PathBuf,
+    ends: Arc<Mutex<Vec<UnixStream>>>,
+}
+
+impl Way {
+    fn to(server: &Server) -> Way {
+        let (path, node) = (server.dir.join("way.sock"), socket(server));
+        let ends = Arc::<Mutex<Vec<UnixStream>>>::default();
+        let (listener, known) = (UnixListener::bind(&path).unwrap(), ends.clone());
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, node) = (client.unwrap(), UnixStream::connect(&node).unwrap());
+                for (from, to) in [(&client, &node), (&node, &client)] {
+                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to); // one of the two has left
+                        let _ = to.shutdown(Shutdown::Write);
+                    });
+                }
+                known.lock().unwrap().extend([client, node]);
+            }
+        });
+        Way { path, ends }
+    }
+
+    fn break_off(&self) {
+        std::fs::remove_file(&self.path).unwrap();
+        for end in self.ends.lock().unwrap().iter() {
+            let _ = end.shutdown(Shutdown::Both); // it may have ended
+        }
+    }
+}
+
+/// The old gateway is lost in the middle of the write-back: a move by force doesn't block it, as its cache is needed.
+#[test]
+fn a_gateway_that_is_lost_while_its_cache_is_written_back_is_not_blocked() {
+    let two = Two::new();
+    let (old, new) = two.start_with(&cache("back"), "");
+    let mut client = Client::connect(&old.socket(), "vol").unwrap();
+    client.write(0, &contents(1)).unwrap().unwrap();
+    let way = Way::to(&old);
+    two.fake.control("fail write 5\n");
+    let mut moving = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    moving.args(["pool", "move", "p", "--disconnect", "--force", "--control"]).arg(&way.path);
+    let moving = moving.args(["--to", &socket(&new)]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    until("it is written through", || mode(&old).0 == "through");
+    way.break_off();
+    let ended = moving.wait_with_output().unwrap();
+    let why = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && why.contains("newest data of volumes vol"), "{why}");
+    assert!(!is_blocked(&two), "{why}");
+    two.fake.control("");
+    until("it is written back again", || mode(&old) == back());
+    reads(&mut client, 0, &contents(1));
+}
+
+/// The old gateway hangs for ever, and its cache is lost: the lock is taken, then the data are given up.
+#[test]
+fn a_cache_that_is_given_up_does_not_keep_the_lock_of_an_owner_that_hangs() {
+    let two = Two::new();
+    let (old, new) = two.start_with(&cache("back"), "");
+    Client::connect(&old.socket(), "vol").unwrap().write(0, &contents(1)).unwrap().unwrap();
+    old.signal(Signal::STOP);
+    until("all threads have stopped", || has_stopped(&old));
+    let why = new.cli_fails(&["pool", "take", "p", "--without-cache"]);
+    assert!(why.contains("--force"), "{why}");
+    let why = new.cli_fails(&["pool", "take", "p", "--force", "--without-cache"]);
+    assert!(why.contains("volumes vol") && why.contains("plimsoll cache give-up"), "{why}");
+    assert!(is_blocked(&two));
+    let config = two.there.path().join("node.toml").display().to_string();
+    let give_up = ["cache", "give-up", "vol", "--pool", "p", "--lose-data", "--config", &config];
+    common::ok(env!("CARGO_BIN_EXE_plimsoll"), &give_up);
+    new.cli(&["pool", "take", "p"]);
+    Client::connect(&new.socket(), "vol").unwrap().write(0, &contents(2)).unwrap().unwrap();
+}
+
+/// A name that is mistyped in `device` may be that of an image that a virtual machine has, or another pool.
+#[test]
+fn the_lock_of_an_image_that_is_not_the_pools_is_not_taken() {
+    let two = Two::new();
+    let other = gateway_text(&two.fake, "").replace("\"p\"", "\"q\"");
+    let old = Server::start(two.here.path(), &other);
+    let new = gateway(&two.fake, two.there.path());
+    let refused = || {
+        let why = new.cli_fails(&["pool", "take", "p", "--force"]);
+        assert!(why.contains("nothing was changed"), "{why}");
+        assert!(!is_blocked(&two), "{why}");
+    };
+    refused();
+    Client::connect(&old.socket(), "vol").unwrap().write(0, &contents(1)).unwrap().unwrap();
+    assert!(old.stop());
+    for first_byte in [0xEB, 0] {
+        // Of a virtual machine's disk that has data, and of one that has none yet.
+        let image = std::fs::File::create(two.file("pool.image")).unwrap();
+        image.set_len(64 * MIB).unwrap();
+        image.write_all_at(&[first_byte; 4096], 0).unwrap();
+        let lock = std::fs::File::create(two.file("pool.image.lock")).unwrap();
+        lock.write_all_at(b"127.0.0.1:0/7", 0).unwrap();
+        lock.lock().unwrap();
+        refused();
+    }
+}
+
+/// A gateway that is cut off from the cluster, and not from its clients, has a lease: until it ends the gateway answers from its cache.
+#[test]
+fn an_old_owner_answers_nothing_from_its_cache_once_the_new_one_serves() {
+    let two = Two::new();
+    let lease = [("PLIMSOLL_TEST_LEASE_MS", "4000")];
+    let old = Server::try_start_with(two.here.path(), &gateway_text(&two.fake, &cache("through")), &lease).unwrap();
+    let (_view, text) = other_view(&two);
+    let new = Server::try_start_with(two.there.path(), &text, &lease).unwrap();
+    let mut client = Client::connect(&old.socket(), "vol").unwrap();
+    client.write(0, &contents(1)).unwrap().unwrap();
+    reads(&mut client, 0, &contents(1));
+    two.fake.control("lock-hangs\n");
+    until("the lock is being asked for", || two.file("lock-asked").exists());
+    reads(&mut client, 0, &contents(1));
+    let said = new.cli(&["pool", "take", "p", "--force"]);
+    assert!(said.contains("may answer from its caches"), "{said}");
+    Client::connect(&new.socket(), "vol").unwrap().write(0, &contents(2)).unwrap().unwrap();
+    let read = client.read(0, BLOCK as u32);
+    assert!(!matches!(read, Ok(Ok(_))), "the old owner answers");
+    two.fake.control("");
 }
 
 /// The dirty data come along with the cache's device.

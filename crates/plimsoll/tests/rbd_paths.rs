@@ -4,7 +4,7 @@
 mod common;
 use common::Server;
 use common::images::{Fake, gateway_text, has_stopped};
-use common::nvme::{HOST, Host, INACCESSIBLE, Listener, NQN, OPTIMIZED, PLAIN, ana, identifiers, start};
+use common::nvme::{HOST, Host, INACCESSIBLE, Listener, NQN, OPTIMIZED, PLAIN, ana, identifiers, start_with};
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::host::{Command, connect_data};
 use plimsoll_testkit::until;
@@ -43,7 +43,8 @@ impl Two {
     }
 
     fn start_one(&self, n: usize) -> (Server, String) {
-        start(self.dirs[n].path(), &text(&self.fake, n as u16 + 1))
+        // A take by force waits for the old owner's lease, which matters to pools with a cache only.
+        start_with(self.dirs[n].path(), &text(&self.fake, n as u16 + 1), &[("PLIMSOLL_TEST_LEASE_MS", "2000")])
     }
 }
 
@@ -228,11 +229,11 @@ fn gateways_that_do_not_agree_are_refused() {
 
     let (old, first) = two.start_one(0);
     let other = text(&two.fake, 2).replace("size = \"4MiB\"", "size = \"8MiB\"");
-    let (new, _) = start(two.dirs[1].path(), &other);
+    let (new, _) = start_with(two.dirs[1].path(), &other, &[]);
     let why = not_moved(&old, &new);
     assert!(why.contains("nothing was changed") && why.contains("of 4194304 bytes"), "{why}");
     assert!(new.stop());
-    let (new, _) = start(two.dirs[1].path(), &text(&two.fake, 1));
+    let (new, _) = start_with(two.dirs[1].path(), &text(&two.fake, 1), &[]);
     let why = not_moved(&old, &new);
     assert!(why.contains("both gateways have `path = 1`"), "{why}");
     assert_eq!(Listener::new(&first).ana(), (OPTIMIZED, 0));

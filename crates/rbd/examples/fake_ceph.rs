@@ -598,8 +598,10 @@ unsafe extern "C" fn rbd_lock_get_owners(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rbd_lock_break(at: Handle, _mode: c_int, owner: *const c_char) -> c_int {
     let (image, owner) = unsafe { (image(at), text(owner)) };
-    if std::fs::read_to_string(&image.lock_path).ok().as_ref() != Some(&owner) {
-        return -libc::EBUSY;
+    match std::fs::read_to_string(&image.lock_path) {
+        Err(_) => return -libc::ENOENT,
+        Ok(now) if now != owner => return -libc::EBUSY,
+        Ok(_) => {}
     }
     let blocklist = File::options().create(true).append(true).open(image.folder.join("blocklist"));
     let blocked = blocklist.and_then(|mut list| list.write_all(format!("{owner}\n").as_bytes()));

@@ -333,18 +333,17 @@ impl Image {
         self.own.get().map(String::as_str)
     }
 
-    /// Takes the exclusive lock away from its owner, whose address is returned; `None` if there is none. Ceph blocks the owner before: OSDs
+    /// Takes the exclusive lock away from its owner; false if nobody has it any more. Ceph blocks the owner before: OSDs
     /// refuse its requests from then on, for the monitors' own time, or for that of an earlier [`Image::block`].
     ///
     /// # Errors
-    /// The library's: then the owner may still have the lock.
-    pub fn break_lock(&self) -> Result<Option<String>, Error> {
-        let Some(owner) = self.owner()? else { return Ok(None) };
-        let c_owner = c_string(&owner)?;
+    /// The library's: then the owner may still have the lock. An owner that isn't `owner` keeps it.
+    pub fn break_lock(&self, owner: &str) -> Result<bool, Error> {
+        let c_owner = c_string(owner)?;
         // SAFETY: the image is open; the owner is a C string.
         let broken = unsafe { (self.cluster.libraries.rbd_lock_break)(self.handle, MODE_EXCLUSIVE, c_owner.as_ptr()) };
         if broken == -libc::ENOENT {
-            return Ok(None);
+            return Ok(false);
         }
         check(broken, || {
             let why = match -broken {
@@ -354,7 +353,7 @@ impl Image {
             };
             format!("RBD image {}: its exclusive lock can't be taken from {owner}: {why}", self.name)
         })?;
-        Ok(Some(owner))
+        Ok(true)
     }
 
     /// Keeps an owner whose lock is to be broken out for [`FENCE`]. librbd's own entry on the blocklist ends earlier; Ceph 16 keeps the time of the
@@ -500,12 +499,12 @@ impl Image {
     }
 }
 
-/// True if two values of a setting mean the same.
 /// True for a time of blocks that is long enough: at least the monitors' own.
 fn is_long_block(key: &str, value: &str) -> bool {
     key == "rbd_blocklist_expire_seconds" && value.parse().is_ok_and(|seconds: u64| seconds >= BLOCK_SECONDS_MIN)
 }
 
+/// True if two values of a setting mean the same.
 fn is_same(a: &str, b: &str) -> bool {
     let plain = |text: &str| match text {
         "yes" | "on" | "1" => "true".to_string(),

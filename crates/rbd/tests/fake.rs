@@ -290,10 +290,14 @@ fn an_owner_whose_lock_is_broken_is_refused() {
     assert!(all(&mut old)[0].result.is_ok());
     let new = fake.image();
     let owner = new.owner().unwrap();
-    assert!(owner.is_some());
-    assert_eq!(new.break_lock().unwrap(), owner);
-    assert_eq!(new.break_lock().unwrap(), None, "nobody has it");
-    new.block(&owner.unwrap()).unwrap();
+    let owner = owner.expect("the queue has the lock");
+    // It may have changed hands since the owner was asked for: the other one wasn't blocked.
+    let other = new.break_lock("127.0.0.1:0/1").unwrap_err().to_string();
+    assert!(other.contains("it has another owner now"), "{other}");
+    assert_eq!((new.owner().unwrap().as_deref(), old.image().lock_state()), (Some(&*owner), LockState::Owned));
+    assert!(new.break_lock(&owner).unwrap());
+    assert!(!new.break_lock(&owner).unwrap(), "nobody has it");
+    new.block(&owner).unwrap();
     new.lock().unwrap();
     old.write(2, 0, block(2)).unwrap();
     assert_eq!(all(&mut old)[0].result, Err(libc::ESHUTDOWN));

@@ -66,6 +66,8 @@ pub(super) async fn reload(State(control): Shared) -> Result<Json<Reloaded>, Api
 struct TakeQuery {
     #[serde(default)]
     force: bool,
+    #[serde(default)]
+    without_cache: bool,
 }
 
 /// Serves a pool that is configured and isn't served, by a reload. With `force` the lock of its image is taken from its owner before.
@@ -81,19 +83,25 @@ pub(super) async fn take_pool(
         ApiError::missing(format!("the configuration has no pool `{name}`"))
             .todo("add its sections; `plimsoll config export` on the other gateway prints them")
     };
-    if query.0.force {
+    let TakeQuery { force, without_cache } = query.0;
+    if without_cache && !force {
+        return Err(ApiError::bad("`without_cache` is for `force`").at(uri.path()));
+    }
+    if force {
         // Its owner is blocked for a year: a file that the reload would refuse is refused before.
         let config = control.orders.ask(Order::Check).await?.map_err(wrong)?;
         if !config.pool.iter().any(|p| *p.name.get_ref() == name) {
             return Err(missing());
         }
         let owned = name.clone();
-        let broken = super::change::change(&control.node, |node| async move { node.break_lock(&owned, &config).await });
+        let broken = super::change::change(&control.node, |node| async move {
+            node.break_lock(&owned, &config, without_cache).await
+        });
         broken.await.map_err(|e| e.at(format!("pool `{name}`")))?;
     }
     let done = control.orders.ask(Order::Reload).await?;
     done.map_err(|e| {
-        conflict(e.to_string()).todo(match query.0.force {
+        conflict(e.to_string()).todo(match force {
             false => "correct it; nothing was changed",
             true => "correct it, then take the pool without `--force`: the lock was taken, nothing else was changed",
         })
@@ -106,8 +114,10 @@ pub(super) async fn take_pool(
             device: pool.device.clone(),
             volumes: control.node.volumes_of(&pool.name),
         })),
-        Some(pool) => Err(conflict(pool.failed.clone().unwrap_or_default())
-            .todo("if its owner hangs or can't be reached: `--force` takes the lock away, and blocks it")),
+        Some(pool) => Err(conflict(pool.failed.clone().unwrap_or_default()).todo(match force {
+            false => "if its owner hangs or can't be reached: `--force` takes the lock away, and blocks it",
+            true => "nobody has the lock now: correct it, then take the pool without `--force`",
+        })),
         None => Err(missing()),
     }
 }

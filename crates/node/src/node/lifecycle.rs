@@ -2,6 +2,7 @@
 
 use super::changing::Turn;
 use super::closing::{close, discard};
+use super::moving::look_at_image;
 use super::opening::{IMAGES_TIME, OpenedPool, Opening, OpeningTurn, is_late, open_on_thread, opened_until};
 use super::pool::RunningPool;
 use super::reconfigure::Applies;
@@ -245,11 +246,12 @@ impl Node {
         self.end_pool(name, disconnect, Leaves::Released).await
     }
 
-    /// Takes the lock of an RBD image away from its owner, for a pool that is configured and isn't served. A reload then serves the pool.
+    /// Takes the lock of an RBD image away from its owner, for a pool that is configured and isn't served. A reload then serves the pool, unless
+    /// it needs a cache that isn't here: `without_cache` takes the lock of such a pool, too.
     ///
     /// # Errors
-    /// If the pool is served, `config` doesn't declare it on an image, or the lock can't be taken.
-    pub async fn break_lock(&self, name: &str, config: &Config) -> Result<()> {
+    /// If the pool is served, `config` doesn't declare it on an image, the image isn't the pool's or couldn't be served, or the lock can't be taken.
+    pub async fn break_lock(&self, name: &str, config: &Config, without_cache: bool) -> Result<()> {
         if self.pools.named(name).is_some_and(|(_, p)| p.has_lost_lock()) {
             return Err(NodeError::Conflict(lost_here(name)));
         }
@@ -272,11 +274,14 @@ impl Node {
             return Err(not_on_an_image(name));
         }
         let owned = name.to_string();
-        let broken = tokio::task::spawn_blocking(move || {
+        let broken = tokio::task::spawn_blocking(move || -> Result<Option<String>> {
             let _opening = opening;
-            crate::rbd::break_lock(&owned, &pool.device)
+            let view = look_at_image(&pool);
+            let Some(owner) = view.owner_to_block(&owned, without_cache)? else { return Ok(None) };
+            let broken = crate::rbd::break_lock(&owned, &pool.device, owner).map_err(super::error::failed)?;
+            Ok(broken.then(|| owner.to_string()))
         });
-        let owner = broken.await.map_err(super::error::failed)?.map_err(super::error::failed)?;
+        let owner = broken.await.map_err(super::error::failed)??;
         if let Some(owner) = owner {
             let what =
                 format!("{}: the image's lock was taken from {owner} by order, which is blocked", pool_section(name));
@@ -480,7 +485,7 @@ mod tests {
             + "[[pool]]\nname = \"image\"\ndevice = { rbd = \"rbd/image\", libraries = \"/nonexistent\" }\n";
         let parse = |text: &str| Config::parse(text, &dir.path().join("node.toml")).unwrap();
         let (node, config) = (Node::start(&parse(text)).await.unwrap(), parse(&with));
-        let said = async || node.break_lock("image", &config).await.unwrap_err().to_string();
+        let said = async || node.break_lock("image", &config, false).await.unwrap_err().to_string();
         let opening = OpeningTurn::of("image", &node.pools).unwrap();
         assert!(said().await.contains("pool `image` is just being opened here"), "{}", said().await);
         drop(opening);

@@ -55,6 +55,52 @@ pub struct PathView {
     pub image: ImagePath,
 }
 
+impl ImageView {
+    /// The client from which the lock may be taken by force; `None` if nobody has it. The lock of another image than the pool's, and of one
+    /// that could not be served here then, stays: its owner would be blocked for nothing.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(super) fn owner_to_block(&self, pool: &str, without_cache: bool) -> Result<Option<&str>> {
+        let Some(owner) = self.owner.as_deref().filter(|_| self.faults.is_empty()) else {
+            return match self.faults.join("; ") {
+                none if none.is_empty() => Ok(None),
+                faults => Err(NodeError::Conflict(format!(
+                    "pool `{pool}` could not be served here, so no lock was taken, and nothing was changed: {faults}"
+                ))),
+            };
+        };
+        let device = &self.device;
+        let refused = |why: String| {
+            Err(NodeError::Conflict(format!(
+                "pool `{pool}`: the lock of {device} isn't taken from client {owner}, and nothing was changed: {why}"
+            )))
+        };
+        if self.device_uuid.is_none() {
+            return refused("the image holds no pool. Compare `device` in both configurations".into());
+        }
+        let volumes = match &self.needs_cache {
+            _ if without_cache => return Ok(Some(owner)),
+            None => {
+                return refused(
+                    "its metadata can't be read, so nobody knows whether a cache has its newest data. Try again; to take it nevertheless, \
+                     give `--without-cache`, too"
+                        .into(),
+                );
+            }
+            Some(volumes) => volumes.join(", "),
+        };
+        if volumes.is_empty() {
+            return Ok(Some(owner));
+        }
+        refused(format!(
+            "only a cache that isn't here may have the newest data of volumes {volumes}. Let the old gateway go on, and move the pool, or attach \
+             its cache here. If that cache is lost: `--without-cache`, by the steps of \"A write-back cache whose gateway is gone\" in \
+             docs/guides/ceph.md, which LOSE these data"
+        ))
+    }
+}
+
 impl Node {
     /// The image of a pool that is served here. `None` if the pool isn't served here.
     ///
@@ -244,7 +290,7 @@ impl RunningPool {
 }
 
 /// Looks at an image that another client may have locked. Blocks, for as long as the cluster takes.
-fn look_at_image(config: &PoolConfig) -> ImageView {
+pub(super) fn look_at_image(config: &PoolConfig) -> ImageView {
     let seen = crate::look::look(config);
     let mut faults: Vec<String> = seen.errors.iter().map(ToString::to_string).collect();
     let found = crate::rbd::survey(config, &crate::look::expect(config));

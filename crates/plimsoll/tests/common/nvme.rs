@@ -27,7 +27,12 @@ pub fn serving(device: &str, export: &str, keys: &str) -> String {
 
 /// A node with this configuration, and its address for hosts.
 pub fn start(dir: &Path, config: &str) -> (Server, String) {
-    let server = Server::start(dir, config);
+    start_with(dir, config, &[])
+}
+
+/// The same, with variables in its environment.
+pub fn start_with(dir: &Path, config: &str, environment: &[(&str, &str)]) -> (Server, String) {
+    let server = Server::try_start_with(dir, config, environment).expect("the node starts");
     let status = server.control("GET", "/v1/status").expect(200);
     let address = status["node"]["listens"]["nvme_tcp"].as_str().expect("it listens").to_string();
     (server, address)
