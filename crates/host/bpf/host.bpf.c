@@ -152,6 +152,7 @@ static __always_inline int leave(__u64 *word, __u64 what)
 	return 0;
 }
 
+/* `now` is 0 if the clock wasn't read yet: that costs as much as all the rest of an insertion, and few reads are timed. */
 static __always_inline void begin_probe(struct found *f, struct request *rq, __u64 now)
 {
 	struct samples *all = samples_of(f->slot);
@@ -159,8 +160,12 @@ static __always_inline void begin_probe(struct found *f, struct request *rq, __u
 	if (!all || all->head - all->tail >= SAMPLES - 2 * PROBES)
 		return;
 	struct probe *p = PROBE_OF(all, rq);
+	if (p->request == (__u64)rq)
+		return;
+	if (!now)
+		now = bpf_ktime_get_ns();
 	/* One that never ended gives its place up. */
-	if (p->request && (p->request == (__u64)rq || now - p->arrived_ns < 30000000000ull))
+	if (p->request && now - p->arrived_ns < 30000000000ull)
 		return;
 	p->arrived_ns = now;
 	p->free_ns = f->state->next_free_ns;
@@ -192,7 +197,7 @@ SEC("tp_btf/block_rq_insert") int BPF_PROG(insert, struct request *rq)
 	if (!is_queued(rq) || !find(rq, &f))
 		return 0;
 	if (OP(rq) == OP_READ)
-		begin_probe(&f, rq, bpf_ktime_get_ns());
+		begin_probe(&f, rq, 0);
 	__sync_fetch_and_add(&f.state->queued, OP(rq) == OP_READ ? 1 : 1ull << 32);
 	return 0;
 }
