@@ -23,7 +23,8 @@ network
 subsystem() { grep -l "plimsoll:$1\$" /sys/class/nvme-subsystem/*/subsysnqn | xargs dirname; }
 connect() { # subsystem, port
     id=11111111-2222-3333-4444-555555555555
-    echo "transport=tcp,traddr=10.0.2.2,trsvcid=$2,nqn=nqn.2026-11.plimsoll:$1,hostnqn=nqn.2014-08.org.nvmexpress:uuid:$id,hostid=$id,nr_io_queues=2" >/dev/nvme-fabrics
+    echo "transport=tcp,traddr=10.0.2.2,trsvcid=$2,nqn=nqn.2026-11.plimsoll:$1,hostnqn=nqn.2014-08.org.nvmexpress:uuid:$id,hostid=$id,nr_io_queues=2" >/dev/nvme-fabrics \
+        || echo "GUEST-FAILED connect $1 $2: $(dmesg | tail -n 2 | xargs)"
 }
 disk() {
     for i in $(seq 200); do
@@ -34,8 +35,17 @@ disk() {
         usleep 50000
     done
 }
+joined() { # ends when both paths are there
+    for i in $(seq 200); do [ $(ls -d $(subsystem $1)/nvme*/nvme*c*n* | wc -l) = 2 ] && return; usleep 50000; done
+    echo "GUEST-FAILED $1 has other than two paths: $(dmesg | grep nvme | tail -n 3 | xargs)"
+}
 paths() { # reads of each path so far
     for p in $(subsystem $1)/nvme*/nvme*c*n*; do awk "{print \$1}" $p/stat; done | xargs
+}
+counts() { # of each node so far: reads done in time, too late, refused, and late as nobody else could serve them
+    for port in $(word httpa) $(word httpb); do
+        wget -q -O - http://10.0.2.2:$port/v1/volumes/data | tr ",{" "\n\n" | awk -F: "/\"deadlines_met\"/{a=\$2} /\"deadlines_missed\"/{b=\$2} /\"busy_refused\"/{c=\$2} /\"deadlines_waited\"/{d=\$2} END{print a+0, b+0, c+0, d+0}"
+    done | xargs
 }
 measure() { # name, device
     mount -t ext4 -o ro,noload /dev/$2 /mnt 2>/err || { echo "GUEST-FAILED mount $1: $(cat /err) $(dmesg | tail -n 2)"; return; }
@@ -58,25 +68,29 @@ for round in $(seq $(word rounds)); do
         name=${mode%%-*}
         connect $name $(word a); connect $name $(word b)
         d=$(disk $name)
+        joined $name
         case $mode in plain-*) policy=${mode#plain-} ;; *) policy=numa ;; esac
         echo $policy >$(subsystem $name)/iopolicy
+        before=$(counts)
         measure $mode $d $round
-        echo "GUEST-PATHS $mode $(paths $name)"
+        echo "GUEST-PATHS $mode reads $(paths $name) counts $before to $(counts)"
         for c in $(ls -d $(subsystem $name)/nvme* | grep -v "n[0-9]*$"); do echo 1 >$c/delete_controller; done
         while [ -n "$(grep -l "plimsoll:$name\$" /sys/class/nvme-subsystem/*/subsysnqn 2>/dev/null)" ]; do usleep 20000; done
     done
     nbd-client -N data 10.0.2.2 $(word nbd) /dev/nbd0 -readonly >/err 2>&1 || echo "GUEST-FAILED nbd-client $(cat /err)"
     measure nbd nbd0 $round
     nbd-client -d /dev/nbd0 >/dev/null 2>&1
+    before=$(counts)
     tails $(word seconds) 4 128 $(word deadline) nbd://10.0.2.2:$(word nbd)/data nbd://10.0.2.2:$(word nbdb)/data >/out 2>/err \
         || echo "GUEST-FAILED the client: $(tail -n 2 /err | xargs)"
     echo "GUEST-RESULT reads-client $(cat /out) $(grep -c . /err) lines of errors"
+    echo "GUEST-PATHS reads-client counts $before to $(counts)"
 done
 dmesg | grep -E "I/O error, dev nvme[0-9]+n[0-9]+,|Buffer I/O error on dev nvme[0-9]+n" | head -n 3 | sed "s/^/GUEST-FAILED /"
 echo GUEST-DONE
 ' "virtio_net nvme_tcp libcrc32c crc32c_generic crc32c-intel ext4 nbd" "db_bench nbd-client fio $work/tails"
 
-# The data base, once, on both nodes.
+# The data base, on one node; the other resyncs.
 keys=100000
 truncate -s 128M "$work/raw"
 mkfs.ext4 -q -F "$work/raw"
@@ -127,9 +141,14 @@ start_node() { # which, configuration
     node_serves "$work/$1/log"
 }
 declare -A nodes
+for n in a b; do start_node $n "$(config '{ file = "disk.img", size = "512MiB" }' false "")"; done
+uri() { echo "nbd+unix:///data?socket=$work/$1/nbd.sock"; }
+nbdcopy "$work/raw" "$(uri a)"
+"$plimsoll" volume resync data --replica "$(uri b)" --from "$(uri a)" --control "$work/b/control.sock" --yes >"$work/resync" 2>&1 || { cat "$work/resync"; exit 1; }
+# Replicas that haven't seen the same changes aren't one device's paths to Linux, nor would the client read both.
+changes() { "$plimsoll" volume show data --control "$work/$1/control.sock" | awk '$1 == "changes" {print $2}'; }
+[ -n "$(changes a)" ] && [ "$(changes a)" = "$(changes b)" ]
 for n in a b; do
-    start_node $n "$(config '{ file = "disk.img", size = "512MiB" }' false "")"
-    nbdcopy "$work/raw" "nbd+unix:///data?socket=$work/$n/nbd.sock"
     kill "${nodes[$n]}"
     wait "${nodes[$n]}"
 done
@@ -158,7 +177,7 @@ port() { "$plimsoll" status --json --control "$work/$1/control.sock" | grep -o "
     done
 ) &
 pids+=($!)
-guest_start "$cache" "$work/serial" 768 "a=$(port a nvme_tcp) b=$(port b nvme_tcp) nbd=$(port a nbd_tcp) nbdb=$(port b nbd_tcp) deadline=$deadline_ms keys=$keys seconds=$seconds rounds=$rounds" \
+guest_start "$cache" "$work/serial" 768 "a=$(port a nvme_tcp) b=$(port b nvme_tcp) nbd=$(port a nbd_tcp) nbdb=$(port b nbd_tcp) httpa=$(port a control_http) httpb=$(port b control_http) deadline=$deadline_ms keys=$keys seconds=$seconds rounds=$rounds" \
     -netdev user,id=n -device virtio-net-pci,netdev=n
 qemu=$!
 pids+=($qemu)
@@ -170,8 +189,7 @@ grep -a GUEST-RESULT "$work/serial" | tr -d '\r' | gawk '
 { name = $2; for (i = 3; i < NF; i++) { k = $i; sub(":", "", k); if (k ~ /^(ops|P50|P95|P99|P99.9)$/) v[name, k] = v[name, k] " " $(i + 1) } names[name] = 1 }
 END { for (name in names) { printf "%-20s", name; split("ops P50 P95 P99 P99.9", keys, " "); for (j = 1; j <= 5; j++) { k = keys[j]; n = split(v[name, k], a, " "); asort(a);
     scale = k == "ops" ? 1 : 1000; printf "  %s %.2f (%.2f to %.2f)", k, a[int((n + 1) / 2)] / scale, a[1] / scale, a[n] / scale } print "" } }' || cat "$work/serial"
-grep -a GUEST-PATHS "$work/serial" | tr -d '\r'
-for n in a b; do
-    echo "node $n:"
-    "$plimsoll" volume show data --control "$work/$n/control.sock" | grep -E "requests|promise|kept"
-done
+echo "reads with a deadline at each node, all rounds: done in time, too late though accepted, refused, late as nobody else could serve them"
+grep -a GUEST-PATHS "$work/serial" | tr -d '\r' | gawk '
+{ n = 0; for (i = 3; i <= NF; i++) { if ($i == "reads") { r[$2, 1] += $(i + 1); r[$2, 2] += $(i + 2) } if ($i == "counts") { for (k = 1; k <= 8; k++) c[$2, k] += $(i + 9 + k) - $(i + k) } } names[$2] = 1 }
+END { for (name in names) printf "%-20s reads of each path %d and %d; first node %d %d %d %d, second %d %d %d %d\n", name, r[name, 1], r[name, 2], c[name, 1], c[name, 2], c[name, 3], c[name, 4], c[name, 5], c[name, 6], c[name, 7], c[name, 8] }'

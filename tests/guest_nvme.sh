@@ -26,11 +26,22 @@ disk() { # subsystem: the name of its device
         usleep 50000
     done
 }
+paths() { # subsystem: reads of each path so far, of the one with the lowest number first
+    for s in /sys/class/nvme-subsystem/*; do
+        [ "$(cat $s/subsysnqn)" = "nqn.2026-11.plimsoll:$1" ] || continue
+        for p in $s/nvme*/nvme*c*n*; do [ -e $p/stat ] && awk "{print \$1}" $p/stat; done
+    done | xargs
+}
+joined() { # subsystem: ends when both paths are there
+    for i in $(seq 200); do [ $(paths $1 | wc -w) = 2 ] && return; usleep 50000; done
+    fail "$1 has other than two paths: $(dmesg | grep nvme | tail -n 3 | xargs)"
+}
 echo "GUEST multipath $(cat /sys/module/nvme_core/parameters/multipath)"
 for subsystem in all some; do
     connect $subsystem $(word a)
     connect $subsystem $(word b)
     d=$(disk $subsystem)
+    joined $subsystem
     for policy in numa round-robin queue-depth; do
         for s in /sys/class/nvme-subsystem/*; do
             [ "$(cat $s/subsysnqn)" = "nqn.2026-11.plimsoll:$subsystem" ] && echo $policy >$s/iopolicy
@@ -41,6 +52,8 @@ for subsystem in all some; do
         awk -F";" -v s=$subsystem -v p=$policy "{split(\$30,x,\"=\"); print \"GUEST-READS\", s, p, \"iops\", \$8, \"error\", \$5, \"p99us\", x[2]}" /out
         echo "GUEST-END $subsystem $policy"
     done
+    echo "GUEST-PATHS $subsystem $(paths $subsystem)"
+    for reads in $(paths $subsystem); do [ $reads -gt 100 ] || fail "$subsystem: a path had $reads reads"; done
 done
 # Authentication: without a secret, with a wrong one, one-way, and mutual with each hash function.
 refused() { # options
@@ -138,9 +151,11 @@ plain='{ file = "disk.img", size = "160MiB" }'
 
 # The same data on both nodes, whose blocks fio can verify.
 fio --name=fill --filename="$work/raw" --size=64M --rw=write --bs=4k --verify=crc32c --do_verify=0 --randseed=7 --output=/dev/null
+for n in a b; do start_node $n "$(config $n "$plain" "" false)"; done
+uri() { echo "nbd+unix:///data?socket=$work/$1/nbd.sock"; }
+nbdcopy "$work/raw" "$(uri a)"
+"$plimsoll" volume resync data --replica "$(uri b)" --from "$(uri a)" --control "$work/b/control.sock" --yes >"$work/resync" 2>&1 || { cat "$work/resync"; exit 1; }
 for n in a b; do
-    start_node $n "$(config $n "$plain" "" false)"
-    nbdcopy "$work/raw" "nbd+unix:///data?socket=$work/$n/nbd.sock"
     kill "${nodes[$n]}"
     wait "${nodes[$n]}"
 done
