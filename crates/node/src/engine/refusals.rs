@@ -19,6 +19,8 @@ const REFUSED_MAX: usize = 256;
 const REMEMBERED_MAX: usize = 4096;
 /// Hosts of a volume whose refusals are remembered.
 const HOSTS_MAX: usize = 256;
+/// A host's place is kept for as long after its last refusal is forgotten, so that the next one needs no memory.
+const PLACE_KEPT: Span = Span::from_secs(60);
 
 struct Refused {
     at: Time,
@@ -63,10 +65,10 @@ impl OfVolume {
         self.hosts.len() >= HOSTS_MAX && now < self.full_until
     }
 
-    fn forget(&mut self, now: Time) {
+    fn forget(&mut self, now: Time, place_kept: Span) {
         self.hosts.retain(|_, host| {
             host.refused.retain(|r| r.until > now);
-            !host.refused.is_empty()
+            !host.refused.is_empty() || now < host.until + place_kept
         });
     }
 }
@@ -91,13 +93,13 @@ impl Refusals {
             // Of hosts that ask for nothing more, too.
             self.forgot_at = now;
             self.volumes.retain(|_, of| {
-                of.forget(now);
+                of.forget(now, PLACE_KEPT);
                 !of.hosts.is_empty()
             });
         }
         let of = self.volumes.entry(volume).or_default();
         if of.hosts.len() >= HOSTS_MAX && !of.hosts.contains_key(&host) {
-            of.forget(now);
+            of.forget(now, Span::ZERO);
         }
         let own = of.hosts.entry(host).or_default();
         let until = now + MEMORY + within;
@@ -130,6 +132,22 @@ mod tests {
         assert!(!all.must_serve(at(110), HOST, (4096, 4096)), "forgotten");
         let others = [(HostId([2; 16]), HOST.1), (HOST.0, VolumeKey { id: 2, generation: 0 })];
         assert!(!others.iter().any(|who| all.must_serve(at(11), *who, (4096, 4096))));
+    }
+
+    #[test]
+    fn the_next_refusal_needs_no_memory() {
+        let mut all = Refusals::default();
+        let capacity =
+            |all: &Refusals| all.volumes.get(&HOST.1).and_then(|v| v.hosts.get(&HOST.0)).map(|h| h.refused.capacity());
+        (0..50).for_each(|n| all.note(at(n), HOST, (4096 * n, 4096), Span::ZERO));
+        let had = capacity(&all);
+        assert!(had >= Some(50));
+        let other = (HostId([2; 16]), VolumeKey { id: 2, generation: 0 });
+        all.note(at(30_000), other, (0, 4096), Span::ZERO);
+        assert_eq!(capacity(&all), had, "its place is kept, though it has no refusals");
+        assert!(!all.must_serve(at(30_000), HOST, (0, 4096)));
+        all.note(at(90_000), other, (0, 4096), Span::ZERO);
+        assert_eq!(capacity(&all), None, "a host that came no more is forgotten");
     }
 
     /// The other path may hold the read until its deadline, and refuse it then. Here it must not be refused a second time.
@@ -174,7 +192,7 @@ mod tests {
         assert!(all.must_serve(at(50), HOST, (1 << 40, 512)), "full");
         assert!(!all.must_serve(at(150), HOST, (1 << 40, 512)));
         all.note(at(150), (HostId([2; 16]), HOST.1), (0, 512), Span::ZERO);
-        assert_eq!(all.volumes[&HOST.1].hosts.len(), 1);
+        assert!(all.volumes[&HOST.1].hosts[&HOST.0].refused.is_empty());
         // Deadlines are long: more are remembered than may be compared.
         let minute = Span::from_secs(60);
         let mut n = 0;
