@@ -75,7 +75,7 @@ audit: build-deps
 	fuzz/run.sh 10
 
 # RocksDB's plug-in of host mode, in target/host.
-.PHONY: host-rocksdb host-leveldb host-replicas host-replicas-leveldb host-postgres host-pages host-accuracy host-cost
+.PHONY: host-rocksdb host-leveldb host-replicas host-replicas-leveldb host-postgres host-pages host-accuracy host-cost host-iocost
 host-rocksdb: build-deps test-deps
 	cargo build --release --locked -p plimsoll-host-c
 	mkdir -p target/host
@@ -120,6 +120,12 @@ host-cost: build-deps
 	cargo build --release --locked -p plimsoll-host --example host_cost
 	[ -e target/host.data ] || head -c 256M /dev/urandom > target/host.data
 	sync target/host.data && target/release/examples/host_cost target/host.data
+
+# Deadlines beside the kernel's io.cost, in an emulated guest with cgroup v2: eight minutes.
+host-iocost: build-deps
+	$(call need,qemu-system-x86_64 busybox cpio depmod xz gawk nbdkit mkfs.ext4,qemu-system-x86 busybox-static cpio kmod xz-utils gawk nbdkit e2fsprogs)
+	cargo build --release --locked -p plimsoll -p plimsoll-host-c
+	bench/host_iocost.sh target/release/plimsoll target/release
 
 # The C client into PREFIX, for pkg-config's `plimsoll-client`.
 PREFIX ?= /usr/local

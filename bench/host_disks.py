@@ -1,6 +1,6 @@
 """Modelled disks on this host, and noise on them, for benchmarks of host mode.
 
-A disk is nbdkit's memory behind a delay, one request at a time, mounted through nbdfuse, a loop device and ext4.
+A disk is nbdkit's memory behind a delay, one request at a time in the order of arrival, mounted through nbdfuse, a loop device and ext4.
 """
 import os, pathlib, subprocess, sys, threading, time
 
@@ -28,9 +28,10 @@ class Disk:
         (self.folder / "fuse").mkdir(parents=True)
         (self.folder / "fs").mkdir()
         socket, image = self.folder / "nbd.sock", self.folder / "fuse/nbd"
-        filters = ["--filter=noparallel", "--filter=delay"]
-        model = ["memory", f"{megabytes}M", f"rdelay={READ_MS}ms", "serialize=all-requests"]
-        self.nbdkit = subprocess.Popen(["nbdkit", "--foreground", "--exit-with-parent", *filters, "--unix", socket, *model])
+        # One thread takes requests in the order of their arrival. Several would wait for one lock, which is given in no order.
+        order = ["--threads=1", "--filter=delay"]
+        model = ["memory", f"{megabytes}M", f"rdelay={READ_MS}ms"]
+        self.nbdkit = subprocess.Popen(["nbdkit", "--foreground", "--exit-with-parent", *order, "--unix", socket, *model])
         wait_for("nbdkit listens", socket.exists)
         self.fuse = subprocess.Popen(["nbdfuse", image, "--unix", socket])
         wait_for("nbdfuse mounts", lambda: image.exists() and image.stat().st_size)
