@@ -50,9 +50,10 @@ plimsoll host --socket /run/host.sock --disk vda --disk vdb --disk vdc >/tmp/log
 for i in $(seq 600); do [ -S /run/host.sock ] && break; usleep 100000; done
 [ -S /run/host.sock ] || echo "GUEST-FAILED $(tail -n 3 /tmp/log | xargs)"
 files="/mnt/a/file /mnt/b/file /mnt/c/file"
-within() { # cgroup, command
-    group=$1; shift
-    (echo 0 >/cg/$group/cgroup.procs; exec "$@")
+within() { # cgroup, command: in the background only, where $! is the command then
+    echo 0 >/cg/$1/cgroup.procs
+    shift
+    exec "$@"
 }
 # Reads teach the agent what a read takes.
 echo | host_iocost base 5 99 $files >/dev/null || echo "GUEST-FAILED the first reads"
@@ -72,7 +73,7 @@ measure() { # name, strategy, io.cost, noise, seed
     echo >&3
     wait $reader || echo "GUEST-FAILED $1: $(tail -n 2 /tmp/err | xargs)"
     exec 3>&-
-    [ $4 = 0 ] || kill $noise
+    if [ $4 = 1 ]; then kill $noise; wait $noise; fi
     echo "GUEST-RESULT $1 $(tail -n 1 /tmp/out)"
 }
 all() { # 1 or 2: which order, seed
