@@ -27,7 +27,7 @@
 use crate::demand::Bound;
 use crate::queue::{Queue, Queues};
 use crate::service::ServiceTimes;
-use plimsoll_base::{Class, Objective, Span, TenantId};
+use plimsoll_base::{Class, Objective, Span, TenantId, Time};
 use plimsoll_stack::Terms;
 use std::fmt;
 
@@ -51,12 +51,14 @@ struct Tenants<'a> {
     /// The tenant that is judged.
     except: Option<TenantId>,
     planned: &'a [Planned],
+    /// Limits of requests in flight that are the default count as the most that there were lately before this time.
+    lately: Option<Time>,
 }
 
 impl Tenants<'_> {
-    /// Those of today, without the tenant that is judged.
-    fn without(except: Option<TenantId>) -> Tenants<'static> {
-        Tenants { except, planned: &[] }
+    /// Those of today.
+    fn today(lately: Option<Time>) -> Tenants<'static> {
+        Tenants { except: None, planned: &[], lately }
     }
 
     /// Requests in flight that the tenants of these objectives may have; `q` is the queue that they share, if there is one.
@@ -64,7 +66,13 @@ impl Tenants<'_> {
         let stays = |id: TenantId| Some(id) != self.except && self.planned.iter().all(|p| p.tenant != Some(id));
         let now = q.into_iter().flat_map(|q| &q.tenants).filter(|(id, _)| stays(*id)).map(|(_, t)| t);
         let planned = self.planned.iter().map(|p| &p.terms).filter(|t| objectives_of(t) == objectives);
-        now.chain(planned).map(|t| u64::from(t.in_flight_max)).sum()
+        let seen = q.zip(self.lately).map(|(q, now)| u64::from(q.most_in_flight(now).max(1)));
+        let (mut chosen, mut default) = (0, 0);
+        for t in now.chain(planned) {
+            let is_default = t.in_flight_max == Terms::IN_FLIGHT_DEFAULT;
+            *(if is_default { &mut default } else { &mut chosen }) += u64::from(t.in_flight_max);
+        }
+        chosen + seen.map_or(default, |seen| default.min(seen))
     }
 
     /// The planned objectives that no queue has, each once, with a tenant that is to have them.
@@ -109,8 +117,19 @@ pub struct Fit {
     pub samples: u64,
     /// The origin of those requests.
     pub basis: Basis,
+    /// The load that it is for.
+    pub load: Load,
     /// Conclusion.
     pub verdict: Verdict,
+}
+
+/// Load that an answer is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Load {
+    /// All requests that permits let in.
+    Allowed,
+    /// The most requests at once that there were lately.
+    Seen(u64),
 }
 
 /// Requests that an answer rests on.
@@ -163,7 +182,7 @@ impl Fit {
 
 impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fit { objective, needs, promised, cores, mean, tail, samples, basis, verdict } = self;
+        let Fit { objective, needs, promised, cores, mean, tail, samples, basis, load, verdict } = self;
         let percentile_bp = objective.map_or(0, |o| o.percentile_bp);
         let percentile = f64::from(percentile_bp) / 100.0;
         let enough = (BEYOND_LEAST * 10_000).div_ceil(10_000 - u64::from(percentile_bp.min(9999)));
@@ -183,10 +202,14 @@ impl fmt::Display for Fit {
                 write!(f, "doesn't fit{by}: requests alone take {measured}, whatever cores there are")
             }
             Verdict::Short { cores: missing, fits_within, fits_in_flight } => {
+                let load = match load {
+                    Load::Allowed => "at its worst, with all requests that `jobs_max` allows".to_string(),
+                    Load::Seen(n) => format!("with up to {n} requests at once, as lately"),
+                };
                 write!(
                     f,
-                    "doesn't fit{by}: it needs {needs} cores at its worst, with all requests that `jobs_max` allows (they take {mean}, \
-                     {measured}), others need {promised}, there are {cores}: {missing} missing; "
+                    "doesn't fit{by}: it needs {needs} cores {load} (they take {mean}, {measured}), others need {promised}, there are \
+                     {cores}: {missing} missing; "
                 )?;
                 match (fits_within, fits_in_flight) {
                     (Some(bound), Some(n)) => write!(f, "--jobs-max {n} would fit, or within {bound}"),
@@ -276,12 +299,23 @@ impl<'a> Times<'a> {
 /// Computes whether a tenant with these terms would fit. `except` is a tenant whose terms these would replace, `planned` what is to be set
 /// with them.
 pub fn fit(queues: &Queues, terms: &Terms, except: Option<TenantId>, planned: &[Planned]) -> Fit {
-    fit_of(queues, objectives_of(terms), Some(u64::from(terms.in_flight_max)), Tenants { except, planned })
+    fit_of(
+        queues,
+        objectives_of(terms),
+        Some(u64::from(terms.in_flight_max)),
+        Tenants { except, planned, lately: None },
+    )
 }
 
-/// The fit of a queue's objectives as they stand, by what was measured since they were accepted.
+/// The fit of a queue's objectives as they stand, by what was measured since they were accepted, at their worst.
 pub fn standing(queues: &Queues, q: &Queue) -> Fit {
-    fit_of(queues, q.objectives(), None, Tenants::without(None))
+    fit_of(queues, q.objectives(), None, Tenants::today(None))
+}
+
+/// The same under the load that is expected: all that permits allow if somebody chose them, and the most that there was lately if they are the
+/// default. Hardly any objective can be kept for that default, which no tenant has announced.
+pub fn present(queues: &Queues, q: &Queue, now: Time) -> Fit {
+    fit_of(queues, q.objectives(), None, Tenants::today(Some(now)))
 }
 
 /// The fit of objectives, with `more` requests in flight beside those of the queue that has the same objectives; of objectives that stand, if
@@ -311,13 +345,17 @@ fn fit_of(queues: &Queues, objectives: &[Objective], more: Option<u64>, beside: 
         tail: Span::ZERO,
         samples: 0,
         basis: Basis::Own,
+        load: Load::Allowed,
         verdict: Verdict::Fits,
     };
     let Some(first) = objectives.first() else { return nothing };
     let Some(by) = times(queues, objectives, beside.except, more.is_none()) else {
         return Fit { objective: Some(*first), verdict: Verdict::Unmeasured, ..nothing };
     };
-    let mates = beside.in_flight(queues.all().iter().find(|q| q.objectives() == objectives), objectives);
+    let its = queues.all().iter().find(|q| q.objectives() == objectives);
+    let mates = beside.in_flight(its, objectives);
+    let all = Tenants { lately: None, ..beside }.in_flight(its, objectives);
+    let load = if mates < all { Load::Seen(mates) } else { Load::Allowed };
     let together = mates + more.unwrap_or(0);
     let hopeless = objectives.iter().find(|o| by.bound(o).is_hopeless());
     let hardest = hopeless.or(objectives.iter().min_by_key(|o| by.bound(o).wait())).unwrap_or(first);
@@ -337,12 +375,13 @@ fn fit_of(queues: &Queues, objectives: &[Objective], more: Option<u64>, beside: 
         let fits_in_flight = Some(most_in_flight(left, mean, wait).saturating_sub(others)).filter(|n| *n > 0);
         Verdict::Short { cores: promised + needs - cores, fits_within, fits_in_flight }
     };
-    Fit { objective: Some(*hardest), needs, promised, cores, mean, tail, samples, basis: by.basis, verdict }
+    Fit { objective: Some(*hardest), needs, promised, cores, mean, tail, samples, basis: by.basis, load, verdict }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_base::{Data, Io, IoHead, IoId, Op, VolumeKey};
 
     fn terms(p: u16, ms: u64, in_flight_max: u32) -> Terms {
         let objectives = vec![Objective { percentile_bp: p, bound: Span::from_millis(ms) }];
@@ -498,6 +537,43 @@ mod tests {
         (0..OWN_LEAST).for_each(|_| q.get_mut(0).service.record(Span::from_millis(2)));
         let ok = standing(&q, q.get(0));
         assert!(ok.basis == Basis::Own && ok.verdict == Verdict::Fits, "{ok}");
+    }
+
+    /// A tenant that nobody bounded may have 1,024 requests in flight, for which hardly any objective can be kept. It is no problem before it has
+    /// more than the cores can keep, nor are its objectives in the way of others'.
+    #[test]
+    fn a_default_bound_is_no_load() {
+        let unbounded = |p, ms| terms(p, ms, Terms::IN_FLIGHT_DEFAULT);
+        let at = |s| Time::ZERO + Span::from_secs(s);
+        let mut q = Queues::new(2, 1, 0);
+        q.set_tenant(TenantId(1), Some(&unbounded(9900, 30)));
+        q.set_tenant(TenantId(2), Some(&terms(9900, 60, 4)));
+        (0..64).for_each(|_| q.get_mut(0).service.record(Span::from_millis(12)));
+        (0..64).for_each(|_| q.get_mut(1).service.record(Span::from_millis(12)));
+        let both = |q: &Queues, now| [0, 1].map(|n| present(q, q.get(n), now));
+        assert!([0, 1].iter().all(|n| standing(&q, q.get(*n)).is_surely_lacking()), "at their worst they are too much");
+        let [first, second] = both(&q, at(0));
+        assert!(!first.is_lacking() && !second.is_lacking(), "{first} {second}");
+        assert_eq!((first.load, second.load), (Load::Seen(1), Load::Allowed));
+        // It has more at once than is kept: as long as that was lately.
+        for id in 0..8 {
+            let head = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(1), 0, 4096, at(100));
+            q.push(Io::new(IoHead { id: IoId(id), ..head }, Data::Absent));
+            q.note_load(at(100), 0);
+        }
+        (0..8).for_each(|_| _ = (q.take(0), q.release(0)));
+        let [first, second] = both(&q, at(150));
+        assert!(first.is_surely_lacking() && second.is_surely_lacking() && first.load == Load::Seen(8), "{first}");
+        assert!(first.to_string().contains("it needs 4 cores with up to 8 requests at once, as lately"), "{first}");
+        let [first, _] = both(&q, at(300));
+        assert!(!first.is_lacking(), "{first}");
+        // A number that somebody chose is a load that they expect, and what the device alone misses is missed by one request.
+        q.set_tenant(TenantId(1), Some(&terms(9900, 30, 1000)));
+        assert!(present(&q, q.get(0), at(300)).is_surely_lacking());
+        q.set_tenant(TenantId(1), Some(&unbounded(9900, 5)));
+        (0..64).for_each(|_| q.get_mut(0).service.record(Span::from_millis(12)));
+        let hopeless = q.all().iter().find(|q| q.objectives().iter().any(|o| o.bound == Span::from_millis(5)));
+        assert_eq!(present(&q, hopeless.expect("it has a queue"), at(300)).verdict, Verdict::DeviceTooSlow);
     }
 
     /// As many requests as there are cores never wait, however little time is left for waiting.

@@ -127,7 +127,8 @@ impl Cores {
 
     fn queue_status(&self, now: Time, at: usize, q: &Queue) -> QueueStatus {
         let fit = q.is_critical().then(|| admission::standing(&self.queues, q));
-        let of = QueueStatus { fit, ..QueueStatus::of(now, q, self.policy.windows(at), self.queues.depth) };
+        let present = q.is_critical().then(|| admission::present(&self.queues, q, now));
+        let of = QueueStatus { fit, present, ..QueueStatus::of(now, q, self.policy.windows(at), self.queues.depth) };
         let Some(bound) = self.policy.write_bound() else { return of };
         let is_held = |head: &IoHead| !q.is_critical() && is_bounded(head) && bound.may_pass_at(now) != Time::ZERO;
         QueueStatus {
@@ -313,6 +314,7 @@ impl Layer for Cores {
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
         let known = self.queues.known(io.tenant).is_some();
         let at = self.queues.push(io);
+        self.queues.note_load(now, at);
         if !known {
             self.policy.queues_changed(now, &mut self.queues);
         }

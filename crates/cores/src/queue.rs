@@ -68,6 +68,13 @@ pub struct Queue {
     /// Windows in which a request was later than an objective, and which windows those were last.
     pub late_windows: u64,
     late_seen: [u64; 8],
+    /// The most requests at once in this minute and in the one before, and which minute this is.
+    most: [u32; 2],
+    minute: u64,
+}
+
+fn minute_of(now: Time) -> u64 {
+    now.as_nanos() / Span::from_secs(60).as_nanos()
 }
 
 impl Queue {
@@ -96,6 +103,8 @@ impl Queue {
             cores_max: 0,
             late_windows: 0,
             late_seen: [0; 8],
+            most: [0; 2],
+            minute: 0,
         }
     }
 
@@ -150,6 +159,20 @@ impl Queue {
             reservation: all.iter().map(|a| a.reservation).sum(),
             limit: if is_limited { all.iter().map(|a| a.limit).sum() } else { 0 },
         };
+    }
+
+    fn most_at(&self, now: Time) -> [u32; 2] {
+        match minute_of(now).saturating_sub(self.minute) {
+            0 => self.most,
+            1 => [0, self.most[0]],
+            _ => [0; 2],
+        }
+    }
+
+    /// The most requests that were here at once in the last minute or two.
+    pub fn most_in_flight(&self, now: Time) -> u32 {
+        let [newer, older] = self.most_at(now);
+        newer.max(older)
     }
 
     /// Returns the arrival of the request that has waited longest.
@@ -399,6 +422,13 @@ impl Queues {
         let waiting = Waiting { arrived_at: io.arrived_at, serial: self.next_serial, io, of: None };
         self.list[at].waiting.push(waiting);
         at
+    }
+
+    /// Notes how many requests are in queue `at`.
+    pub fn note_load(&mut self, now: Time, at: usize) {
+        let q = &mut self.list[at];
+        (q.most, q.minute) = (q.most_at(now), minute_of(now));
+        q.most[0] = q.most[0].max(q.waiting.len() as u32 + q.in_service);
     }
 
     /// The request that was pushed last into queue `at`, if it still waits: from now on it is found by its id and, if `ends_late`, by its

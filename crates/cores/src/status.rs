@@ -91,6 +91,8 @@ pub struct QueueStatus {
     /// The fit of its objectives beside the others' at the worst load that permits let in, by what was measured so far; `None` of a
     /// best-effort queue.
     pub fit: Option<Fit>,
+    /// The same under the load that is expected ([`crate::admission::present`]).
+    pub present: Option<Fit>,
     /// The tail measured at the last poll.
     pub measured_tail: Span,
     /// Bytes of requests that were done.
@@ -129,6 +131,7 @@ impl QueueStatus {
             held: None,
             is_deciding: false,
             fit: None,
+            present: None,
             measured_tail: windows.map_or(Span::ZERO, |w| w.measured_tail),
             done_bytes: q.done_bytes,
         }

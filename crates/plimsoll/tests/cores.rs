@@ -212,6 +212,28 @@ fn an_objective_that_cannot_be_kept_is_a_problem_before_it_is_broken() {
     assert!(server.stop());
 }
 
+/// An objective of a tenant whose `jobs_max` nobody set is no problem as long as its few requests are kept.
+#[test]
+fn an_objective_with_the_default_jobs_max_is_healthy() {
+    let dir = tempfile::tempdir().unwrap();
+    common::write_profile(dir.path(), "cheetah-15k5", "d.profile");
+    let device = r#"{ file = "p.img", size = "256MiB", model = "cheetah-15k5" }"#;
+    let objective = "class = \"latency-critical\"\nobjectives = [{ percentile = 99, within = \"100ms\" }]";
+    let text = common::config(device, "64MiB")
+        .replace("[[tenant]]", "cores = 2\nprofile = \"d.profile\"\n[[tenant]]")
+        .replace("class = \"best-effort\"", objective);
+    let server = Server::start(dir.path(), &text);
+    let is_healthy = || server.control("GET", "/healthz").json()["problems"] == serde_json::json!([]);
+    assert!(is_healthy(), "by the profile");
+    let mut c = Client::connect(&server.socket(), "vol").unwrap();
+    (0..80u64).for_each(|n| drop(c.read(n * 7919 % 16_000 * 4096, 4096).unwrap().unwrap()));
+    assert!(is_healthy(), "by its own requests, of which one was in flight: {}", server.cli(&["cores"]));
+    let shown = server.cli(&["cores"]);
+    assert!(shown.contains("at worst") && shown.contains("with all requests that `jobs_max` allows"), "{shown}");
+    drop(c);
+    assert!(server.stop());
+}
+
 /// The steps of docs/guides/promises.md, "Choose an objective", on a modelled disk with a client that keeps two requests in flight.
 #[test]
 fn the_pages_steps_to_an_objective_work_on_a_disk() {

@@ -290,6 +290,9 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// Default of `in_flight_max`: no load that anybody expects.
+    pub const IN_FLIGHT_DEFAULT: u32 = 1024;
+
     /// A class by its own weight, and nothing else.
     pub fn of(class: Class, in_flight_max: u32) -> Terms {
         Terms { weight: class.weight(), class, budget: None, in_flight_max, own: OwnTerms::default() }

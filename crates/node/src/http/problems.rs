@@ -239,7 +239,7 @@ fn unkept(q: &QueueStatus) -> Option<String> {
             "(p{percentile} ≤ {within}) can't be kept: it is {alone} although best effort does nothing or is at its least"
         ));
     }
-    let fit = q.fit.filter(Fit::is_surely_lacking)?;
+    let fit = q.present.filter(Fit::is_surely_lacking)?;
     let promise = fit.objective.map(|o| format!("(p{} ≤ {}) ", f64::from(o.percentile_bp) / 100.0, o.bound));
     Some(format!("{}{fit}", promise.unwrap_or_default()))
 }

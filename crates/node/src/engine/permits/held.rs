@@ -1,6 +1,7 @@
 //! Amounts of requests and bytes: a tenant's bound, and the permits of some requests together.
 
 use crate::planted::{self, Mistake};
+use plimsoll_stack::Terms;
 
 /// Requests and bytes of each connection that don't count against its tenant's bound once they have left the stack. A
 /// depth of 16 and 64 KiB suit a database beside backups; a connection's receive buffer is larger.
@@ -23,7 +24,7 @@ pub struct PermitLimits {
 impl Default for PermitLimits {
     /// Four connections of depth 256, and four of the largest NBD requests.
     fn default() -> PermitLimits {
-        PermitLimits { jobs_max: 1024, bytes_max: 128 << 20 }
+        PermitLimits { jobs_max: Terms::IN_FLIGHT_DEFAULT, bytes_max: 128 << 20 }
     }
 }
 
