@@ -421,9 +421,14 @@ fn deadlines_that_pass_together_are_ended_in_parts() {
         // And the one whose core got free.
         assert!((1..=257).contains(&most), "{most} at once under {policy:?}, {takes}");
         patient.into_iter().rev().for_each(|id| m.cancel(id));
+        // All but the one that is in service.
+        assert!(takes == just_late || m.ended.len() == 2 * MANY, "{} have ended under {policy:?}", m.ended.len());
         m.finish();
         let done = m.ended.iter().filter(|e| e.1.outcome.is_done()).count();
-        assert!(m.ended.len() == 2 * MANY + 1 && done <= 5, "{} ended, {done} done, {policy:?}", m.ended.len());
+        // Some of the patient were served where the core got free.
+        let most_done = if takes == just_late { 5 } else { 1 };
+        assert_eq!(m.ended.len(), 2 * MANY + 1, "{policy:?}");
+        assert!((1..=most_done).contains(&done), "{done} done under {policy:?}, {takes}");
         let ids: BTreeSet<IoId> = m.ended.iter().map(|(_, c)| c.io.id).collect();
         assert_eq!(ids.len(), m.ended.len(), "a request ended twice under {policy:?}");
     }
