@@ -14,14 +14,14 @@ static HOST: &Aligned<[u8]> = &Aligned(*include_bytes!("../../bpf/host.bpf.o"));
 /// `bpf/host.bpf.c`, compiled by `bpf/build.sh`.
 pub(super) static OBJECT: &[u8] = &HOST.0;
 
-/// Programs by name, with the tracepoint of each. Requests that end are seen before those that begin: the count of what is in flight stops at
-/// zero, so that requests of before do no harm.
+/// Programs by name, with the tracepoint of each. A request's later steps are seen before its earlier ones: counts stop at zero, so that
+/// requests of before do no harm.
 pub(super) const ATTACHED: [(&str, &str); 5] = [
     ("complete", "block_rq_complete"),
     ("requeue", "block_rq_requeue"),
     ("merge", "block_rq_merge"),
-    ("insert", "block_rq_insert"),
     ("issue", "block_rq_issue"),
+    ("insert", "block_rq_insert"),
 ];
 
 const BTF: &str = "/sys/kernel/btf/vmlinux";

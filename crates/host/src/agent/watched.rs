@@ -31,13 +31,15 @@ pub struct Watched {
     /// Completions and requests in flight when they were last compared with the kernel's.
     compared: (u64, [u64; 2]),
     round: Round,
+    /// Ticks with requests queued, none in flight and none completed.
+    idle: u32,
 }
 
 impl Watched {
     pub(super) fn new(disk: Disk, slot: usize, costs: Option<Costs>) -> Watched {
         let calibration = costs.map_or_else(|| Calibration::new(disk.rotational), Calibration::with_costs);
         let ratios = vec![calibration.ratios()];
-        Watched { disk, slot, calibration, judged: None, ratios, compared: (0, [0; 2]), round: Round::default() }
+        Watched { disk, slot, calibration, judged: None, ratios, compared: (0, [0; 2]), round: Round::default(), idle: 0 }
     }
 
     /// The disk.
@@ -131,7 +133,8 @@ impl Watched {
     }
 
     /// Compares what is counted with what the kernel has, once a tick. Returns the reads and writes to drop: [`DROP_ALL`] of both if the
-    /// disk has been idle by the kernel's count for two ticks; else those by which the kernel's count was smaller at every tick of a round.
+    /// disk has been idle by the kernel's count for two ticks, or for [`IDLE`] ones with requests queued; else those by which the kernel's count
+    /// was smaller at every tick of a round.
     pub(super) fn compare(&mut self, state: &State, kernel: impl FnOnce() -> Option<[u64; 2]>) -> Option<[u32; 2]> {
         let load = Load::of(state);
         let ours = [number(load.reads), number(load.writes)];
@@ -139,8 +142,14 @@ impl Watched {
         let is_same = std::mem::replace(&mut self.compared, now) == now;
         if ours == [0, 0] {
             self.round = Round::default();
-            return None;
+            self.idle = if is_same && load.requests() > 0 { self.idle + 1 } else { 0 };
+            if self.idle <= IDLE {
+                return None;
+            }
+            self.idle = 0;
+            return (kernel() == Some([0, 0])).then_some([DROP_ALL; 2]);
         }
+        self.idle = 0;
         let kernel = kernel()?;
         if is_same && kernel == [0, 0] {
             self.round = Round::default();
@@ -160,6 +169,9 @@ impl Watched {
 
 /// Ticks of a round of comparisons: at each the two counts are of slightly different times.
 const ROUND: u32 = 10;
+
+/// Ticks of a second. The kernel has no count of what is queued; a scheduler that holds requests back for longer isn't known.
+const IDLE: u32 = 50;
 
 /// By how much the kernel's counts were smaller, at least.
 struct Round {
@@ -227,6 +239,27 @@ mod tests {
         assert_eq!(costs.forecast(&Load::default(), 0, 4096).total_ns, 90_000);
         assert!(orders.of[3].read_ns.load(Relaxed) > 0);
         assert_eq!(w.judged().len(), 32, "those that came before anything was known aren't judged");
+    }
+
+    #[test]
+    fn requests_that_stay_queued_on_an_idle_disk_are_dropped() {
+        let states = zeros::<crate::layout::States>();
+        let state = &states.of[3];
+        let mut w = watched();
+        state.queued.store(1 << 32 | 2, Relaxed);
+        let ticks = |w: &mut Watched, n: u32, kernel: Option<[u64; 2]>| {
+            (0..n).filter_map(|_| w.compare(state, || kernel)).collect::<Vec<_>>()
+        };
+        let none: [[u32; 2]; 0] = [];
+        assert_eq!(ticks(&mut w, IDLE, Some([0, 0])), none, "a scheduler may wait that long");
+        assert_eq!(ticks(&mut w, 1, Some([0, 0])), [[DROP_ALL; 2]]);
+        assert_eq!(ticks(&mut w, IDLE, Some([0, 0])), none, "not again at once");
+        state.completed.store(1, Relaxed);
+        assert_eq!(ticks(&mut w, IDLE, Some([0, 0])), none, "it isn't idle");
+        assert_eq!(ticks(&mut w, 2 * IDLE, Some([1, 0])), none, "the kernel has one in flight");
+        assert_eq!(ticks(&mut w, 2 * IDLE, None), none, "the kernel doesn't count");
+        state.queued.store(0, Relaxed);
+        assert_eq!(ticks(&mut w, 2 * IDLE, Some([0, 0])), none);
     }
 
     #[test]
