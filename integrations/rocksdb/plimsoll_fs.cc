@@ -181,6 +181,9 @@ class PlimsollFileSystem : public FileSystemWrapper {
       if (is_taken) {
         descriptors().give();
       }
+      if (!options.use_mmap_reads && !was_reported_.exchange(true)) {
+        plimsoll::say("plimsoll: tables beyond a fifth of the limit of open files have no deadline: raise the limit (ulimit -n, LimitNOFILE=)\n");
+      }
       *result = std::move(file);
     } else {
       result->reset(new File(std::move(file), fd, default_us_, folders_.of(name)));
@@ -213,6 +216,7 @@ class PlimsollFileSystem : public FileSystemWrapper {
 
  private:
   const uint64_t default_us_;
+  std::atomic<bool> was_reported_{false};
   Folders folders_;
 };
 

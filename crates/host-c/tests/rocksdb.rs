@@ -76,6 +76,9 @@ fn many_tables_open_within_the_limit_of_descriptors() {
     let is_table = |e: &std::fs::DirEntry| e.path().extension().is_some_and(|x| x == "sst");
     let tables = std::fs::read_dir(&db).unwrap().flatten().filter(is_table).count();
     assert!((80..150).contains(&tables), "{tables} tables don't show it");
+    let reports =
+        |said: &str| said.matches("tables beyond a fifth of the limit of open files have no deadline").count();
+    assert_eq!(reports(&said), 1, "{said}");
     let (done, said) = db_bench(&["--benchmarks=readrandom", "--use_existing_db=1", "--reads=100"]);
     assert!(done && said.contains("readrandom"), "{said}");
 }
