@@ -56,11 +56,17 @@ fn programs_in_c_and_python_read_with_deadlines() {
     let bindings = source.join("../../bindings/python/python");
     let smoke_py = source.join("tests/python/smoke.py");
     let mut c = Command::new(program);
-    let mut python = Command::new("python3");
-    python.arg(smoke_py).arg(bindings).env("PLIMSOLL_HOST_LIBRARY", libraries.join("libplimsoll_host_c.so"));
-    for command in [&mut c, &mut python] {
+    c.env("LD_LIBRARY_PATH", &libraries);
+    let python = |packaged: &Path| {
+        let mut python = Command::new("python3");
+        python.arg(&smoke_py).arg(&bindings).arg(packaged).env_remove("LD_LIBRARY_PATH");
+        python
+    };
+    let mut named = python(dir.path());
+    named.env("PLIMSOLL_HOST_LIBRARY", libraries.join("libplimsoll_host_c.so"));
+    for command in [&mut c, &mut named, python(&libraries).env_remove("PLIMSOLL_HOST_LIBRARY")] {
         evict();
-        let ran = command.arg(&agent.socket).arg(&path).env("LD_LIBRARY_PATH", &libraries).output().unwrap();
+        let ran = command.arg(&agent.socket).arg(&path).output().unwrap();
         let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
         assert!(ran.status.success() && said.contains("ok"), "{command:?}: {said}");
     }

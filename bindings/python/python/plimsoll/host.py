@@ -1,6 +1,7 @@
 """Host mode: reads of ordinary files with a deadline, refused at once if they would be late.
 
-Needs libplimsoll_host_c.so and, for forecasts, `plimsoll host` on this machine; without the agent all reads are plain ones.
+Needs libplimsoll_host_c.so and, for forecasts, `plimsoll host` on this machine; without the agent all reads are plain ones. The library is looked
+for by $PLIMSOLL_HOST_LIBRARY, by the loader, and in the package's folder.
 
 >>> host = Host()
 >>> with open("/var/lib/data", "rb") as f:
@@ -46,8 +47,23 @@ class _Counts(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("asked", "busy", "plain", "unfetched")]
 
 
+_NAME = "libplimsoll_host_c.so"
+# The package's folder, which the loader doesn't search.
+_PACKAGED = "/usr/lib/plimsoll"
+
+
+def _load(path: str | None) -> ctypes.CDLL:
+    path = path or os.environ.get("PLIMSOLL_HOST_LIBRARY")
+    if path:
+        return ctypes.CDLL(path)
+    try:
+        return ctypes.CDLL(_NAME)
+    except OSError:
+        return ctypes.CDLL(f"{_PACKAGED}/{_NAME}")
+
+
 def _library(path: str | None) -> ctypes.CDLL:
-    lib = ctypes.CDLL(path or os.environ.get("PLIMSOLL_HOST_LIBRARY", "libplimsoll_host_c.so"))
+    lib = _load(path)
     host, size, us = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
     for name, result, arguments in (
         ("open", host, [ctypes.c_char_p, ctypes.c_uint32]),

@@ -1,14 +1,15 @@
-"""usage: smoke.py BINDINGS SOCKET FILE: as c/smoke.c."""
+"""usage: smoke.py BINDINGS PACKAGED SOCKET FILE: as c/smoke.c; PACKAGED stands for the folder in which the package has libraries."""
 
 import importlib.util
 import mmap
 import sys
 import time
 
-bindings, socket, path = sys.argv[1:]
+bindings, packaged, socket, path = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("host", f"{bindings}/plimsoll/host.py")
 host = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(host)
+host._PACKAGED = packaged
 
 h = host.Host(socket, refuse_first=True)
 with open(path, "r+b") as f:
