@@ -95,7 +95,7 @@ static __always_inline int find(struct request *rq, struct found *f)
 	struct all_states *s = bpf_map_lookup_elem(&states, &zero);
 	if (!c || !s)
 		return 0;
-	__u32 slot = dev ^ dev >> 20, steps = 0;
+	__u32 slot = SLOT(dev), steps = 0;
 #pragma clang loop unroll(disable)
 	while (c->of[slot & (SLOTS - 1)].dev != dev) {
 		if (++steps == CHAIN)

@@ -2,8 +2,10 @@
 #ifndef LAYOUT_H
 #define LAYOUT_H
 
-#define SLOTS 64   /* devices at once; a power of two */
+#define SLOTS 128  /* devices at once; a power of two */
 #define CHAIN 8    /* slots that a device may be in, from its own on */
+/* A device's own slot. Minors rise by 1, by 16, or by a disk's partitions: the product spreads each of these. */
+#define SLOT(dev) (((dev) ^ (dev) >> 20) * 0x9e3779b1u >> 25)
 #define PROBES 4   /* reads of a device that are timed at once; a power of two */
 #define SAMPLES 64  /* timed reads that wait for the agent; a power of two */
 #define DROP_ALL 0xffffffff

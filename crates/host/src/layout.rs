@@ -4,8 +4,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Devices at once.
-pub const SLOTS: usize = 64;
+/// Devices at once. 64 have room if their numbers are usual ones (a test has them); beyond that two may want the same slots.
+pub const SLOTS: usize = 128;
 /// Slots that a device may be in, from its own on.
 pub const CHAIN: usize = 8;
 /// Reads of a device that are timed at once.
@@ -23,7 +23,7 @@ pub const DROP_ALL: u32 = u32::MAX;
 /// "plimhost" as a number.
 pub const MAGIC: u64 = 0x706c_696d_686f_7374;
 /// Of everything in this file.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// A device as readers see it: the sum of everyone's requests.
 #[repr(C)]
@@ -183,7 +183,9 @@ pub fn bytes(word: u64) -> u64 {
 
 /// The slots that a device may be in, best first.
 pub fn slots(dev: u32) -> impl Iterator<Item = usize> {
-    (0..CHAIN).map(move |i| ((dev ^ (dev >> 20)) as usize + i) % SLOTS)
+    // Minors rise by 1, by 16 (SCSI), or by a disk's partitions (NVMe): the product spreads each of these.
+    let own = (dev ^ (dev >> 20)).wrapping_mul(0x9e37_79b1) >> (u32::BITS - SLOTS.ilog2());
+    (0..CHAIN).map(move |i| (own as usize + i) % SLOTS)
 }
 
 /// `major << 20 | minor` of a device number as the C library has it.
@@ -194,4 +196,34 @@ pub fn dev_of(major: u32, minor: u32) -> u32 {
 /// Loads a number that others write.
 pub fn load(from: &AtomicU32) -> u64 {
     from.load(Relaxed).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Disks that find a slot, in this order.
+    fn with_room(disks: impl Iterator<Item = u32>) -> usize {
+        let mut taken = BTreeSet::new();
+        disks.filter_map(|dev| slots(dev).find(|slot| taken.insert(*slot))).count()
+    }
+
+    #[test]
+    fn sixty_four_disks_have_room() {
+        // sda … sdbl: each major number has sixteen disks.
+        const SCSI: [u32; 4] = [8, 65, 66, 67];
+        let scsi = (0..64).map(|i| dev_of(SCSI[i / 16], i as u32 % 16 * 16));
+        assert_eq!(with_room(scsi), 64);
+        // nvme0n1 …, each with this number of partitions less one; then other drivers' numbers.
+        for step in 1..=16 {
+            assert_eq!(with_room((0..64).map(|i| dev_of(259, i * step))), 64, "{step}");
+        }
+        for (major, step) in [(254, 16), (7, 1), (7, 8), (253, 1)] {
+            assert_eq!(with_room((0..64).map(|i| dev_of(major, i * step))), 64, "{major} {step}");
+        }
+        // In another order, as disks come and go: 27 has no divisor in common with 64.
+        assert_eq!(with_room((0..64).map(|i| i * 27 % 64).map(|i| dev_of(SCSI[i / 16], i as u32 % 16 * 16))), 64);
+        assert_eq!(with_room((0..64).map(|i| dev_of(259, i * 27 % 64 * 4))), 64);
+    }
 }

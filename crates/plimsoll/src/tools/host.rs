@@ -128,7 +128,7 @@ fn say(change: Change) {
         Change::Came(disk) => println!("{disk}: watched from now on"),
         Change::Went(disk) => println!("{disk}: gone, watched no more"),
         Change::NoRoom(disk) => eprintln!(
-            "plimsoll: {disk}: can't be watched: 64 disks are watched at most, and its places are taken; name those that matter by --disk"
+            "plimsoll: {disk}: can't be watched: more disks than the agent has room for, which is 64 at least; name those that matter by --disk"
         ),
         Change::Uncounted(disk) => eprintln!(
             "plimsoll: {disk}: the kernel doesn't count its requests, so errors of the agent's count stay; write 1 to /sys/block/{}/queue/iostats",
