@@ -162,12 +162,11 @@ static __always_inline void begin_probe(struct found *f, struct request *rq, __u
 	struct probe *p = PROBE_OF(all, rq);
 	if (p->request == (__u64)rq)
 		return;
-	if (!now)
-		now = bpf_ktime_get_ns();
-	/* One that never ended gives its place up. */
-	if (p->request && now - p->arrived_ns < 30000000000ull)
+	/* One that never ended gives its place up. Its age is by the last completion, which takes no clock: a device that completes none has no
+	 * use for the place. */
+	if (p->request && (__s64)(f->state->done_ns - p->arrived_ns) < 30000000000ll)
 		return;
-	p->arrived_ns = now;
+	p->arrived_ns = now ? now : bpf_ktime_get_ns();
 	p->free_ns = f->state->next_free_ns;
 	p->reads = f->state->reads, p->writes = f->state->writes, p->queued = f->state->queued;
 	p->request = (__u64)rq;
