@@ -15,8 +15,9 @@ const WINDOW: usize = 512;
 const ERRORS: usize = 256;
 /// With fewer reads than this nothing is known.
 const ENOUGH: u64 = 32;
-/// Reads after which costs are learned again.
+/// Costs are learned again after this number of reads and this time, by the reads' own: learning must not hold up the agent's heartbeat.
 const EVERY: u64 = 32;
+const EVERY_NS: u64 = 100_000_000;
 /// The weight of earlier costs, in reads.
 const PRIOR_WEIGHT: f64 = 4.0;
 /// Of the fit for reads with requests before them.
@@ -53,6 +54,8 @@ pub struct Calibration {
     errors: [VecDeque<u32>; CLASSES],
     seen: u64,
     given: bool,
+    /// Reads seen, and the last one's end, when costs were learned.
+    learned_at: (u64, u64),
 }
 
 impl Calibration {
@@ -69,7 +72,8 @@ impl Calibration {
             queued_read_ns: alone / several,
             queued_write_ns: alone / several / 4,
         };
-        Calibration { costs, window: VecDeque::new(), errors: Default::default(), seen: 0, given: false }
+        let (window, errors) = (VecDeque::new(), Default::default());
+        Calibration { costs, window, errors, seen: 0, given: false, learned_at: (0, 0) }
     }
 
     /// Begins with costs that were measured (`plimsoll profile`).
@@ -108,7 +112,10 @@ impl Calibration {
         }
         self.window.push_back(sample);
         self.seen += 1;
-        if self.seen.is_multiple_of(EVERY) {
+        let (seen, done_ns) = self.learned_at;
+        let is_due = self.seen - seen >= EVERY && sample.done_ns.abs_diff(done_ns) >= EVERY_NS;
+        if is_due || self.seen == ENOUGH {
+            self.learned_at = (self.seen, sample.done_ns);
             if !known || self.seen == ENOUGH {
                 // What was forecast before anything was known says nothing of forecasts.
                 self.errors = Default::default();
@@ -239,22 +246,28 @@ fn median(mut of: Vec<f64>) -> f64 {
 /// Solves `x · costs = y` for costs that aren't negative, drawn towards `prior`.
 fn least_squares(rows: &[([f64; UNKNOWNS], f64)], prior: &[f64; UNKNOWNS]) -> [f64; UNKNOWNS] {
     let mut costs = *prior;
-    let mut square = [0.0; UNKNOWNS];
-    for (x, _) in rows {
-        for (s, x) in square.iter_mut().zip(x) {
-            *s += x * x;
+    // The normal equations: their size is that of the unknowns, whatever the number of rows.
+    let mut products = [[0.0; UNKNOWNS]; UNKNOWNS];
+    let mut targets = [0.0; UNKNOWNS];
+    for (x, y) in rows {
+        for j in 0..UNKNOWNS {
+            targets[j] += x[j] * y;
+            for k in 0..UNKNOWNS {
+                products[j][k] += x[j] * x[k];
+            }
         }
     }
     // One unknown after the other, which keeps each at zero at least; it converges, as the sum of squares is convex.
     for _ in 0..200 {
         let mut moved = 0.0;
         for j in 0..UNKNOWNS {
-            let weight = square[j] * PRIOR_WEIGHT / rows.len() as f64;
-            if square[j] <= 0.0 {
+            let square = products[j][j];
+            let weight = square * PRIOR_WEIGHT / rows.len() as f64;
+            if square <= 0.0 {
                 continue;
             }
-            let slack: f64 = rows.iter().map(|(x, y)| x[j] * (y - dot(&costs, x) + costs[j] * x[j])).sum();
-            let next = ((slack + weight * prior[j]) / (square[j] + weight)).max(0.0);
+            let slack = targets[j] - dot(&costs, &products[j]) + costs[j] * square;
+            let next = ((slack + weight * prior[j]) / (square + weight)).max(0.0);
             moved += (next - costs[j]).abs() / (costs[j].abs() + 1.0);
             costs[j] = next;
         }

@@ -150,6 +150,8 @@ impl Agent {
         }
         if self.ticks.is_multiple_of(TAKE_EVERY) {
             for w in self.watched.values_mut() {
+                // Learning takes time, with many disks.
+                self.notice.heartbeat_ns.store(now_ns(), Release);
                 w.take(&self.samples.of[w.slot()], &self.orders.of[w.slot()], &self.notice.of[w.slot()]);
             }
         }

@@ -241,6 +241,45 @@ mod tests {
         assert_eq!(w.judged().len(), 32, "those that came before anything was known aren't judged");
     }
 
+    /// As many reads as can be timed of twelve disks in a second take a fifth of a second at most to learn from: the thread also beats.
+    #[test]
+    fn learning_leaves_time_for_the_heartbeat() {
+        const DISKS: u32 = 12;
+        const TAKES: u64 = 25;
+        let (samples, orders, notice) = (
+            zeros::<crate::layout::AllSamples>(),
+            zeros::<crate::layout::AllOrders>(),
+            zeros::<crate::layout::Notice>(),
+        );
+        let processor = || {
+            let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
+        };
+        let each = SAMPLES as u64 - 2 * crate::layout::PROBES as u64;
+        let word = |n: u64| (n << crate::layout::COUNT_SHIFT) + n * 4096;
+        let begun = processor();
+        for _ in 0..DISKS {
+            let mut w = watched();
+            for i in 0..TAKES * each {
+                let (r, writes, queued) = (i % 7, i / 7 % 5, i / 3 % 11);
+                let arrived = (i + 1) * 1_000_000_000 / (TAKES * each);
+                let took = (r + 1) * 80_000 + writes * 300_000 + queued * 50_000 + i * 7919 % 60_000;
+                let at = samples.of[3].head.load(Relaxed);
+                let words = [arrived, arrived + took, arrived, word(r), word(writes), queued, 4096, 8 << 20];
+                for (to, w) in samples.of[3].ring[at as usize % SAMPLES].words.iter().zip(words) {
+                    to.store(w, Relaxed);
+                }
+                samples.of[3].head.store(at + 1, Relaxed);
+                if (i + 1) % each == 0 {
+                    w.take(&samples.of[3], &orders.of[3], &notice.of[3]);
+                }
+            }
+            assert_eq!(w.seen(), TAKES * each);
+        }
+        let took_ms = processor() - begun;
+        assert!(took_ms < 200, "{took_ms} ms of a second");
+    }
+
     #[test]
     fn requests_that_stay_queued_on_an_idle_disk_are_dropped() {
         let states = zeros::<crate::layout::States>();
