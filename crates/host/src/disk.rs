@@ -37,8 +37,10 @@ fn at(folder: &Path) -> Option<Disk> {
     let number = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
     // Mappers and software RAIDs pass bios on, and have no queue.
     let queues = folder.join("mq").is_dir() && number("size")? > 0;
-    queues.then_some(Disk {
-        dev: read_dev(folder)?,
+    // A hidden disk, one of an NVMe disk's paths, has no number.
+    let dev = read_dev(folder)?;
+    (queues && dev != 0).then_some(Disk {
+        dev,
         name: folder.file_name()?.to_str()?.replace('!', "/"),
         rotational: number("queue/rotational") == Some(1),
     })
@@ -46,13 +48,26 @@ fn at(folder: &Path) -> Option<Disk> {
 
 /// The disk that a device's path, name, or partition stands for.
 pub fn named(name: &str) -> Option<Disk> {
+    let under = under(named_dev(name)?);
+    all().into_iter().find(|d| under == [d.dev])
+}
+
+/// True if a name stands for an NVMe disk with several paths: its requests are queued on hidden disks.
+pub fn has_paths(name: &str) -> bool {
+    named_dev(name).is_some_and(|dev| under(dev).into_iter().any(|dev| is_of_paths(&folder(dev))))
+}
+
+/// Such a disk's device is an NVMe subsystem, which has a policy for its paths; a controller has none.
+fn is_of_paths(folder: &Path) -> bool {
+    !folder.join("mq").is_dir() && folder.join("device/iopolicy").exists()
+}
+
+fn named_dev(name: &str) -> Option<u32> {
     let path = if name.contains('/') { PathBuf::from(name) } else { Path::new("/dev").join(name) };
     let meta = fs::metadata(&path).ok()?;
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     // A file stands for the disk that it lies on.
-    let dev = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
-    let under = under(from_libc(dev));
-    all().into_iter().find(|d| under == [d.dev])
+    Some(from_libc(if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() }))
 }
 
 /// A device number of the C library as this crate has them.
@@ -116,6 +131,29 @@ mod tests {
         assert_eq!(parse_dev("8:16\n"), Some(8 << 20 | 16));
         assert_eq!(parse_dev("8"), None);
         assert_eq!(from_libc(libc::makedev(259, 70_000)), 259 << 20 | 70_000);
+    }
+
+    /// A disk's folder of sysfs.
+    fn folder_of(dev: &str, files: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            fs::create_dir_all(folder.path().join(file).parent().unwrap()).unwrap();
+            fs::write(folder.path().join(file), "1").unwrap();
+        }
+        fs::write(folder.path().join("dev"), dev).unwrap();
+        fs::write(folder.path().join("size"), "2048").unwrap();
+        folder
+    }
+
+    #[test]
+    fn nvme_disks_with_several_paths_are_recognized() {
+        let head = folder_of("259:1\n", &["device/iopolicy", "device/subsysnqn"]);
+        assert!(is_of_paths(head.path()) && at(head.path()).is_none());
+        let hidden = folder_of("0:0\n", &["mq/0/nr_tags", "device/subsysnqn"]);
+        assert!(!is_of_paths(hidden.path()) && at(hidden.path()).is_none(), "it has no number");
+        let plain = folder_of("259:1\n", &["mq/0/nr_tags", "device/subsysnqn"]);
+        assert!(!is_of_paths(plain.path()));
+        assert_eq!(at(plain.path()).unwrap().dev, 259 << 20 | 1);
     }
 
     #[test]

@@ -43,6 +43,15 @@ pub enum StartError {
     Maps(io::Error),
     /// There is no such disk.
     NoDisk(String),
+    /// It's an NVMe disk with several paths.
+    ManyPaths(String),
+}
+
+impl StartError {
+    /// The reason for which there is no disk to watch of this name.
+    pub fn no_disk(name: &str) -> StartError {
+        if crate::disk::has_paths(name) { StartError::ManyPaths(name.into()) } else { StartError::NoDisk(name.into()) }
+    }
 }
 
 impl fmt::Display for StartError {
@@ -70,6 +79,10 @@ impl fmt::Display for StartError {
             StartError::NoDisk(name) => write!(
                 f,
                 "{name}: no disk with a queue of requests; `ls /sys/block` lists the disks (mappers and RAIDs are watched by their members)"
+            ),
+            StartError::ManyPaths(name) => write!(
+                f,
+                "{name}: an NVMe disk with several paths can't be watched: its requests are queued on hidden disks; nvme_core.multipath=N in the kernel's command line makes a disk of each path"
             ),
         }
     }

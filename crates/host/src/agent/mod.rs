@@ -86,7 +86,7 @@ impl Agent {
     pub fn start(wanted: Wanted) -> Result<Agent, StartError> {
         for name in &wanted.disks {
             if disk::named(name).is_none() {
-                return Err(StartError::NoDisk(name.clone()));
+                return Err(StartError::no_disk(name));
             }
         }
         let programs = Programs::load(bpf::OBJECT, &bpf::ATTACHED)?;

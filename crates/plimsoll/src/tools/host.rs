@@ -96,7 +96,7 @@ impl RunArgs {
             (None, false) => Access::Owner,
         };
         let costs = self.profiles.iter().map(|p| {
-            let disk = disk::named(&p.disk).ok_or_else(|| StartError::NoDisk(p.disk.clone()))?;
+            let disk = disk::named(&p.disk).ok_or_else(|| StartError::no_disk(&p.disk))?;
             Ok((disk.name, costs_of(&p.file)?))
         });
         let wanted = Wanted { disks: self.disks, costs: costs.collect::<Result<BTreeMap<_, _>>>()? };

@@ -56,7 +56,7 @@ impl Check {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         let Some(found) = disk::named(&self.disk) else {
-            bail!("{}: {}", self.disk, plimsoll_host::agent::StartError::NoDisk(self.disk.clone()))
+            return Err(plimsoll_host::agent::StartError::no_disk(&self.disk).into());
         };
         let mut agent = Agent::start(Wanted { disks: vec![found.name.clone()], ..Wanted::default() })?;
         let begun = Instant::now();
