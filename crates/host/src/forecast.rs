@@ -122,8 +122,13 @@ impl Forecast {
 
     /// The probability, in thousandths, that the read takes longer than `deadline_ns`.
     pub fn late_permille(&self, ratios: &Ratios, deadline_ns: u64) -> u32 {
+        self.late_permille_by(&ratios[self.class()], deadline_ns)
+    }
+
+    /// The same by the ratios of its class.
+    pub fn late_permille_by(&self, ratios: &[u32; QUANTILES], deadline_ns: u64) -> u32 {
         let over = |r: &&u32| (u128::from(self.total_ns) * u128::from(**r) / 1000) > u128::from(deadline_ns);
-        let late = ratios[self.class()].iter().filter(over).count();
+        let late = ratios.iter().filter(over).count();
         (late * 1000 / QUANTILES) as u32
     }
 }

@@ -235,7 +235,7 @@ impl Agent {
         let w = Watched::new(disk, slot, costs);
         let orders = &self.orders.of[slot];
         order_drop(orders, &self.notice.of[slot], [DROP_ALL; 2]);
-        w.publish(orders, &self.notice.of[slot]);
+        let _ = w.publish(orders, &self.notice.of[slot]);
         orders.dev.store(w.disk().dev, Release);
         self.notice.of[slot].dev.store(w.disk().dev, Release);
         self.watched.insert(w.disk().dev, w);

@@ -3,7 +3,7 @@
 use crate::calibrate::{Calibration, Sample};
 use crate::disk::Disk;
 use crate::forecast::{Costs, Forecast, Load, Ratios};
-use crate::layout::{DROP_ALL, Known, Orders, RawSample, SAMPLES, Samples, State, number};
+use crate::layout::{DROP_ALL, Known, Orders, QUANTILES, RawSample, SAMPLES, Samples, State, number};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A timed read and what was forecast of it.
@@ -14,12 +14,15 @@ pub struct Judged {
     /// By the costs in force when it came.
     pub forecast: Forecast,
     /// The errors of such forecasts when it came.
-    pub late_at: LateAt,
+    ratios: [u32; QUANTILES],
 }
 
-/// Errors of forecasts at one time, to ask later how probable lateness was.
-#[derive(Clone, Copy, Debug)]
-pub struct LateAt(usize);
+impl Judged {
+    /// The probability when it came, in thousandths, that the read takes longer than `deadline_ns`.
+    pub fn late_permille(&self, deadline_ns: u64) -> u32 {
+        self.forecast.late_permille_by(&self.ratios, deadline_ns)
+    }
+}
 
 /// A disk that the agent watches.
 pub struct Watched {
@@ -27,7 +30,7 @@ pub struct Watched {
     slot: usize,
     calibration: Calibration,
     judged: Option<Vec<Judged>>,
-    ratios: Vec<Ratios>,
+    ratios: Ratios,
     /// Completions and requests in flight when they were last compared with the kernel's.
     compared: (u64, [u64; 2]),
     round: Round,
@@ -38,8 +41,17 @@ pub struct Watched {
 impl Watched {
     pub(super) fn new(disk: Disk, slot: usize, costs: Option<Costs>) -> Watched {
         let calibration = costs.map_or_else(|| Calibration::new(disk.rotational), Calibration::with_costs);
-        let ratios = vec![calibration.ratios()];
-        Watched { disk, slot, calibration, judged: None, ratios, compared: (0, [0; 2]), round: Round::default(), idle: 0 }
+        let ratios = calibration.ratios();
+        Watched {
+            disk,
+            slot,
+            calibration,
+            judged: None,
+            ratios,
+            compared: (0, [0; 2]),
+            round: Round::default(),
+            idle: 0,
+        }
     }
 
     /// The disk.
@@ -76,11 +88,6 @@ impl Watched {
         self.judged.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The probability at that time, in thousandths, that the read takes longer than `deadline_ns`.
-    pub fn late_permille(&self, judged: &Judged, deadline_ns: u64) -> u32 {
-        judged.forecast.late_permille(&self.ratios[judged.late_at.0], deadline_ns)
-    }
-
     /// Takes in what was timed.
     pub(super) fn take(&mut self, from: &Samples, orders: &Orders, known: &Known) {
         let (head, mut tail) = (from.head.load(Acquire), from.tail.load(Relaxed));
@@ -88,27 +95,21 @@ impl Watched {
         while tail != head {
             let sample = sample(&from.ring[tail as usize % SAMPLES], self.disk.dev);
             tail = tail.wrapping_add(1);
-            let late_at = LateAt(self.ratios.len() - 1);
             if let Some(sample) = sample
                 && let Some(forecast) = self.calibration.take(sample)
                 && let Some(judged) = &mut self.judged
             {
-                judged.push(Judged { sample, forecast, late_at });
+                judged.push(Judged { sample, forecast, ratios: self.ratios[forecast.class()] });
             }
         }
         from.tail.store(tail, Release);
         if taken {
-            self.publish(orders, known);
-            let ratios = self.calibration.ratios();
-            if self.judged.is_none() {
-                self.ratios.clear();
-            }
-            self.ratios.push(ratios);
+            self.ratios = self.publish(orders, known);
         }
     }
 
-    /// Gives the costs to the programs and to readers.
-    pub(super) fn publish(&self, orders: &Orders, known: &Known) {
+    /// Gives the costs to the programs and to readers. Returns the ratios that readers got.
+    pub(super) fn publish(&self, orders: &Orders, known: &Known) -> Ratios {
         let c = self.costs();
         for (to, ns) in [
             (&orders.read_ns, c.read_ns),
@@ -130,6 +131,7 @@ impl Watched {
         }
         let samples = if self.knows() { self.calibration.seen().clamp(1, u32::MAX.into()) as u32 } else { 0 };
         known.samples.store(samples, Relaxed);
+        ratios
     }
 
     /// Compares what is counted with what the kernel has, once a tick. Returns the reads and writes to drop: [`DROP_ALL`] of both if the

@@ -4,7 +4,7 @@ use crate::client::print_json;
 use crate::table::{micros, table};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use plimsoll_base::Span;
+use plimsoll_base::{Rng, Span};
 use plimsoll_host::accuracy::{AtDeadline, Errors, Pair, at_deadline, errors, took_ns};
 use plimsoll_host::agent::{Agent, Judged, TICK, Wanted};
 use plimsoll_host::disk;
@@ -43,6 +43,8 @@ struct Report {
     scheduler: String,
     seconds: f64,
     learned_from: u64,
+    /// Reads that were timed meanwhile. The errors and deadlines are of all of them, or of a sample.
+    timed: u64,
     /// In the end.
     costs: Costs,
     errors: Errors,
@@ -51,6 +53,32 @@ struct Report {
 
 /// A disk without enough reads to learn from for this long isn't judged.
 const LEARNING: Duration = Duration::from_secs(30);
+
+/// Reads that are judged at most: a sample of all, if there are more. Those of a minute are no more, as a disk has 1400 timed in a second at most.
+const MOST: usize = 100_000;
+
+/// A sample of what comes, in which each has the same chance to be (Vitter's algorithm R).
+struct Reservoir<T> {
+    kept: Vec<T>,
+    seen: u64,
+    most: usize,
+    random: Rng,
+}
+
+impl<T> Reservoir<T> {
+    fn new(most: usize) -> Reservoir<T> {
+        Reservoir { kept: Vec::new(), seen: 0, most, random: Rng::new(1, "host check") }
+    }
+
+    fn take(&mut self, item: T) {
+        self.seen += 1;
+        if self.kept.len() < self.most {
+            self.kept.push(item);
+        } else if let Some(place) = self.kept.get_mut(self.random.below(self.seen) as usize) {
+            *place = item;
+        }
+    }
+}
 
 impl Check {
     /// Runs the command.
@@ -74,12 +102,13 @@ impl Check {
         let watched = agent.disk_mut(found.dev).with_context(gone)?;
         let learned_from = watched.seen();
         watched.judge();
-        let (begun, mut judged) = (Instant::now(), Vec::new());
+        let (begun, mut sampled) = (Instant::now(), Reservoir::new(MOST));
         while begun.elapsed() < Duration::from(self.time) {
             std::thread::sleep(TICK);
             agent.tick();
-            judged.extend(agent.disk_mut(found.dev).with_context(gone)?.judged());
+            agent.disk_mut(found.dev).with_context(gone)?.judged().into_iter().for_each(|j| sampled.take(j));
         }
+        let judged = &sampled.kept;
         let watched = agent.disk_mut(found.dev).with_context(gone)?;
         let pair = |j: &Judged| Pair { took_ns: j.sample.took_ns(), forecast_ns: j.forecast.total_ns };
         let pairs: Vec<Pair> = judged.iter().map(pair).collect();
@@ -92,7 +121,7 @@ impl Check {
             deadlines.dedup();
         }
         let judge = |ns: u64| {
-            let refused = |j: &Judged| watched.late_permille(j, ns) >= self.busy_at * 10;
+            let refused = |j: &Judged| j.late_permille(ns) >= self.busy_at * 10;
             at_deadline(ns, judged.iter().map(|j| (pair(j), refused(j))))
         };
         let report = Report {
@@ -100,6 +129,7 @@ impl Check {
             disk: found.name.clone(),
             seconds: begun.elapsed().as_secs_f64(),
             learned_from,
+            timed: sampled.seen,
             costs: *watched.costs(),
             errors: errors(&pairs),
             deadlines: deadlines.into_iter().map(judge).collect(),
@@ -123,12 +153,13 @@ fn scheduler(name: &str) -> String {
 fn text(r: &Report) -> String {
     let e = &r.errors;
     let mut text = format!(
-        "{} ({}): {} reads timed in {:.0} s, after learning from {}\n  they took  p50 {}  p95 {}  p99 {}\n  forecasts erred by  p50 {}  p90 {}  p99 {}\n",
+        "{} ({}): {} reads timed in {:.0} s, after learning from {}{}\n  they took  p50 {}  p95 {}  p99 {}\n  forecasts erred by  p50 {}  p90 {}  p99 {}\n",
         r.disk,
         r.scheduler,
-        e.reads,
+        r.timed,
         r.seconds,
         r.learned_from,
+        if e.reads < r.timed { format!("; a sample of {} is judged", e.reads) } else { String::new() },
         micros(e.took_p50_us),
         micros(e.took_p95_us),
         micros(e.took_p99_us),
@@ -153,4 +184,24 @@ fn text(r: &Report) -> String {
     let head = ["DEADLINE", "LATE", "REFUSED", "MISSES OF ACCEPTED", "NEEDLESS OF IN TIME"];
     text.push_str(&table(&head, &rows));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_reads_a_fair_sample_is_kept() {
+        let mut few = Reservoir::new(100);
+        (0..100).for_each(|i| few.take(i));
+        assert_eq!(few.kept, (0..100).collect::<Vec<u64>>());
+        let mut many = Reservoir::new(1000);
+        (0..100_000u64).for_each(|i| many.take(i));
+        assert_eq!((many.kept.len(), many.seen), (1000, 100_000));
+        // Of each tenth of them about a hundred.
+        for tenth in 0..10 {
+            let n = many.kept.iter().filter(|i| **i / 10_000 == tenth).count();
+            assert!((60..140).contains(&n), "{tenth}: {n}");
+        }
+    }
 }
