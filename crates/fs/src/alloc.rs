@@ -281,7 +281,7 @@ impl Fs {
     ) -> Result<bool> {
         let data = self.geo.data(group);
         let old = self.groups[group as usize];
-        let mut new = crate::fs::Summary { flags: old.flags | 1, ..Default::default() };
+        let mut new = crate::fs::Summary { flags: 1, ..Default::default() };
         let mut bits = [vec![0; crate::disk::BLOCK], vec![0; crate::disk::BLOCK]];
         for at in data.clone() {
             set_bit(&mut bits[0], at - data.start, blocks(at));
@@ -293,8 +293,8 @@ impl Fs {
             new.free_inodes += u32::from(used.is_none());
             new.dirs += u32::from(used == Some(true));
         }
-        if old.flags & 1 == 0 && bits.iter().all(|b| b.iter().all(|&x| x == 0)) {
-            new.flags = old.flags;
+        if old.flags != 1 && bits.iter().all(|b| b.iter().all(|&x| x == 0)) {
+            new.flags = 0;
         }
         let places = [(self.geo.block_bitmap(group), Kind::Blocks), (self.geo.inode_bitmap(group), Kind::Inodes)];
         let mut differs = old != new;

@@ -142,9 +142,12 @@ pub(crate) struct Summary {
     pub free_blocks: u32,
     pub free_inodes: u32,
     pub dirs: u32,
-    /// 1: the bitmaps have been written. Before that both are empty.
+    /// 1: the bitmaps have been written. Before that both are empty. [`GUESSED`] is in memory only.
     pub flags: u32,
 }
+
+/// A summary's flag: the block that had it is lost, and a check counts what the group has.
+pub(crate) const GUESSED: u32 = 2;
 
 /// An inode's attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -379,25 +382,43 @@ impl Fs {
         }
     }
 
-    /// The summaries of all groups, from the device.
-    pub(crate) fn load_groups(&mut self) -> Result<()> {
+    /// The summaries of all groups, from the device. `salvage`: those that are lost or impossible are [`GUESSED`].
+    pub(crate) fn load_groups(&mut self, salvage: bool) -> Result<()> {
+        let guessed = Summary { flags: 1 | GUESSED, ..Summary::default() };
         for i in 0..self.geo.summary_blocks() {
             let per = crate::format::GROUPS_PER_BLOCK;
             let count = (self.geo.groups - i * per).min(per) as usize;
-            let b = self.block(1 + i, Kind::Groups)?.to_vec();
+            let b = match self.block(1 + i, Kind::Groups) {
+                Ok(b) => b.to_vec(),
+                Err(_) if salvage => {
+                    self.new_block(1 + i, Kind::Groups);
+                    self.groups.resize(self.groups.len() + count, guessed);
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
             for g in 0..count {
                 let at = HEADER + g * 16;
                 let [free_blocks, free_inodes, dirs, flags] = std::array::from_fn(|w| u32_at(&b, at + w * 4));
                 self.groups.push(Summary { free_blocks, free_inodes, dirs, flags });
             }
         }
-        for (g, s) in self.groups.iter().enumerate() {
+        for (g, s) in self.groups.iter_mut().enumerate() {
             let data = if self.geo.is_usable(g as u64) { self.geo.data(g as u64) } else { 0..0 };
             if u64::from(s.free_blocks) > data.end - data.start || u64::from(s.free_inodes) > self.geo.inodes_per_group
             {
+                if salvage {
+                    *s = guessed;
+                    continue;
+                }
                 return Err(Error::Corrupt(format!("summary of group {g} has more free than there is")));
             }
         }
+        let is_guessed = |g: &u64| self.groups[*g as usize].flags & GUESSED != 0;
+        // A group without room for data has a summary, too.
+        let unusable: Vec<u64> = (0..self.geo.groups).filter(|&g| is_guessed(&g) && !self.geo.is_usable(g)).collect();
+        self.groups_dirty = (0..self.geo.groups).filter(is_guessed).collect();
+        unusable.into_iter().for_each(|g| self.groups[g as usize] = Summary::default());
         Ok(())
     }
 

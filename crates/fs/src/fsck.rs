@@ -11,7 +11,7 @@ use crate::disk::{BLOCK, Disk, Write};
 use crate::error::{Error, Result, device};
 use crate::extents::{Extent, Extents};
 use crate::format::{HEADER, INODE_BYTES, INODES_PER_BLOCK, Inode, Kind, ROOT_BYTES, Super};
-use crate::fs::{Fs, Node, ORPHANS, Options, ROOT, S_IFDIR, S_IFMT};
+use crate::fs::{Fs, GUESSED, Node, ORPHANS, Options, ROOT, S_IFDIR, S_IFMT};
 
 /// Findings of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -157,7 +157,9 @@ impl Check {
                     Err(Error::Device(e)) => return Err(Error::Device(e)),
                     Err(e) => {
                         // A table's block that was never written is no problem.
-                        let lost = (first..first + INODES_PER_BLOCK).any(|i| fs.inode_in_use(group, i).unwrap_or(true));
+                        let is_guessed = fs.groups[group as usize].flags & GUESSED != 0;
+                        let lost =
+                            (first..first + INODES_PER_BLOCK).any(|i| fs.inode_in_use(group, i).unwrap_or(!is_guessed));
                         if lost {
                             self.problem(format!("inodes {} and following are lost: {e}", fs.geo.ino(group, first)));
                             if self.repair {

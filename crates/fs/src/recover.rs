@@ -274,7 +274,7 @@ impl Fs {
             orphans: Default::default(),
             unreadable: s.unreadable,
         };
-        fs.load_groups()?;
+        fs.load_groups(salvage)?;
         Ok(fs)
     }
 

@@ -755,3 +755,88 @@ fn a_truncation_or_a_hole_that_cannot_be_freed_changes_nothing() {
         clean(disk);
     }
 }
+
+/// A disk with files in several groups, the first ones with a map, attributes and a long symbolic link; all is at its place.
+fn with_all_kinds(mode: Mode) -> (Arc<MemDisk>, BTreeMap<u64, Kind>) {
+    let blocks = 20_000;
+    let disk = Arc::new(MemDisk::new(blocks));
+    let format = Format { group_blocks: 4000, inodes_per_group: 64, ..Format::new(9, mode, blocks) };
+    mkfs(disk.clone(), format, (0, 0)).unwrap();
+    let mut fs = mount(&disk);
+    let big = file(&mut fs, b"big");
+    // More leaves than an inode points to.
+    for i in 0..6500 {
+        fs.write(big, 2 * i * BLOCK as u64, &[1]).unwrap();
+        if fs.must_commit() {
+            fs.sync(None).unwrap();
+        }
+    }
+    let d = fs.create(ROOT, b"d", DIR, (0, 0), 0).unwrap().ino;
+    for i in 0..40 {
+        fs.create(d, format!("{i}").as_bytes(), FILE, (0, 0), 0).unwrap();
+    }
+    let a = file(&mut fs, b"a");
+    fs.setxattr(a, b"user.k", b"v", false, false).unwrap();
+    fs.symlink(ROOT, b"l", &[b'x'; 3000], (0, 0)).unwrap();
+    fs.sync(None).unwrap();
+    fs.checkpoint().unwrap();
+    fs.unmount().unwrap();
+    drop(fs);
+    use Kind::*;
+    let kinds = [Super, Groups, Blocks, Inodes, Table, Leaf, Index, Dir, Xattr, Link];
+    let kind = |d: &[u8]| {
+        let number = u32::from_le_bytes(d[4..8].try_into().unwrap());
+        kinds.into_iter().find(|&k| d.starts_with(b"PFSB") && k as u32 == number)
+    };
+    let found: BTreeMap<u64, Kind> = disk.content().iter().filter_map(|(&b, d)| Some((b, kind(d)?))).collect();
+    assert!(kinds.iter().all(|k| found.values().any(|f| f == k)), "{found:?}");
+    (disk, found)
+}
+
+/// Says what a check and a repair of a disk do, and that it can be used then.
+fn repaired(disk: Arc<dyn Disk>, what: &str) {
+    let report = fsck(disk.clone(), false).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert!(!report.problems.is_empty(), "{what}");
+    let report = fsck(disk.clone(), true).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert!(report.repaired, "{what}: {:?}", report.problems);
+    clean(disk.clone());
+    let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    for i in 0..30 {
+        let ino = file(&mut fs, format!("new {i}").as_bytes());
+        fs.write(ino, 0, &[2; 3 * BLOCK]).unwrap();
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    clean(disk);
+}
+
+#[test]
+fn a_check_goes_on_without_the_summaries_of_groups() {
+    for mode in [Mode::Data, Mode::Manylogs] {
+        let (disk, _) = with_all_kinds(mode);
+        let whole = fsck(disk.clone(), false).unwrap();
+        for damage in ["unreadable", "corrupt", "more free than there is"] {
+            let mut content = disk.content();
+            let mut groups = content[&1].to_vec();
+            match damage {
+                "corrupt" => groups[100] ^= 1,
+                "unreadable" => {}
+                _ => {
+                    groups[32..36].fill(0xff);
+                    plimsoll_fs::crash::reseal(&mut groups);
+                }
+            }
+            content.insert(1, groups.into());
+            let disk = Faulty::new(MemDisk::with(disk.blocks(), content));
+            if damage == "unreadable" {
+                disk.unreadable.lock().unwrap().insert(1);
+            }
+            assert!(Fs::mount(disk.clone(), Options::default()).is_err());
+            let report = fsck(disk.clone(), false).unwrap();
+            // Nothing is lost but what the summaries say.
+            assert_eq!((report.inodes, report.blocks), (whole.inodes, whole.blocks));
+            assert!(report.problems[1..].iter().all(|p| p.starts_with("bitmaps or counts")), "{:?}", report.problems);
+            repaired(disk, damage);
+        }
+    }
+}
