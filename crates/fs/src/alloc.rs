@@ -20,13 +20,14 @@ fn set_bit(b: &mut [u8], i: u64, on: bool) {
 }
 
 impl Fs {
-    pub(crate) fn free_blocks(&self) -> u64 {
+    /// Free blocks of all groups, by their summaries.
+    pub(crate) fn counted_free_blocks(&self) -> u64 {
         self.groups.iter().map(|g| u64::from(g.free_blocks)).sum()
     }
 
     /// Free blocks that nothing needs.
     pub(crate) fn room(&self) -> u64 {
-        self.free_blocks().saturating_sub(self.reserved + self.tree_need + self.pinned_blocks + SLACK)
+        self.free_blocks.saturating_sub(self.reserved + self.tree_need + self.pinned_blocks + SLACK)
     }
 
     /// Refuses what the free space can't hold: called before an operation changes anything.
@@ -36,7 +37,7 @@ impl Fs {
 
     fn has_slack(&self, slack: u64) -> Result<()> {
         let taken = self.reserved + self.tree_need + self.pinned_blocks + slack;
-        if self.free_blocks() < taken { Err(Errno::NOSPC.into()) } else { Ok(()) }
+        if self.free_blocks < taken { Err(Errno::NOSPC.into()) } else { Ok(()) }
     }
 
     /// Refuses a few blocks for a directory that must grow on a full disk: it may use a half of the blocks that are kept.
@@ -150,6 +151,7 @@ impl Fs {
         (start..start + len).for_each(|at| set_bit(b, at - data.start, true));
         let s = &mut self.groups[group as usize];
         s.free_blocks = s.free_blocks.checked_sub(len as u32).ok_or_else(|| miscounted(group))?;
+        self.free_blocks -= len;
         self.groups_dirty.insert(group);
         // A block that a planted mistake gives away early isn't pinned any more.
         if self.plants(Planted::EarlyReuse) {
@@ -183,6 +185,7 @@ impl Fs {
         (start..start + len).for_each(|at| set_bit(b, at - data.start, false));
         let s = &mut self.groups[group as usize];
         s.free_blocks += len as u32;
+        self.free_blocks += len;
         self.groups_dirty.insert(group);
         self.pinned.insert(start, (len, 0));
         self.pinned_blocks += len;
@@ -205,13 +208,16 @@ impl Fs {
     pub(crate) fn allocate_inode(&mut self, parent: u64, inode: Inode) -> Result<u64> {
         let is_dir = inode.mode & S_IFMT == S_IFDIR;
         let near = self.geo.inode_place(parent).map_or(0, |(g, _)| g);
-        let mut order: Vec<u64> = (0..self.geo.groups).map(|i| (near + i) % self.geo.groups).collect();
-        order.retain(|&g| self.geo.is_usable(g) && self.groups[g as usize].free_inodes > 0);
-        if is_dir {
+        let mut order = (0..self.geo.groups)
+            .map(|i| (near + i) % self.geo.groups)
+            .filter(|&g| self.geo.is_usable(g) && self.groups[g as usize].free_inodes > 0);
+        let group = if is_dir {
             // Directories spread, so that their files have room near them.
-            order.sort_by_key(|&g| std::cmp::Reverse(self.groups[g as usize].free_blocks));
-        }
-        let Some(&group) = order.first() else { return Err(Errno::NOSPC.into()) };
+            order.min_by_key(|&g| std::cmp::Reverse(self.groups[g as usize].free_blocks))
+        } else {
+            order.next()
+        };
+        let Some(group) = group else { return Err(Errno::NOSPC.into()) };
         self.init_group(group);
         let bitmap = self.geo.inode_bitmap(group);
         let inodes = self.geo.inodes_per_group;
@@ -306,6 +312,7 @@ impl Fs {
             }
         }
         if repair && differs {
+            self.free_blocks = self.free_blocks + u64::from(new.free_blocks) - u64::from(old.free_blocks);
             self.groups[group as usize] = new;
             self.groups_dirty.insert(group);
         }

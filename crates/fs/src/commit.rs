@@ -482,8 +482,12 @@ impl Fs {
             self.failed = Some(why.clone());
             return Err(Error::Device(why));
         }
+        let is_early = self.plants(Planted::OutOfOrder);
         let j = &mut self.journal;
         j.done.insert(seq);
+        if is_early {
+            j.done.extend(j.durable_seq + 1..seq);
+        }
         while j.done.remove(&(j.durable_seq + 1)) {
             j.durable_seq += 1;
             for home in j.homes.remove(&j.durable_seq).unwrap_or_default() {

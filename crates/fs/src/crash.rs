@@ -118,7 +118,7 @@ impl Crashes {
     }
 }
 
-/// Gives a changed metadata block a checksum that fits: damage by software, which a checksum doesn't show.
+/// Gives a changed metadata block, or a record's header, a checksum that fits: damage by software, which a checksum doesn't show.
 pub fn reseal(b: &mut [u8]) {
     crate::format::reseal(b);
 }

@@ -10,6 +10,8 @@ pub enum Error {
     Os(Errno),
     /// A structure on the device is corrupt. Run `plimsoll fsck`.
     Corrupt(String),
+    /// It can't be mounted so, and no repair would help; the text says what would.
+    Unfit(String),
     /// The device failed. The file system accepts no more changes.
     Device(String),
 }
@@ -23,6 +25,7 @@ impl Error {
         match self {
             Error::Os(errno) => *errno,
             Error::Corrupt(_) => Errno::UCLEAN,
+            Error::Unfit(_) => Errno::INVAL,
             Error::Device(_) => Errno::IO,
         }
     }
@@ -33,7 +36,18 @@ impl fmt::Display for Error {
         match self {
             Error::Os(errno) => write!(f, "{errno}"),
             Error::Corrupt(what) => write!(f, "corrupt: {what}; run `plimsoll fsck`"),
+            Error::Unfit(what) => f.write_str(what),
             Error::Device(what) => write!(f, "the device failed: {what}"),
+        }
+    }
+}
+
+impl Error {
+    /// The fault without a remedy, for a check that knows it itself.
+    pub(crate) fn what(&self) -> String {
+        match self {
+            Error::Corrupt(what) => what.clone(),
+            e => e.to_string(),
         }
     }
 }

@@ -21,6 +21,8 @@ pub(crate) const GROUPS_PER_BLOCK: u64 = (PAYLOAD / 16) as u64;
 pub(crate) const BITS: u64 = (PAYLOAD * 8) as u64;
 /// Earlier epochs whose records may still be in the logs.
 pub(crate) const EPOCHS_MAX: usize = 32;
+/// Records, and superblocks, that a file system can have: nothing counts so far.
+const COUNT_MAX: u64 = 1 << 60;
 const MAGIC: u32 = 0x4253_4650; // "PFSB"
 const RECORD_MAGIC: u32 = 0x5253_4650; // "PFSR"
 /// The format that is written. Version 1 had no escaped blocks in records, and `fs_id` for the seed of names' hashes.
@@ -118,8 +120,9 @@ fn crc_without(b: &[u8], at: usize) -> u32 {
 }
 
 pub(crate) fn reseal(b: &mut [u8]) {
-    let crc = crc_without(b, 8);
-    put32(b, 8, crc);
+    let at = if u32_at(b, 0) == RECORD_MAGIC { 4 } else { 8 };
+    let crc = crc_without(b, at);
+    put32(b, at, crc);
 }
 
 /// Gives a metadata block its header and checksum.
@@ -130,6 +133,11 @@ pub(crate) fn seal(b: &mut [u8], kind: Kind, block: u64, fs_id: u64) {
     put64(b, 24, fs_id);
     put32(b, 12, 0);
     reseal(b);
+}
+
+/// Returns whether a block begins as metadata of some file system do.
+pub(crate) fn is_metadata(b: &[u8]) -> bool {
+    u32_at(b, 0) == MAGIC
 }
 
 /// Checks a metadata block's header and checksum.
@@ -215,14 +223,17 @@ impl Super {
         verify(b, Kind::Super, block, word(1))?;
         let bad = |what: &str| Error::Corrupt(format!("superblock at block {block}: {what}"));
         if word(0) == 0 || word(0) > u64::from(VERSION) {
-            let what = format!(
-                "has version {} of the format, and this program knows 1 to {VERSION}: use a program that knows it",
+            return Err(Error::Unfit(format!(
+                "superblock at block {block}: has version {} of the format, and this program knows 1 to {VERSION}: \
+                 use a program that knows it",
                 word(0)
-            );
-            return Err(bad(&what));
+            )));
         }
         let mode =
             Mode::ALL.into_iter().find(|&m| m as u64 == word(3)).ok_or_else(|| bad("journaling mode is unknown"))?;
+        if word(2).max(word(11)).max(word(12)) > COUNT_MAX {
+            return Err(bad("a count is too large"));
+        }
         if word(13) > EPOCHS_MAX as u64 {
             return Err(bad("too many epochs"));
         }
@@ -428,6 +439,11 @@ impl Record {
     pub fn lengths(b: &[u8]) -> (u64, u64) {
         let (entries, revokes) = (u32_at(b, 48) as usize, u32_at(b, 52) as usize);
         (Record::header_blocks(entries, revokes), entries as u64)
+    }
+
+    /// Number of revoked blocks, as the first block claims.
+    pub fn revokes(b: &[u8]) -> u64 {
+        u32_at(b, 52).into()
     }
 
     /// The epoch and the number, as the first block claims.

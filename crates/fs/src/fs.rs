@@ -91,6 +91,10 @@ pub enum Planted {
     NoEpochs,
     /// A mount's records look like those that the last one left unfinished.
     SameEpoch,
+    /// A record counts although an earlier one doesn't.
+    SkipMissing,
+    /// A sync ends before an earlier record is durable.
+    OutOfOrder,
 }
 
 /// A page of a file that differs from the device.
@@ -246,6 +250,8 @@ pub struct Fs {
     pub(crate) dirty_blocks: BTreeSet<u64>,
     pub(crate) nodes: BTreeMap<u64, Node>,
     pub(crate) groups: Vec<Summary>,
+    /// Free blocks of all groups: many are not counted for each write.
+    pub(crate) free_blocks: u64,
     pub(crate) groups_dirty: BTreeSet<u64>,
     /// Freed blocks that can't be given away yet: start, length, the record that frees them (0: not made yet).
     pub(crate) pinned: BTreeMap<u64, (u64, u64)>,
@@ -419,11 +425,13 @@ impl Fs {
         let unusable: Vec<u64> = (0..self.geo.groups).filter(|&g| is_guessed(&g) && !self.geo.is_usable(g)).collect();
         self.groups_dirty = (0..self.geo.groups).filter(is_guessed).collect();
         unusable.into_iter().for_each(|g| self.groups[g as usize] = Summary::default());
+        self.free_blocks = self.counted_free_blocks();
         Ok(())
     }
 
     /// Writes changed summaries into their blocks.
     pub(crate) fn store_groups(&mut self) -> Result<()> {
+        debug_assert_eq!(self.free_blocks, self.counted_free_blocks());
         while let Some(&g) = self.groups_dirty.first() {
             let per = crate::format::GROUPS_PER_BLOCK;
             let s = self.groups[g as usize];
@@ -742,7 +750,7 @@ impl Fs {
         let groups = (0..self.geo.groups).filter(|&g| self.geo.is_usable(g)).count() as u64;
         StatFs {
             blocks,
-            blocks_free: self.free_blocks().saturating_sub(self.reserved),
+            blocks_free: self.free_blocks.saturating_sub(self.reserved),
             inodes: groups * self.geo.inodes_per_group,
             inodes_free: self.groups.iter().map(|g| u64::from(g.free_inodes)).sum(),
         }

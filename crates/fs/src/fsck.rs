@@ -1,7 +1,8 @@
 //! Checking and repairing.
 //!
 //! Inodes are taken from their tables, not from the bitmaps; what they hold decides which blocks are in use; directories decide
-//! how many names each has. Bitmaps, counts and links are then compared, and rebuilt in a repair.
+//! how many names each has. Bitmaps, counts and links are then compared, and rebuilt in a repair. A block that can't be read is a
+//! corrupt one: a repair writes another in its place, or frees it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,7 +66,7 @@ fn check(disk: Arc<dyn Disk>, repair: bool, bad_buckets_max: usize) -> Result<Re
         Ok(fs) => fs,
         Err(first) => {
             let fs = Fs::assemble(disk, options, true)?;
-            report.problems.push(first.to_string());
+            report.problems.push(first.what());
             fs
         }
     };
@@ -154,14 +155,17 @@ impl Check {
                 let (block, _) = fs.geo.inode_block(group, first);
                 let b = match fs.block(block, Kind::Table) {
                     Ok(b) => b.to_vec(),
-                    Err(Error::Device(e)) => return Err(Error::Device(e)),
                     Err(e) => {
                         // A table's block that was never written is no problem.
                         let is_guessed = fs.groups[group as usize].flags & GUESSED != 0;
                         let lost =
                             (first..first + INODES_PER_BLOCK).any(|i| fs.inode_in_use(group, i).unwrap_or(!is_guessed));
                         if lost {
-                            self.problem(format!("inodes {} and following are lost: {e}", fs.geo.ino(group, first)));
+                            self.problem(format!(
+                                "inodes {} and following are lost: {}",
+                                fs.geo.ino(group, first),
+                                e.what()
+                            ));
                             if self.repair {
                                 fs.new_block(block, Kind::Table);
                             }
@@ -197,8 +201,7 @@ impl Check {
     fn inode(&mut self, fs: &mut Fs, ino: u64, inode: Inode) -> Result<()> {
         let extents = match fs.load_extents(ino, &inode) {
             Ok(x) => x,
-            Err(Error::Device(e)) => return Err(Error::Device(e)),
-            Err(e) => return self.clear(fs, ino, inode, &e.to_string()),
+            Err(e) => return self.clear(fs, ino, inode, &e.what()),
         };
         let runs = held_by(&inode, &extents);
         let held: u64 = runs.iter().map(|r| r.1).sum();
@@ -232,9 +235,8 @@ impl Check {
     fn attributes(&mut self, fs: &mut Fs, ino: u64) -> Result<()> {
         match fs.listxattr(ino) {
             Ok(_) => Ok(()),
-            Err(Error::Device(e)) => Err(Error::Device(e)),
             Err(e) => {
-                self.problem(format!("extended attributes of inode {ino} are lost: {e}"));
+                self.problem(format!("extended attributes of inode {ino} are lost: {}", e.what()));
                 let n = fs.nodes.get_mut(&ino).expect("in memory");
                 self.unclaim([(n.inode.xattr, 1)]);
                 (n.inode.xattr, n.inode.blocks, n.dirty) = (0, n.inode.blocks - 1, true);
@@ -251,8 +253,7 @@ impl Check {
         let why = match fs.readlink(ino) {
             Ok(target) if target.is_empty() => "it is a symbolic link without a target".to_owned(),
             Ok(_) => return Ok(()),
-            Err(Error::Device(e)) => return Err(Error::Device(e)),
-            Err(e) => e.to_string(),
+            Err(e) => e.what(),
         };
         let n = fs.nodes.remove(&ino).expect("in memory");
         self.unclaim(held_by(&n.inode, &n.extents));
@@ -299,7 +300,7 @@ impl Check {
             Ok(entries) => entries,
             Err(Error::Device(e)) => return Err(Error::Device(e)),
             Err(e) => {
-                self.problem(format!("directory {dir} is emptied: {e}"));
+                self.problem(format!("directory {dir} is emptied: {}", e.what()));
                 let n = fs.nodes.get_mut(&dir).expect("in memory");
                 n.extents = Extents::default();
                 n.extents.dirty = true;
@@ -352,7 +353,6 @@ impl Check {
                     match fs.bucket_entries(block) {
                         // A look-up doesn't find names of other buckets.
                         Ok(names) => entries.extend(names.into_iter().filter(|e| e.cookie >= hash)),
-                        Err(Error::Device(e)) => return Err(Error::Device(e)),
                         Err(e) => corrupt.push((block, e)),
                     }
                 }
@@ -364,7 +364,7 @@ impl Check {
         }
         self.take_strays(fs, dir, &reached);
         for (block, e) in corrupt {
-            self.problem(format!("names of directory {dir} are lost: {e}"));
+            self.problem(format!("names of directory {dir} are lost: {}", e.what()));
             if self.repair {
                 fs.new_block(block, Kind::Dir);
             }

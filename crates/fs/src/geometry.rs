@@ -124,6 +124,15 @@ impl Geometry {
         group < self.groups && self.is_usable(group) && self.data(group).start <= start && end <= self.data(group).end
     }
 
+    /// True if a record may have the block: it is no superblock and of no log.
+    pub fn may_be_logged(&self, block: u64) -> bool {
+        if block < self.base || block >= self.blocks {
+            return (1..=self.summary_blocks()).contains(&block);
+        }
+        let group = (block - self.base) / self.group_blocks;
+        group < self.groups && self.is_usable(group) && block < self.data(group).end
+    }
+
     pub fn group_of(&self, block: u64) -> u64 {
         (block.saturating_sub(self.base) / self.group_blocks).min(self.groups - 1)
     }

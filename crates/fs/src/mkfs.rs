@@ -97,6 +97,7 @@ pub fn mkfs(disk: Arc<dyn Disk>, format: Format, now: Stamp) -> Result<()> {
     };
     let groups: Vec<Summary> = (0..geo.groups).map(summary).collect();
     let mut fs = Fs {
+        free_blocks: groups.iter().map(|g| u64::from(g.free_blocks)).sum(),
         disk: disk.clone(),
         mode: format.mode,
         options: Options::default(),

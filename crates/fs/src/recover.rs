@@ -7,29 +7,35 @@ use std::sync::Arc;
 use crate::commit::{Journal, Log, Logged};
 use crate::disk::{BLOCK, Disk};
 use crate::error::{Error, Result, device};
-use crate::format::{EPOCHS_MAX, Mode, Record, Super, VERSION};
+use crate::format::{EPOCHS_MAX, Mode, Record, RecordEntry, Super, VERSION, is_metadata};
 use crate::fs::{Fs, Options, Planted};
 use crate::geometry::Geometry;
 
 /// Reads both superblocks and returns the newer one.
 pub(crate) fn read_super(disk: &dyn Disk) -> Result<Super> {
+    let no = || Error::Unfit("there is no file system of `plimsoll mkfs`: is it the right device?".to_owned());
     let read = |block: u64| {
         let mut b = vec![0; BLOCK];
         disk.read(block, &mut b).map_err(|e| device("reading superblock", block, e))?;
-        Super::decode(&b, block)
+        if is_metadata(&b) { Super::decode(&b, block) } else { Err(no()) }
     };
     let (a, b) = match disk.blocks().checked_sub(1) {
         Some(last) if last > 0 => (read(0), read(last)),
-        _ => return Err(Error::Corrupt("the device has no room for a superblock".into())),
+        _ => return Err(no()),
     };
     let sb = match (a, b) {
         (Ok(a), Ok(b)) if a.fs_id == b.fs_id && b.generation > a.generation => b,
         (Ok(a), _) => a,
         (Err(_), Ok(b)) => b,
-        (Err(e), Err(_)) => return Err(e),
+        // There was one, or there is one for another program.
+        (Err(a), Err(b)) => return Err(if a == no() { b } else { a }),
     };
     if sb.blocks > disk.blocks() {
-        return Err(Error::Corrupt(format!("the file system has {} blocks, the device {}", sb.blocks, disk.blocks())));
+        return Err(Error::Unfit(format!(
+            "the file system has {} blocks, the device {}: give it the whole device",
+            sb.blocks,
+            disk.blocks()
+        )));
     }
     Ok(sb)
 }
@@ -37,6 +43,8 @@ pub(crate) fn read_super(disk: &dyn Disk) -> Result<Super> {
 /// Blocks of a log that seems empty in which a scan looks for later records. A device has many scattered logs.
 const LOOK_JOURNAL: u64 = 256;
 const LOOK_LOG: u64 = 32;
+/// Blocks of a log that are read at once.
+const PIECE: u64 = 256;
 
 /// Result of a scan of the logs.
 pub(crate) struct Scan {
@@ -106,6 +114,20 @@ impl Reader<'_> {
             }
         }
     }
+
+    /// Reads a record's content piece by piece, as its length comes from the device. True if all of it is what the header says.
+    fn is_whole(&mut self, at: u64, entries: &[RecordEntry], verify: bool) -> Result<bool> {
+        let mut whole = true;
+        for (piece, at) in entries.chunks(PIECE as usize).zip((at..).step_by(PIECE as usize)) {
+            match self.record(at, piece.len() as u64, false)? {
+                Some(b) => {
+                    whole &= b.chunks(BLOCK).zip(piece).all(|(d, e)| !verify || crc32fast::hash(d) == e.crc);
+                }
+                None => whole = false,
+            }
+        }
+        Ok(whole)
+    }
 }
 
 /// A record at a log's position.
@@ -116,11 +138,12 @@ struct Header {
     whole: bool,
 }
 
-/// Reads the record at a log's position, if it has a valid header.
+/// Reads the record at a log's position, if it has a valid header. Behind a gap its content isn't looked at.
 fn read_record(
     reader: &mut Reader<'_>,
     sb: &Super,
     first: &[u8],
+    geo: &Geometry,
     (at, room, gap): (u64, u64, bool),
     verify: bool,
 ) -> Result<Option<Header>> {
@@ -128,31 +151,37 @@ fn read_record(
     if blocks + payload > room {
         return Ok(None);
     }
-    let all = reader.record(at, blocks + payload, gap)?;
-    let readable = all.is_some();
-    // A header says what was durable, although its payload can't be read.
-    let Some(b) = all.map_or_else(|| reader.record(at, blocks, gap), |b| Ok(Some(b)))? else { return Ok(None) };
-    let (head, payload) = b.split_at(blocks as usize * BLOCK);
-    let Some(record) = Record::decode(head, sb.fs_id) else { return Ok(None) };
-    let whole = payload.chunks(BLOCK).zip(&record.entries).all(|(d, e)| !verify || crc32fast::hash(d) == e.crc);
-    let possible = record.entries.iter().all(|e| e.home < sb.blocks) && record.part < record.parts;
-    Ok(Some(Header { record, blocks, whole: readable && whole && possible }))
+    let Some(head) = reader.record(at, blocks, gap)? else { return Ok(None) };
+    let Some(record) = Record::decode(&head, sb.fs_id) else { return Ok(None) };
+    let possible = record.entries.iter().all(|e| geo.may_be_logged(e.home)) && record.part < record.parts;
+    let whole = possible && !gap && reader.is_whole(at + blocks, &record.entries, verify)?;
+    Ok(Some(Header { record, blocks, whole }))
 }
 
-pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool, salvage: bool) -> Result<Scan> {
+pub(crate) fn scan(
+    disk: &dyn Disk,
+    sb: &Super,
+    geo: &Geometry,
+    planted: Option<Planted>,
+    salvage: bool,
+) -> Result<Scan> {
+    let verify = planted != Some(Planted::NoChecksum);
     let mut reader = Reader { disk, salvage, unreadable: BTreeSet::new() };
     let mut logs: Vec<Log> = geo.logs().into_iter().map(|(start, len)| Log { start, len, used: 0 }).collect();
     let mut found: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
+    let capacity: u64 = logs.iter().map(|l| l.len).sum();
     let mut witness = sb.durable_seq;
     for (i, log) in logs.iter().enumerate() {
         let mut at = 0;
         // Behind a gap nothing counts, but a header may say what was durable.
         let mut gap = false;
+        // Headers of the same time don't overlap. More than a log can have are forged: each would be read for nothing.
+        let mut headers_left = 2 * log.len;
         let (mut chunk, mut chunk_at) = (Vec::new(), 0);
         while at < log.len {
             if chunk.is_empty() || at < chunk_at || at >= chunk_at + (chunk.len() / BLOCK) as u64 {
                 chunk_at = at;
-                let blocks = if gap { (log.len - at).min(256) } else { 1 };
+                let blocks = if gap { (log.len - at).min(PIECE) } else { 1 };
                 let at = log.start + at;
                 let read = if gap { None } else { reader.record(at, blocks, gap)? };
                 chunk = read.unwrap_or_else(|| reader.leniently(at, blocks));
@@ -178,14 +207,30 @@ pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool, sa
                 at += 1;
                 continue;
             }
-            match read_record(&mut reader, sb, first, (log.start + at, log.len - at, gap), verify)? {
+            // No record revokes more than the logs can have.
+            let (header, _) = Record::lengths(first);
+            let is_possible = Record::revokes(first) <= capacity && header <= headers_left;
+            headers_left = headers_left.saturating_sub(header);
+            let place = (log.start + at, log.len - at, gap);
+            let read = if is_possible { read_record(&mut reader, sb, first, geo, place, verify)? } else { None };
+            match read {
                 Some(Header { record, blocks, whole: true }) => {
                     witness = witness.max(record.durable);
                     let payload = log.start + at + blocks;
                     at += blocks + record.entries.len() as u64;
-                    if !gap {
-                        found.entry(record.seq).or_default().push(Found { record, payload, log: i, end: at });
+                    found.entry(record.seq).or_default().push(Found { record, payload, log: i, end: at });
+                }
+                Some(Header { record, blocks, .. }) if gap => {
+                    witness = witness.max(record.durable);
+                    let payload = record.entries.len() as u64;
+                    if salvage {
+                        // A repair overwrites what can't be read.
+                        let pieces = (0..payload).step_by(PIECE as usize);
+                        pieces.for_each(|p| {
+                            drop(reader.leniently(log.start + at + blocks + p, (payload - p).min(PIECE)))
+                        });
                     }
+                    at += blocks + payload;
                 }
                 torn => {
                     witness = witness.max(torn.map_or(0, |t| t.record.durable));
@@ -197,11 +242,15 @@ pub(crate) fn scan(disk: &dyn Disk, sb: &Super, geo: &Geometry, verify: bool, sa
     }
     let mut last = sb.checkpoint_seq;
     let mut table = BTreeMap::new();
-    while let Some(parts) = found.get(&(last + 1)) {
+    loop {
+        if planted == Some(Planted::SkipMissing) {
+            last = found.range(last + 1..).next().map_or(last, |(seq, _)| seq - 1);
+        }
+        let Some(parts) = found.get(&(last + 1)) else { break };
         let count = parts[0].record.parts;
-        let whole =
-            (0..count).all(|p| parts.iter().filter(|f| f.record.part == p && f.record.parts == count).count() == 1);
-        if !whole || parts.len() != count as usize {
+        let mut numbers: Vec<u32> = parts.iter().map(|f| f.record.part).collect();
+        numbers.sort_unstable();
+        if parts.iter().any(|f| f.record.parts != count) || !numbers.into_iter().eq(0..count) {
             break;
         }
         last += 1;
@@ -239,10 +288,16 @@ impl Fs {
         let geo = Geometry::new(&sb)?;
         let mode = options.mode.unwrap_or(sb.mode);
         if (mode == Mode::Manylogs) != (geo.journal_blocks == 0) {
-            let has = if geo.journal_blocks == 0 { "scattered logs" } else { "a single journal" };
-            return Err(Error::Corrupt(format!("mode {} doesn't fit: the file system has {has}", mode.name())));
+            let (has, fits) = if geo.journal_blocks == 0 {
+                ("scattered logs", "manylogs")
+            } else {
+                ("a single journal", "ordered, data or adaptive")
+            };
+            let why = format!("mode {} doesn't fit: the file system has {has}, for {fits}", mode.name());
+            // The superblock's own mode doesn't fit by corruption only.
+            return Err(if options.mode.is_some() { Error::Unfit(why) } else { Error::Corrupt(why) });
         }
-        let s = scan(&*disk, &sb, &geo, options.planted != Some(Planted::NoChecksum), salvage)?;
+        let s = scan(&*disk, &sb, &geo, options.planted, salvage)?;
         if s.witness > s.last && !salvage {
             return Err(Error::Corrupt(format!("record {} was durable and is missing or corrupt", s.last + 1)));
         }
@@ -258,6 +313,7 @@ impl Fs {
             dirty_blocks: Default::default(),
             nodes: BTreeMap::new(),
             groups: Vec::new(),
+            free_blocks: 0,
             groups_dirty: Default::default(),
             pinned: BTreeMap::new(),
             pinned_blocks: 0,

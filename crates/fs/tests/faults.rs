@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use plimsoll_fs::crash::CrashDisk;
@@ -788,7 +788,11 @@ fn with_all_kinds(mode: Mode) -> (Arc<MemDisk>, BTreeMap<u64, Kind>) {
         let number = u32::from_le_bytes(d[4..8].try_into().unwrap());
         kinds.into_iter().find(|&k| d.starts_with(b"PFSB") && k as u32 == number)
     };
-    let found: BTreeMap<u64, Kind> = disk.content().iter().filter_map(|(&b, d)| Some((b, kind(d)?))).collect();
+    // Copies in the empty logs are nobody's.
+    let is_home = |b: u64, d: &[u8]| d[16..24] == b.to_le_bytes();
+    let content = disk.content();
+    let found: BTreeMap<u64, Kind> =
+        content.iter().filter(|(b, d)| is_home(**b, d)).filter_map(|(&b, d)| Some((b, kind(d)?))).collect();
     assert!(kinds.iter().all(|k| found.values().any(|f| f == k)), "{found:?}");
     (disk, found)
 }
@@ -839,4 +843,130 @@ fn a_check_goes_on_without_the_summaries_of_groups() {
             repaired(disk, damage);
         }
     }
+}
+
+/// Each kind of metadata, some blocks of it.
+#[test]
+fn a_repair_goes_on_without_metadata_that_cannot_be_read() {
+    let (disk, kinds) = with_all_kinds(Mode::Manylogs);
+    let mut taken: BTreeMap<u32, u32> = BTreeMap::new();
+    for (&block, &kind) in &kinds {
+        let taken = taken.entry(kind as u32).or_default();
+        *taken += 1;
+        if *taken > 3 {
+            continue;
+        }
+        let disk = Faulty::new(MemDisk::with(disk.blocks(), disk.content()));
+        disk.unreadable.lock().unwrap().insert(block);
+        repaired(disk, &format!("block {block}, {kind:?}"));
+    }
+}
+
+/// A disk that counts what is read of it.
+struct Counted {
+    disk: MemDisk,
+    blocks: AtomicU64,
+    longest: AtomicU64,
+}
+
+impl Disk for Counted {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+    fn read(&self, block: u64, into: &mut [u8]) -> io::Result<()> {
+        let blocks = (into.len() / BLOCK) as u64;
+        self.blocks.fetch_add(blocks, Ordering::Relaxed);
+        self.longest.fetch_max(blocks, Ordering::Relaxed);
+        self.disk.read(block, into)
+    }
+    fn write(&self, writes: &[Write]) -> io::Result<()> {
+        self.disk.write(writes)
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Headers that claim much: of one block alone, of many blocks one behind the other, with a checksum that fits and without.
+#[test]
+fn forged_headers_cost_a_mount_a_few_passes_over_the_journal() {
+    let (blocks, journal) = (100_000, 40_000);
+    let disk = Arc::new(MemDisk::new(blocks));
+    mkfs(disk.clone(), Format { journal_blocks: journal, ..Format::new(9, Mode::Data, blocks) }, (0, 0)).unwrap();
+    let mut fs = mount(&disk);
+    file(&mut fs, b"a");
+    fs.sync(None).unwrap();
+    fs.checkpoint().unwrap();
+    drop(fs);
+    let content = disk.content();
+    let (&first, _) = content.iter().find(|(_, d)| d.starts_with(b"PFSR")).unwrap();
+    for (count, entries, revokes, fits) in [
+        (1, 39_000, 0, false),
+        (1, 0, 19_000_000, false),
+        (1, 38_000, 400_000, false),
+        (3000, 36_000, 0, false),
+        (3000, 200, 0, true),
+        (3000, 0, 18_000_000, false),
+    ] {
+        let mut content = content.clone();
+        for i in 0..count {
+            let mut b = forged(&disk, 2, None);
+            b[48..52].copy_from_slice(&u32::to_le_bytes(entries));
+            b[52..56].copy_from_slice(&u32::to_le_bytes(revokes));
+            if fits {
+                plimsoll_fs::crash::reseal(&mut b);
+            }
+            content.insert(first + i, b.into());
+        }
+        let disk = MemDisk::with(blocks, content);
+        let disk = Arc::new(Counted { disk, blocks: AtomicU64::new(0), longest: AtomicU64::new(0) });
+        // An error or not: a forged header may say what was durable.
+        drop(Fs::mount(disk.clone(), Options::default()));
+        let (read, longest) = (disk.blocks.load(Ordering::Relaxed), disk.longest.load(Ordering::Relaxed));
+        let what = format!("{count} headers of {entries} and {revokes}: {read} blocks, {longest} at once");
+        assert!(read < 4 * journal && longest < 1000, "{what}");
+        let fixed = fsck(disk.clone(), true).unwrap();
+        assert!(fixed.repaired || fixed.problems.is_empty(), "{what}");
+    }
+}
+
+/// An error that no check helps doesn't name one, and a check doesn't name itself.
+#[test]
+fn errors_name_the_remedy_that_helps() {
+    let disk = small_groups(Mode::Data);
+    let (blocks, content) = (disk.blocks(), disk.content());
+    let newer = {
+        let mut content = content.clone();
+        for block in [0, blocks - 1] {
+            let mut b = content[&block].to_vec();
+            b[32] += 1;
+            plimsoll_fs::crash::reseal(&mut b);
+            content.insert(block, b.into());
+        }
+        MemDisk::with(blocks, content)
+    };
+    let shorter =
+        MemDisk::with(blocks - 500, content.iter().map(|(&b, d)| (b, d.clone())).take_while(|e| e.0 < 2000).collect());
+    let whole = || MemDisk::with(blocks, content.clone());
+    let manylogs = Options { mode: Some(Mode::Manylogs), ..Options::default() };
+    for (disk, options, remedy) in [
+        (newer, Options::default(), "use a program that knows it"),
+        (shorter, Options::default(), "the whole device"),
+        (MemDisk::new(blocks), Options::default(), "is it the right device?"),
+        (MemDisk::new(1), Options::default(), "is it the right device?"),
+        (whole(), manylogs, "ordered, data or adaptive"),
+    ] {
+        let why = Fs::mount(Arc::new(disk), options).map(drop).unwrap_err();
+        assert!(matches!(why, Error::Unfit(_)) && why.errno() == Errno::INVAL, "{why:?}");
+        let why = why.to_string();
+        assert!(why.contains(remedy) && !why.contains("fsck") && !why.contains("corrupt"), "{why}");
+    }
+    let mut content = content.clone();
+    content.insert(1, vec![1; BLOCK].into());
+    let disk = Arc::new(MemDisk::with(blocks, content));
+    assert!(
+        Fs::mount(disk.clone(), Options::default()).map(drop).unwrap_err().to_string().contains("run `plimsoll fsck`")
+    );
+    let problems = fsck(disk, false).unwrap().problems;
+    assert!(!problems.is_empty() && problems.iter().all(|p| !p.contains("plimsoll fsck")), "{problems:?}");
 }

@@ -671,59 +671,125 @@ fn a_lost_record_that_was_durable_is_an_error_and_fsck_says_so() {
     Fs::mount(bad, Options::default()).unwrap();
 }
 
-/// Changed bytes, also with a checksum that fits: mounting, reading and repairing end, whatever they find.
+/// Operations of all kinds on what a damaged image has. They may fail.
+fn use_much(fs: &mut Fs, dirs: [u64; 2]) {
+    for dir in dirs {
+        for (i, e) in fs.readdir(dir, 0, 1000).unwrap_or_default().into_iter().enumerate() {
+            drop(fs.read(e.ino, 0, 1 << 16));
+            drop(fs.write(e.ino, 0, b"x"));
+            let other = format!("other {i}");
+            match i % 10 {
+                0 => drop(fs.truncate(e.ino, 5000)),
+                1 => drop(fs.fallocate(e.ino, Fallocate::Punch, 3000, 30_000, true)),
+                2 => drop(fs.fallocate(e.ino, Fallocate::Allocate, 100_000, 50_000, false)),
+                3 => drop(fs.fallocate(e.ino, Fallocate::Zero, 5000, 30_000, false)),
+                4 => drop(fs.setxattr(e.ino, b"user.k", b"v", false, false)),
+                5 => drop(fs.link(e.ino, dir, other.as_bytes())),
+                6 => drop(fs.rename((dir, &e.name), (ROOT, other.as_bytes()), Rename::default())),
+                7 => drop(fs.listxattr(e.ino).and_then(|_| fs.readlink(e.ino))),
+                8 => drop(fs.rmdir(dir, &e.name)),
+                _ => drop(fs.unlink(dir, &e.name)),
+            }
+            if fs.must_commit() {
+                drop(fs.sync(None));
+            }
+        }
+        drop(fs.create(dir, b"new", FILE, (0, 0), 0).and_then(|a| fs.write(a.ino, 0, &[1; 20_000])));
+        drop(fs.create(dir, b"new directory", DIR, (0, 0), 0));
+        drop(fs.symlink(dir, b"new link", &[b'x'; 3000], (0, 0)));
+    }
+    drop(fs.sync(None));
+    drop(fs.checkpoint());
+}
+
+/// Changes a record's header or one of its blocks, so that all checksums fit.
+fn change_record(image: &mut BTreeMap<u64, Arc<[u8]>>, at: u64, below: &mut dyn FnMut(u64) -> u64) {
+    let mut header = image[&at].to_vec();
+    let entries = u64::from(u32::from_le_bytes(header[48..52].try_into().unwrap()));
+    if below(2) == 0 && (1..200).contains(&entries) {
+        let i = below(entries);
+        let Some(block) = image.get(&(at + 1 + i)) else { return };
+        let mut block = block.to_vec();
+        block[32 + below(300) as usize] = below(256) as u8;
+        if block.starts_with(b"PFSB") {
+            plimsoll_fs::crash::reseal(&mut block);
+        }
+        header[72 + 16 * i as usize + 8..][..4].copy_from_slice(&crc32fast::hash(&block).to_le_bytes());
+        image.insert(at + 1 + i, block.into());
+    } else {
+        // Counts, numbers, parts, homes.
+        let field = if below(2) == 0 { 40 + 4 * below(4) } else { 16 + below(200) };
+        header[field as usize] = [0, 1, 0xff, below(256) as u8][below(4) as usize];
+    }
+    plimsoll_fs::crash::reseal(&mut header);
+    image.insert(at, header.into());
+}
+
+/// Changed bytes, also with checksums that fit, of metadata and of records: mounting, using and repairing end, whatever they find.
 #[test]
 fn damaged_images_end_in_an_error_or_a_repair() {
     let images: u64 = std::env::var("PLIMSOLL_FS_IMAGES").map_or(150, |v| v.parse().expect("a number"));
-    let (disk, mut fs) = new(Mode::Manylogs, 2048);
-    let d = fs.create(ROOT, b"d", DIR, (0, 0), 0).unwrap().ino;
-    for i in 0..30 {
-        let ino = fs.create(d, format!("{i}").as_bytes(), FILE, (0, 0), 0).unwrap().ino;
-        for page in 0..30 {
-            fs.write(ino, page * 9000, &[1; 500]).unwrap();
-        }
-    }
-    fs.unmount().unwrap();
-    let file = fs.lookup(d, b"3").unwrap().ino;
-    fs.write(file, 0, b"in a log").unwrap();
-    fs.sync(None).unwrap();
-    drop(fs);
-    let content = disk.content();
-    let metadata: Vec<u64> = content.iter().filter(|(_, d)| d.starts_with(b"PFS")).map(|(&b, _)| b).collect();
-    let mut x = 5u64;
-    let mut below = |n: u64| {
-        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (x >> 33) % n
-    };
-    for _ in 0..images {
-        let mut image = content.clone();
-        for _ in 0..1 + below(3) {
-            let block = metadata[below(metadata.len() as u64) as usize];
-            let mut bytes = image[&block].to_vec();
-            for _ in 0..1 + below(4) {
-                let range = if below(2) == 0 { 200 } else { BLOCK as u64 - 32 };
-                let at = 32 + below(range) as usize;
-                bytes[at] = [0, 1, 0xff, below(256) as u8][below(4) as usize];
+    for mode in [Mode::Manylogs, Mode::Data] {
+        let (disk, mut fs) = new(mode, 2048);
+        let d = fs.create(ROOT, b"d", DIR, (0, 0), 0).unwrap().ino;
+        for i in 0..30 {
+            let ino = fs.create(d, format!("{i}").as_bytes(), FILE, (0, 0), 0).unwrap().ino;
+            for page in 0..30 {
+                change(&mut fs, |fs| fs.write(ino, page * 9000, &[1; 500])).unwrap();
             }
-            if below(3) > 0 && bytes.starts_with(b"PFSB") {
-                plimsoll_fs::crash::reseal(&mut bytes);
-            }
-            image.insert(block, bytes.into());
         }
-        let disk = Arc::new(MemDisk::with(2048, image));
-        if let Ok(mut fs) = Fs::mount(disk.clone(), Options::default()) {
-            for dir in [ROOT, d] {
-                for e in fs.readdir(dir, 0, 1000).unwrap_or_default() {
-                    drop(fs.read(e.ino, 0, 1 << 16));
-                    drop(fs.write(e.ino, 0, b"x"));
-                    drop(fs.unlink(dir, &e.name));
+        fs.unmount().unwrap();
+        let file = fs.lookup(d, b"3").unwrap().ino;
+        for i in 0..3 {
+            fs.write(file, i * 5000, b"in a log").unwrap();
+            fs.setxattr(file, b"user.k", b"v", false, false).unwrap();
+            fs.sync(None).unwrap();
+        }
+        drop(fs);
+        let content = disk.content();
+        let metadata: Vec<u64> = content.iter().filter(|(_, d)| d.starts_with(b"PFS")).map(|(&b, _)| b).collect();
+        let is_record = |b: &u64| content[b].starts_with(b"PFSR");
+        let records: Vec<u64> = metadata.iter().copied().filter(is_record).collect();
+        let mut x = 5u64;
+        let mut below = |n: u64| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (x >> 33) % n
+        };
+        for number in 0..images {
+            let mut image = content.clone();
+            let mut has_super = true;
+            for _ in 0..1 + below(3) {
+                if below(3) == 0 {
+                    let at = records[below(records.len() as u64) as usize];
+                    change_record(&mut image, at, &mut below);
+                    continue;
                 }
+                let block = metadata[below(metadata.len() as u64) as usize];
+                has_super &= block != 0 && block != 2047;
+                let mut bytes = image[&block].to_vec();
+                for _ in 0..1 + below(4) {
+                    let range = if below(2) == 0 { 200 } else { BLOCK as u64 - 32 };
+                    let at = 32 + below(range) as usize;
+                    bytes[at] = [0, 1, 0xff, below(256) as u8][below(4) as usize];
+                }
+                if below(3) > 0 && bytes.starts_with(b"PFSB") {
+                    plimsoll_fs::crash::reseal(&mut bytes);
+                }
+                image.insert(block, bytes.into());
             }
-            drop(fs.unmount());
-        }
-        if let Ok(report) = fsck(disk.clone(), true) {
-            let again = fsck(disk, false).unwrap();
-            assert_eq!(again.problems, Vec::<String>::new(), "left after a repair of {:?}", report.problems);
+            let what = format!("{}, image {number}", mode.name());
+            let disk = Arc::new(MemDisk::with(2048, image));
+            if let Ok(mut fs) = Fs::mount(disk.clone(), Options::default()) {
+                use_much(&mut fs, [ROOT, d]);
+                drop(fs.unmount());
+            }
+            match fsck(disk.clone(), true) {
+                Ok(report) => {
+                    let again = fsck(disk, false).unwrap();
+                    assert_eq!(again.problems, Vec::<String>::new(), "{what}: left after {:?}", report.problems);
+                }
+                Err(e) => assert!(!has_super, "{what}: {e}"),
+            }
         }
     }
 }
