@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/guides/troubleshoot.md"
 SOURCES = [
+    "crates/fs/src/tell.rs",
     "crates/node/src/config.rs",
     "crates/node/src/config/limits.rs",
     "crates/node/src/config/nvme_host.rs",

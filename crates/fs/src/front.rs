@@ -18,6 +18,7 @@ use fuser::{
 use rustix::io::Errno;
 
 use crate::ioctl;
+use crate::tell::Told;
 use crate::{Attr, BLOCK, Disk, Error, Fallocate, Fs, Mode, Prepared, Rename, Result, SetAttr, Stamp};
 
 /// Time for which the kernel caches attributes and names: all changes pass by it.
@@ -46,6 +47,7 @@ struct Shared {
     /// A record became durable, or a sync failed.
     durable: Condvar,
     disk: Arc<dyn Disk>,
+    told: Told,
 }
 
 fn now() -> Stamp {
@@ -101,10 +103,6 @@ fn file_attr(a: &Attr) -> FileAttr {
         blksize: BLOCK as u32,
         flags: 0,
     }
-}
-
-fn errno(e: &Error) -> fuser::Errno {
-    fuser::Errno::from_i32(e.errno().raw_os_error())
 }
 
 impl Shared {
@@ -228,7 +226,21 @@ impl Shared {
     /// Performs the periodic work; false if the next round would only repeat a failure, which each sync reports. A block that
     /// couldn't be read changes nothing: it is tried again.
     fn tend_on(&self) -> bool {
-        self.tend().is_ok() || self.lock().failure().is_none()
+        let result = self.tend();
+        if let Some(why) = self.lock().failure() {
+            self.told.failure(why);
+            return false;
+        }
+        if let Err(e) = result {
+            self.told.error(&e);
+        }
+        true
+    }
+
+    /// The errno of an operation that failed.
+    fn errno(&self, e: &Error) -> fuser::Errno {
+        self.told.error(e);
+        fuser::Errno::from_i32(e.errno().raw_os_error())
     }
 
     /// Performs the periodic work: write-back and checkpoint.
@@ -259,7 +271,7 @@ pub struct Mounted {
 /// # Errors
 /// If the kernel or `fusermount3` refuses.
 pub fn mount(fs: Fs, disk: Arc<dyn Disk>, at: &Path, how: &Mount) -> io::Result<Mounted> {
-    let shared = Arc::new(Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk });
+    let shared = Arc::new(Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk, told: Told::default() });
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(how.source.clone()),
@@ -352,24 +364,24 @@ impl Front {
     fn entry(&self, result: Result<Attr>, reply: ReplyEntry) {
         match result {
             Ok(a) => reply.entry(&TTL, &file_attr(&a), Generation(a.generation.into())),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.shared.errno(&e)),
         }
     }
-}
 
-fn empty(result: Result<()>, reply: ReplyEmpty) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(e) => reply.error(errno(&e)),
+    fn empty(&self, result: Result<()>, reply: ReplyEmpty) {
+        match result {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(self.shared.errno(&e)),
+        }
     }
-}
 
-fn sized(result: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
-    match result {
-        Ok(v) if size == 0 => reply.size(v.len() as u32),
-        Ok(v) if v.len() > size as usize => reply.error(fuser::Errno::ERANGE),
-        Ok(v) => reply.data(&v),
-        Err(e) => reply.error(errno(&e)),
+    fn sized(&self, result: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+        match result {
+            Ok(v) if size == 0 => reply.size(v.len() as u32),
+            Ok(v) if v.len() > size as usize => reply.error(fuser::Errno::ERANGE),
+            Ok(v) => reply.data(&v),
+            Err(e) => reply.error(self.shared.errno(&e)),
+        }
     }
 }
 
@@ -389,7 +401,7 @@ impl Filesystem for Front {
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match self.shared.lock().getattr(ino.0) {
             Ok(a) => reply.attr(&TTL, &file_attr(&a)),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.shared.errno(&e)),
         }
     }
 
@@ -430,14 +442,14 @@ impl Filesystem for Front {
         });
         match result {
             Ok(a) => reply.attr(&TTL, &file_attr(&a)),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.shared.errno(&e)),
         }
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
         match self.shared.lock().readlink(ino.0) {
             Ok(target) => reply.data(&target),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.shared.errno(&e)),
         }
     }
 
@@ -454,11 +466,11 @@ impl Filesystem for Front {
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.shared.change(|fs| fs.unlink(parent.0, name.as_bytes())), reply);
+        self.empty(self.shared.change(|fs| fs.unlink(parent.0, name.as_bytes())), reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.shared.change(|fs| fs.rmdir(parent.0, name.as_bytes())), reply);
+        self.empty(self.shared.change(|fs| fs.rmdir(parent.0, name.as_bytes())), reply);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
@@ -487,7 +499,7 @@ impl Filesystem for Front {
             whiteout: flags.contains(RenameFlags::RENAME_WHITEOUT).then_some((req.uid(), req.gid())),
         };
         let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
-        empty(self.shared.change(|fs| fs.rename(from, to, how)), reply);
+        self.empty(self.shared.change(|fs| fs.rename(from, to, how)), reply);
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -498,7 +510,7 @@ impl Filesystem for Front {
         match self.shared.lock().open(ino.0) {
             // All writes pass by the kernel's cache of this mount: it needn't be thrown away at an open.
             Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.shared.errno(&e)),
         }
     }
 
@@ -515,7 +527,7 @@ impl Filesystem for Front {
     ) {
         match self.shared.lock().read(ino.0, offset, size as usize) {
             Ok(data) => reply.data(&data),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.shared.errno(&e)),
         }
     }
 
@@ -533,7 +545,7 @@ impl Filesystem for Front {
     ) {
         match self.shared.write(ino.0, offset, data, flags.contains(WriteFlags::FUSE_WRITE_CACHE)) {
             Ok(n) => reply.written(n as u32),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.shared.errno(&e)),
         }
     }
 
@@ -551,15 +563,15 @@ impl Filesystem for Front {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        empty(self.shared.change(|fs| fs.release(ino.0)), reply);
+        self.empty(self.shared.change(|fs| fs.release(ino.0)), reply);
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        empty(self.shared.sync(Some(ino.0)), reply);
+        self.empty(self.shared.sync(Some(ino.0)), reply);
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        empty(self.shared.sync(Some(ino.0)), reply);
+        self.empty(self.shared.sync(Some(ino.0)), reply);
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -582,7 +594,7 @@ impl Filesystem for Front {
                 }
                 reply.ok();
             }
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.shared.errno(&e)),
         }
     }
 
@@ -595,21 +607,21 @@ impl Filesystem for Front {
     fn setxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
         // XATTR_CREATE is 1, XATTR_REPLACE 2.
         let (create, replace) = (flags & 1 != 0, flags & 2 != 0);
-        empty(self.shared.change(|fs| fs.setxattr(ino.0, name.as_bytes(), value, create, replace)), reply);
+        self.empty(self.shared.change(|fs| fs.setxattr(ino.0, name.as_bytes(), value, create, replace)), reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        sized(self.shared.lock().getxattr(ino.0, name.as_bytes()), size, reply);
+        self.sized(self.shared.lock().getxattr(ino.0, name.as_bytes()), size, reply);
     }
 
     fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let names = self.shared.lock().listxattr(ino.0);
         let joined = names.map(|n| n.into_iter().flat_map(|n| n.into_iter().chain([0])).collect());
-        sized(joined, size, reply);
+        self.sized(joined, size, reply);
     }
 
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.shared.change(|fs| fs.removexattr(ino.0, name.as_bytes())), reply);
+        self.empty(self.shared.change(|fs| fs.removexattr(ino.0, name.as_bytes())), reply);
     }
 
     fn create(
@@ -634,7 +646,7 @@ impl Filesystem for Front {
                 let generation = Generation(a.generation.into());
                 reply.created(&TTL, &file_attr(&a), generation, FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
             }
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.shared.errno(&e)),
         }
     }
 
@@ -655,7 +667,7 @@ impl Filesystem for Front {
             16 => Fallocate::Zero,
             _ => return reply.error(fuser::Errno::EOPNOTSUPP),
         };
-        empty(self.shared.change(|fs| fs.fallocate(ino.0, how, offset, length, mode & 1 != 0)), reply);
+        self.empty(self.shared.change(|fs| fs.fallocate(ino.0, how, offset, length, mode & 1 != 0)), reply);
     }
 
     fn ioctl(
@@ -671,7 +683,7 @@ impl Filesystem for Front {
     ) {
         match self.shared.ioctl(req.uid(), ino.0, number, data) {
             Ok(out) => reply.ioctl(0, &out),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.shared.errno(&e)),
         }
     }
 
@@ -685,7 +697,7 @@ impl Filesystem for Front {
         let Ok(from) = u64::try_from(offset) else { return reply.error(fuser::Errno::ENXIO) };
         match self.shared.lock().seek(ino.0, from, data) {
             Ok(at) => reply.offset(at as i64),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.shared.errno(&e)),
         }
     }
 }
@@ -726,7 +738,7 @@ mod tests {
         let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
         let ino = fs.lookup(ROOT, b"a").unwrap().ino;
         fs.write(ino, 0, b"data").unwrap();
-        let shared = Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk: disk.clone() };
+        let shared = Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk: disk.clone(), told: Told::default() };
         // The bitmap, which the page's block comes from, isn't in memory.
         disk.now.store(true, Ordering::Relaxed);
         assert!(shared.tend().is_err());
@@ -738,11 +750,23 @@ mod tests {
     fn shared(disk: Arc<dyn Disk>, mode: Mode) -> Shared {
         mkfs(disk.clone(), Format::new(9, mode, disk.blocks()), (0, 0)).unwrap();
         let fs = Fs::mount(disk.clone(), Options::default()).unwrap();
-        Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk }
+        Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk, told: Told::default() }
     }
 
     fn file(shared: &Shared, name: &[u8]) -> u64 {
         shared.lock().create(ROOT, name, 0o100_644, (0, 0), 0).unwrap().ino
+    }
+
+    #[test]
+    fn a_failure_and_what_is_corrupt_are_told() {
+        let shared = shared(Arc::new(MemDisk::new(4096)), Mode::Manylogs);
+        let corrupt = Error::Corrupt("a block".to_owned());
+        shared.errno(&corrupt);
+        assert!(!shared.told.error(&corrupt));
+        assert!(shared.tend_on());
+        shared.lock().failed = Some("lost".to_owned());
+        assert!(!shared.tend_on());
+        assert!(!shared.told.failure("lost"));
     }
 
     /// The kernel takes any answer but an error for the whole of what it wrote back.
@@ -780,7 +804,7 @@ mod tests {
         let format = Format { journal_blocks: 64, inodes_per_group: 1024, ..Format::new(9, Mode::Ordered, blocks) };
         mkfs(disk.clone(), format, (0, 0)).unwrap();
         let fs = Fs::mount(disk.clone(), Options::default()).unwrap();
-        let shared = Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk };
+        let shared = Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk, told: Told::default() };
         let free = shared.lock().statfs().inodes_free;
         let names: Vec<String> = (0..1000).map(|i| i.to_string()).collect();
         let files: Vec<u64> = names

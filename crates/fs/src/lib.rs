@@ -29,6 +29,7 @@ pub mod ioctl;
 mod mkfs;
 mod names;
 mod recover;
+mod tell;
 mod xattr;
 
 pub use commit::{Commit, Prepared, Step};
