@@ -5,7 +5,8 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +14,7 @@ use fuser::{
     BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
     LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
     ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL,
-    SessionUnmounter, TimeOrNow, WriteFlags,
+    TimeOrNow, WriteFlags,
 };
 use rustix::io::Errno;
 
@@ -260,7 +261,7 @@ impl Shared {
 /// A mounted file system, served by threads of its own.
 pub struct Mounted {
     session: Option<std::thread::JoinHandle<io::Result<()>>>,
-    unmounter: Arc<Mutex<SessionUnmounter>>,
+    at: PathBuf,
     shared: Arc<Shared>,
     tender: Option<std::thread::JoinHandle<()>>,
     end: std::sync::mpsc::Sender<()>,
@@ -285,8 +286,9 @@ pub fn mount(fs: Fs, disk: Arc<dyn Disk>, at: &Path, how: &Mount) -> io::Result<
     config.acl = if how.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(how.threads.max(1));
     config.clone_fd = how.threads > 1;
-    let mut session = Session::new(Front { shared: shared.clone() }, at, &config)?;
-    let unmounter = Arc::new(Mutex::new(session.unmount_callable()));
+    // The process may have another folder when it unmounts.
+    let at = std::path::absolute(at)?;
+    let session = Session::new(Front { shared: shared.clone() }, &at, &config)?;
     let session = std::thread::spawn(move || session.run());
     let (end, ended) = std::sync::mpsc::channel();
     let tended = shared.clone();
@@ -297,7 +299,7 @@ pub fn mount(fs: Fs, disk: Arc<dyn Disk>, at: &Path, how: &Mount) -> io::Result<
             }
         }
     });
-    Ok(Mounted { session: Some(session), unmounter, shared, tender: Some(tender), end })
+    Ok(Mounted { session: Some(session), at, shared, tender: Some(tender), end })
 }
 
 impl Mounted {
@@ -314,10 +316,9 @@ impl Mounted {
         served
     }
 
-    /// Unmounts it, from any thread; [`Mounted::wait`] then returns.
-    pub fn unmounter(&self) -> impl Fn() -> io::Result<()> + Send + use<> {
-        let unmounter = self.unmounter.clone();
-        move || unmounter.lock().expect("no panic under the lock").unmount()
+    /// Unmounts it from any thread.
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter { at: self.at.clone(), shared: self.shared.clone() }
     }
 
     fn close(&mut self) -> io::Result<()> {
@@ -327,6 +328,43 @@ impl Mounted {
         }
         let result = self.shared.lock().unmount();
         result.map_err(|e| io::Error::other(e.to_string()))
+    }
+}
+
+/// Ends a mount, by `umount` or, for users other than root, `fusermount3`. (The library's own unmounter can be used once only.)
+pub struct Unmounter {
+    at: PathBuf,
+    shared: Arc<Shared>,
+}
+
+impl Unmounter {
+    /// Unmounts it; [`Mounted::wait`] then returns.
+    ///
+    /// # Errors
+    /// If it is refused, as a program has a file or a folder of it open. It may be tried again.
+    pub fn unmount(&self) -> io::Result<()> {
+        self.run(&["umount"], &["fusermount3", "-u"])
+    }
+
+    /// Makes all durable, and takes the file system out of the folders' tree. It is served until the last program has closed its files.
+    ///
+    /// # Errors
+    /// If not all could be made durable; it is detached all the same. If it is refused.
+    pub fn detach(&self) -> io::Result<()> {
+        let synced = self.shared.sync(None);
+        self.run(&["umount", "--lazy"], &["fusermount3", "-u", "-z"])?;
+        synced.map_err(|e| io::Error::other(format!("not all is durable: {e}")))
+    }
+
+    fn run(&self, of_root: &[&str], of_others: &[&str]) -> io::Result<()> {
+        let words = if rustix::process::geteuid().is_root() { of_root } else { of_others };
+        let said = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", words[0]));
+        let done =
+            Command::new(words[0]).args(&words[1..]).arg(&self.at).stdin(Stdio::null()).output().map_err(said)?;
+        if done.status.success() {
+            return Ok(());
+        }
+        Err(io::Error::other(String::from_utf8_lossy(&done.stderr).trim().to_string()))
     }
 }
 

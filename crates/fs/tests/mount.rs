@@ -19,7 +19,7 @@ fn mounted(disk: Arc<MemDisk>, at: &Path, read_only: bool) -> Mounted {
 }
 
 fn unmount(m: Mounted) {
-    m.unmounter()().unwrap();
+    m.unmounter().unmount().unwrap();
     m.wait().unwrap();
 }
 

@@ -4,6 +4,7 @@
 mod common;
 
 use common::mount::unmount;
+use plimsoll_testkit::until;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
@@ -221,6 +222,46 @@ fn a_panic_in_a_thread_ends_the_mount() {
     assert_eq!(fs::read(at.join("a")).unwrap(), b"synced");
     m.unmount();
     fsck(&image);
+}
+
+/// A signal while a program stands in the file system is refused, and isn't the last one that counts. A second one takes the file system out of
+/// the tree, though the program still has its file, and the process ends with that.
+#[test]
+fn a_signal_is_heard_after_an_unmount_was_refused() {
+    for second_comes_at_once in [false, true] {
+        let (dir, image, at) = setup("manylogs");
+        let said = dir.path().join("said");
+        let mut command = Command::new(PLIMSOLL);
+        command.arg("mount").args([&image, &at]).stderr(File::create(&said).unwrap());
+        let mut m = Mounted::with(&at, &mut command);
+        let signal = |m: &Mounted| {
+            rustix::process::kill_process(rustix::process::Pid::from_child(&m.child), rustix::process::Signal::TERM)
+                .unwrap();
+        };
+        let is_mounted = || fs::read_to_string("/proc/self/mounts").unwrap().contains(at.to_str().unwrap());
+        let mut open = File::create(at.join("a")).unwrap();
+        open.write_all(b"written").unwrap();
+        signal(&m);
+        until("the refusal is said", || fs::read_to_string(&said).unwrap().contains("a second signal detaches"));
+        assert!(is_mounted());
+        if second_comes_at_once {
+            signal(&m);
+            until("it is detached", || !is_mounted());
+            open.write_all(b" and more").unwrap();
+            assert!(m.child.try_wait().unwrap().is_none(), "it serves who has a file open");
+            drop(open);
+        } else {
+            drop(open);
+            signal(&m);
+        }
+        assert!(m.child.wait().unwrap().success(), "{}", fs::read_to_string(&said).unwrap());
+        assert!(!is_mounted());
+        fsck(&image);
+        let m = Mounted::new(&image, &at, &[]);
+        let kept = if second_comes_at_once { "written and more" } else { "written" };
+        assert_eq!(fs::read_to_string(at.join("a")).unwrap(), kept);
+        m.unmount();
+    }
 }
 
 #[test]

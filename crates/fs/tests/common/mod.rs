@@ -27,7 +27,7 @@ pub fn mounted(disk: Arc<MemDisk>, at: &Path) -> Mounted {
 }
 
 pub fn unmount(disk: Arc<MemDisk>, m: Mounted) {
-    m.unmounter()().unwrap();
+    m.unmounter().unmount().unwrap();
     m.wait().unwrap();
     assert_eq!(fsck(disk, false).unwrap().problems, Vec::<String>::new());
 }

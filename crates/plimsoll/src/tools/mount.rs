@@ -10,7 +10,8 @@ use std::path::PathBuf;
 
 /// Mount a file system through FUSE, and serve it until it is unmounted
 ///
-/// SIGINT and SIGTERM unmount it, as `umount DIR` does.
+/// SIGINT and SIGTERM unmount it, as `umount DIR` does. While a program has files of it open that is refused, and it goes on; a second signal then
+/// makes all durable and detaches it: programs may use their open files until they close them.
 #[derive(Args)]
 #[command(after_help = "Example:\n  plimsoll mount fs.img /mnt --anywhere '*.wal' --anywhere 'commitlog/*'")]
 pub struct MountCommand {
@@ -60,7 +61,7 @@ impl MountCommand {
         };
         let mounted = mount(fs, disk, &self.directory, &how)
             .with_context(|| format!("{}: mount (is /dev/fuse there?)", self.directory.display()))?;
-        let unmount = mounted.unmounter();
+        let unmounter = mounted.unmounter();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let terminated = runtime.block_on(async {
             use tokio::signal::unix::{SignalKind, signal};
@@ -68,12 +69,21 @@ impl MountCommand {
         });
         let (mut terminate, mut interrupt) = terminated?;
         std::thread::spawn(move || {
-            runtime.block_on(async {
-                tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-            });
-            plimsoll_node::panics::point("unmount");
-            if let Err(e) = unmount() {
-                eprintln!("plimsoll: unmount: {e}");
+            let mut wait = || {
+                runtime.block_on(async {
+                    tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+                });
+                plimsoll_node::panics::point("unmount");
+            };
+            wait();
+            let Err(e) = unmounter.unmount() else { return };
+            eprintln!("plimsoll: unmount: {e}: end the programs that use it; a second signal detaches it from them");
+            loop {
+                wait();
+                match unmounter.unmount().or_else(|_| unmounter.detach()) {
+                    Ok(()) => return,
+                    Err(e) => eprintln!("plimsoll: detach: {e}"),
+                }
             }
         });
         println!("mounted");
