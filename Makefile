@@ -210,6 +210,13 @@ fs-fuser: build-deps
 	cargo build --release -p plimsoll
 	$(SUDO) env "PATH=$$PATH" bench/fs_fuser.py target/release/plimsoll --json target/fs-fuser.json
 
+.PHONY: fs-live
+# PostgreSQL's and RocksDB's logs on the file system, beside a reader of it, on a disk modelled in real time. As root; a quarter of an hour.
+fs-live: build-deps test-deps
+	$(call need,db_bench nbdfuse psql,rocksdb-tools libnbd-bin postgresql)
+	cargo build --release --locked -p plimsoll
+	$(SUDO) env "PATH=$$PATH" bench/fs_live.py target/release/plimsoll --json target/fs-live.json
+
 .PHONY: fs-ext4
 # ext4 on the modelled disk of the lab's ML-E2, for its figures beside ours. As root; minutes.
 fs-ext4: build-deps
