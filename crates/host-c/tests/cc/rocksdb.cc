@@ -159,7 +159,8 @@ int main(int argc, char** argv) {
       evict();
       std::vector<std::string> found;
       const auto all = db->MultiGet(with(limits), {Slice(key), Slice(key)}, &found);
-      CHECK(all[0].ok() == all[1].ok());
+      // The page may have come in between the two.
+      CHECK(all[0].ok() || all[1].ok() || all[0].code() == all[1].code());
       return all[0];
     });
   }
