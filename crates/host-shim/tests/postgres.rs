@@ -192,8 +192,8 @@ fn back_ends_of_a_role_are_refused_and_all_other_processes_read() {
             let errors = said.lines().filter(|l| l.contains("ERROR"));
             let refused =
                 errors.inspect(|l| assert!(l.contains("could not read block") && l.contains(BUSY), "{l}")).count();
-            // A session that is refused while it begins doesn't come about.
-            assert!(said.contains("goes on") || said.contains("FATAL:  could not read block"), "{said}");
+            // A session that is refused while it begins doesn't come about, and the last query may be refused as well.
+            assert!(said.contains("goes on") || said.contains("could not read block"), "{said}");
             refused > 0 && said.contains("goes on")
         });
         // The same pages are read for another role, by the checkpointer, and for a table's changes.
