@@ -177,8 +177,6 @@ pub enum Planted {
     CorruptReused,
     /// A deletion closes and writes what is open of the volume, although the fast device has failed.
     BrokenWritten,
-    /// The former copy of an extent stays readable after a change of it has ended.
-    FormerKept,
 }
 
 impl Planted {
@@ -221,7 +219,7 @@ impl Planted {
     pub const OF_LIVES: Planted = Planted::ConfirmUnflushed;
 
     /// Those that show when the power goes.
-    pub const ALL: [Planted; 22] = [
+    pub const ALL: [Planted; 21] = [
         Planted::NoBarrier,
         Planted::NoDeadRecords,
         Planted::NoRetireRecord,
@@ -243,7 +241,6 @@ impl Planted {
         Planted::ConfirmTheDead,
         Planted::BelieveTrials,
         Planted::StatusFromBelow,
-        Planted::FormerKept,
     ];
 }
 

@@ -1,13 +1,13 @@
 //! Extents on their way into the cache, and those of them that wait for room.
 //!
 //! [`Inserts`] owns an extent from its first task for a worker on. It ends exactly once, by [`Inserts::end`]: it is packed, points at a
-//! duplicate, goes to the slow device instead, is dropped, or has failed. Until it is packed, its content can be read.
+//! duplicate, goes to the slow device instead, is dropped, or has failed.
 
 use crate::format::ExtentHead;
 use crate::index::{Fingerprint, Key};
 use plimsoll_base::{Data, Priority, TenantId};
 use slab::Slab;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 /// Clean extents on their way into the cache at once; more are not cached.
 const INSERTS_MAX: usize = 4096;
@@ -26,7 +26,7 @@ pub(crate) struct Insert {
     pub fp: Option<Fingerprint>,
     /// Its head, once it is packed.
     pub head: Option<ExtentHead>,
-    /// An older content of it was cached when it was written, or it was read since: that counts as a use of the new one.
+    /// An older content of it was cached when it was written: that counts as a use of the new one.
     was_cached: bool,
     /// It waits for room.
     is_starved: bool,
@@ -61,7 +61,7 @@ impl Insert {
         Insert { was_cached, ..self }
     }
 
-    /// True if an older content of it was cached when it was written, or if it was read since.
+    /// True if an older content of it was cached when it was written.
     pub(crate) fn was_cached(&self) -> bool {
         self.was_cached
     }
@@ -80,8 +80,6 @@ impl Insert {
 #[derive(Default)]
 pub(crate) struct Inserts {
     all: Slab<Insert>,
-    /// By extent, the clean one that was begun last.
-    clean: BTreeMap<Key, usize>,
     /// Those without room, oldest first.
     starved: VecDeque<usize>,
 }
@@ -94,25 +92,7 @@ impl Inserts {
 
     /// Begins one. Returns its number.
     pub(crate) fn begin(&mut self, insert: Insert) -> usize {
-        let (key, is_dirty) = (insert.key, insert.is_dirty());
-        let at = self.all.insert(insert);
-        if !is_dirty {
-            self.clean.insert(key, at);
-        }
-        at
-    }
-
-    /// The clean one of an extent that was begun last, if it isn't packed yet: its token, and its content.
-    pub(crate) fn unpacked(&self, key: Key) -> Option<(u64, &Data)> {
-        let i = &self.all[*self.clean.get(&key)?];
-        i.head.is_none().then_some((i.token, &i.data))
-    }
-
-    /// That was read: the extent counts as used once it is cached.
-    pub(crate) fn was_read(&mut self, key: Key) {
-        if let Some(at) = self.clean.get(&key) {
-            self.all[*at].was_cached = true;
-        }
+        self.all.insert(insert)
     }
 
     pub(crate) fn get(&self, insert: usize) -> &Insert {
@@ -139,9 +119,6 @@ impl Inserts {
     pub(crate) fn end(&mut self, insert: usize) -> Insert {
         let i = self.all.remove(insert);
         debug_assert!(!i.is_starved, "an insert ends that waits for room");
-        if !i.is_dirty() && self.clean.get(&i.key) == Some(&insert) {
-            self.clean.remove(&i.key);
-        }
         i
     }
 
@@ -229,26 +206,6 @@ mod tests {
             (vec![all[0]], false)
         );
         assert_eq!(inserts.end(all[0]).key, Key::new(0, 0));
-    }
-
-    #[test]
-    fn of_an_extent_the_clean_one_begun_last_can_be_read_until_it_is_packed() {
-        let mut inserts = Inserts::default();
-        let key = Key::new(0, 1);
-        let clean = |token| Insert::clean(key, Data::Zeroes, token, WHOSE);
-        let token = |inserts: &Inserts| inserts.unpacked(key).map(|(token, _)| token);
-        inserts.begin(Insert::dirty(key, Data::Absent, 9, WHOSE));
-        assert_eq!(token(&inserts), None, "a dirty one has content that nobody was promised");
-        let (first, second) = (inserts.begin(clean(7)), inserts.begin(clean(8)));
-        assert_eq!(token(&inserts), Some(8));
-        inserts.end(first);
-        assert_eq!(token(&inserts), Some(8), "an earlier one ends");
-        inserts.was_read(key);
-        assert!(inserts.get(second).was_cached());
-        inserts.end(second);
-        assert_eq!(token(&inserts), None);
-        packed(&mut inserts, clean(9));
-        assert_eq!(token(&inserts), None, "its bytes are packed");
     }
 
     #[test]

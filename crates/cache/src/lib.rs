@@ -12,7 +12,6 @@ mod durability;
 mod fetch;
 mod fingerprints;
 pub mod format;
-mod former;
 pub mod found;
 mod gate;
 pub mod index;

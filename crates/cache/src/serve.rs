@@ -35,7 +35,6 @@ use crate::config::{CacheConfig, Planted, Sharing};
 use crate::dirty::Dirty;
 use crate::durability::Durability;
 use crate::fetch::Fetch;
-use crate::former::Former;
 use crate::gate::Gate;
 use crate::index::Key;
 use crate::inserts::Inserts;
@@ -83,7 +82,6 @@ pub struct Cache {
     inserts: Inserts,
     works: Slab<WorkFor>,
     gate: Gate,
-    former: Former,
     /// Requests that came while recovering.
     early: Vec<Io>,
     dirty: Dirty,
@@ -140,7 +138,6 @@ impl Cache {
             inserts: Inserts::default(),
             works: Slab::new(),
             gate: Gate::new(config.planted),
-            former: Former::new(config.planted),
             early: Vec::new(),
             dirty: Dirty::new(config.planted),
             flush_asked: false,

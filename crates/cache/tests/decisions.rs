@@ -37,16 +37,16 @@ fn decisions_of_fixed_workloads_are_those_recorded() {
 }
 
 const RECORDED: [u64; 12] = [
-    0xcf30_d303_e514_3d3c,
+    0xda48_ea7f_7a90_84d0,
     0xbf6f_03c3_ec63_e09a,
-    0xa548_190f_a53e_7304,
+    0xd51d_3772_f27e_eaa3,
     0xf93c_d921_ead9_a3fe,
-    0xfe83_86ec_0ccb_5378,
-    0xc0ff_9d60_a754_dcc3,
-    0xa013_6372_1020_914e,
-    0x10e0_4f72_0ace_e38a,
-    0x2908_02ab_aa11_23f2,
-    0xa1a9_80e1_a59b_64ca,
+    0x6eff_adf5_55c1_254a,
+    0x635c_9f1d_e15e_dd5e,
+    0xe3b2_bd54_2d9a_102a,
+    0xdf0a_dd65_f598_50a2,
+    0x95f1_2b09_9c32_3a88,
+    0xb9e4_a92c_ab0e_f795,
     0xa0c7_fcbf_2236_87e5,
-    0x8b67_baef_554f_7762,
+    0x395e_e5bd_69cc_e89b,
 ];

@@ -51,7 +51,6 @@ impl Cache {
         self.state = State::Bypassed(Bypassed::new(format!("the fast device failed ({what})"), now));
         out.report(&CacheReport::DeviceFailed);
         self.gate.end_all_fills();
-        self.end_all_former();
         self.ahead = Ahead::default();
         self.recipes.forget(|_| true);
         self.residency.break_down();

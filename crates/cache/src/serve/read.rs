@@ -74,32 +74,23 @@ impl Cache {
             let (from, to) = (head.offset.max(key.extent() * e), head.end().min((key.extent() + 1) * e));
             self.counters.extents_read += 1;
             let mut found = self.residency.find(key).filter(|loc| mode != Mode::Off || loc.is_dirty());
-            let inserted = self.on_its_way_in(key).filter(|_| found.is_none() && mode != Mode::Off).cloned();
-            if found.is_none() && inserted.is_none() && mode != Mode::Off && !self.ahead.has(key) {
+            if found.is_none() && mode != Mode::Off && !self.ahead.has(key) {
                 found = self.find_by_recipe(now, key, size, out);
             }
-            let former = self.former.place(key).filter(|_| found.is_none() && mode != Mode::Off);
-            if let Some(loc) = found.or(former) {
-                let pieces = &mut self.ops[op].pieces;
+            let pieces = &mut self.ops[op].pieces;
+            if let Some(loc) = found {
                 hits.push((pieces.len(), key, loc, from % e, to - from));
                 pieces.push((to - from, Data::Absent));
-                // What replaces a former copy counts as used, whoever reads this one.
-                found.into_iter().for_each(|loc| self.residency.touch(loc));
+                self.residency.touch(loc);
                 self.counters.extents_hit += 1;
-            } else if let Some(data) = inserted {
-                self.ops[op].pieces.push((to - from, data.part(e, from % e, to - from)));
-                self.inserts.was_read(key);
-                self.counters.extents_hit += 1;
-                self.counters.extents_hit_memory += 1;
             } else if let Some((data, wanted_before)) = self.ahead.take(key) {
-                self.ops[op].pieces.push((to - from, data.part(e, from % e, to - from)));
+                pieces.push((to - from, data.part(e, from % e, to - from)));
                 self.counters.extents_hit_ahead += 1;
                 if wanted_before && mode != Mode::Off {
                     self.ahead.remove(key);
                     self.fill_with(now, key, data, false, out);
                 }
             } else {
-                let pieces = &mut self.ops[op].pieces;
                 match runs.last_mut() {
                     Some((piece, _, end)) if *end == from && *piece + 1 == pieces.len() => {
                         *end = to;
@@ -140,12 +131,6 @@ impl Cache {
             self.read_ahead(now, slot, (step.ahead_from, step.ahead_to.min(size)), out);
         }
         self.part_done(now, op, out);
-    }
-
-    /// The content of an extent that is on its way into the cache, if no change has taken the right to cache it since.
-    fn on_its_way_in(&self, key: Key) -> Option<&Data> {
-        let (token, data) = self.inserts.unpacked(key)?;
-        self.gate.may_fill(&key, token).then_some(data)
     }
 
     /// Reads missing extents from the slow device; whole ones, so that they can be cached.
@@ -471,9 +456,6 @@ impl Cache {
         }
         self.counters.corrupt += 1;
         let first_time = self.residency.set_bad(loc);
-        if self.former.place(key).is_some_and(|former| former.same_place(loc)) {
-            self.end_former(key);
-        }
         self.durability.suspect(loc.weu(), self.residency.weu(loc.weu()).sequence);
         let now_at = self.residency.look(key);
         if now_at.is_none_or(|l| !l.same_place(loc)) {
@@ -506,8 +488,7 @@ impl Cache {
         for n in (head.offset / e..head.end().div_ceil(e)).take(LOOKED_AT_MAX as usize) {
             let key = Key::new(slot, n);
             let (from, to) = (head.offset.max(n * e), head.end().min((n + 1) * e));
-            let former = || self.former.place(key).filter(|_| mode != Mode::Off);
-            let f = match self.residency.look(key).or_else(former) {
+            let f = match self.residency.look(key) {
                 Some(loc) if self.packing.has(loc) => Forecast::NONE,
                 Some(loc) => {
                     let mut part = *head;
@@ -515,9 +496,7 @@ impl Cache {
                     part.len = u64::from(loc.len_bytes());
                     below.ask(FAST, at, &part)
                 }
-                None if self.ahead.has(key) || (mode != Mode::Off && self.on_its_way_in(key).is_some()) => {
-                    Forecast::NONE
-                }
+                None if self.ahead.has(key) => Forecast::NONE,
                 None => {
                     if missing == 0 {
                         first_missing = from;

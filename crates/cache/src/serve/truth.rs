@@ -59,8 +59,7 @@ impl Cache {
         self.residency.check()?;
         let fetched = self.fetches.iter().filter_map(|(_, f)| f.loc).map(Loc::weu);
         let superseded = self.packing.all().iter().flat_map(|c| &c.supersedes).chain(self.durability.superseded());
-        let superseded = superseded.flat_map(|s| [s.place.weu(), s.bytes_in]);
-        self.residency.check_pins(fetched.chain(superseded).chain(self.former.weus()))?;
+        self.residency.check_pins(fetched.chain(superseded.flat_map(|s| [s.place.weu(), s.bytes_in])))?;
         self.packing.check()?;
         for c in self.packing.all() {
             let w = self.residency.weu(c.weu);
@@ -94,32 +93,6 @@ impl Cache {
             self.supersede(old, None);
         }
         was_cached
-    }
-
-    /// Forgets a clean extent, as a change of it goes through to the slow device. Its copy can be read until the first such change has ended.
-    /// Returns true if there was one.
-    pub(crate) fn drop_for_change(&mut self, key: Key) -> bool {
-        let former = self.residency.look(key).filter(|loc| !self.residency.is_bad(*loc));
-        let was_cached = self.drop_clean(key);
-        if let Some(loc) = former {
-            self.residency.pin(loc.weu());
-            self.former.keep(key, loc);
-        }
-        was_cached
-    }
-
-    /// An extent's former copy isn't read any more.
-    pub(crate) fn end_former(&mut self, key: Key) {
-        if let Some(loc) = self.former.end(key) {
-            self.residency.unpin(loc.weu());
-        }
-    }
-
-    /// No former copy is read any more.
-    pub(crate) fn end_all_former(&mut self) {
-        for loc in self.former.end_all() {
-            self.residency.unpin(loc.weu());
-        }
     }
 
     /// A header's entry is no longer true: it never becomes so; or the journal says it, at once, when the dirty entry `by` of

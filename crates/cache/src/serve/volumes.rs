@@ -149,7 +149,6 @@ impl Cache {
     /// eviction or the next start would go back to it, though a read has shown the newer one, and a later flush has promised it.
     fn drop_unflushed(&mut self) {
         self.gate.end_all_fills();
-        self.end_all_former();
         self.ahead = Ahead::default();
         self.recipes.forget(|_| true);
         self.ops.iter_mut().for_each(|(_, o)| o.fills = false);

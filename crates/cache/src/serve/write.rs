@@ -1,7 +1,7 @@
 //! Changes: through to the slow device, or into the cache.
 //!
 //! An extent goes *through* if its volume is write-through. Its cached copy is made invalid for every later start before the slow device
-//! can have anything newer. It is read until the change has ended.
+//! can have anything newer.
 //!
 //! An extent is changed *in the cache* by a write of a write-back volume, and by any change if the extent is dirty or being written
 //! back. The latter also happens in a volume that was write-back until now.
@@ -50,8 +50,6 @@ impl Cache {
         if let Some(k) = extents().find(|k| busy(self, *k)) {
             return self.gate.wait(k, io);
         }
-        // A change that may wait for room must not pin the WEU that makes it.
-        let waits_for_room = extents().any(|k| cached(self, k));
         let mut through: Vec<(u64, u64)> = Vec::new();
         let mut touched: Vec<(Key, bool)> = Vec::new();
         let mut locked: Vec<Key> = Vec::new();
@@ -68,7 +66,7 @@ impl Cache {
                 continue;
             }
             self.gate.pass(key);
-            let was_cached = if waits_for_room { self.drop_clean(key) } else { self.drop_for_change(key) };
+            let was_cached = self.drop_clean(key);
             needs = needs.max(self.durability.precedes(&key));
             touched.push((key, was_cached));
             let (from, to) = (head.offset.max(key.extent() * e), head.end().min((key.extent() + 1) * e));
@@ -175,7 +173,6 @@ impl Cache {
     }
 
     pub(crate) fn unlock(&mut self, o: &ClientOp) {
-        o.touched.iter().for_each(|t| self.end_former(t.0));
         self.gate.leave(&o.locked, o.touched.iter().map(|t| t.0));
     }
 
