@@ -153,10 +153,15 @@ impl DeviceQueue {
         if self.depth <= 1 || !self.model.calibrates() { cost } else { self.queued.apply(cost) }
     }
 
-    /// Returns the time of a request that the scheduler predicts to cost `cost`, where nothing `waits` before it or something does. The ratio of
-    /// full queues isn't for a request that goes to a device which it doesn't fill: alone it takes the time of one.
+    /// Returns the time of a request that the scheduler predicts to cost `cost`, where something `waits` before it or nothing does. One that goes
+    /// to the device at once takes the time of one among those that the device then has. Otherwise it waits for a full queue, and takes
+    /// the time of one of that.
     pub fn own_cost(&self, cost: Span, waits: bool) -> Span {
-        if !waits && self.at_device.len() + 1 < self.depth { cost } else { self.busy_cost(cost) }
+        if waits || !self.has_room() {
+            self.busy_cost(cost)
+        } else {
+            self.model.at_depth(cost, self.at_device.len() + 1)
+        }
     }
 
     /// Among how many the drive chooses its next but `step`: as long as it's full it's filled up again.

@@ -223,8 +223,8 @@ mod tests {
         assert!((70.0..95.0).contains(&total), "seven requests of 10 ms are in front: {f:?}");
     }
 
-    /// A device that serves four at once in 10 ms, so that a full queue moves on by one in 2.5 ms: a read alone takes 10 ms all the same, and
-    /// one that is put to a few takes no less.
+    /// A device that serves four at once in 10 ms, so that a full queue moves on by one in 2.5 ms: a read alone takes 10 ms all the same. One
+    /// that is put to a few takes its share of the device, after theirs.
     #[test]
     fn a_lone_read_does_not_take_what_one_of_a_full_queue_takes() {
         let (mut s, mut now) = (stack(4), Time::ZERO);
@@ -232,7 +232,7 @@ mod tests {
         // Far from each other: the drive's buffer has none of them.
         let mut place = || {
             n += 1;
-            (n % 2 * 512 << 30) + (n << 20)
+            ((n % 2 * 512) << 30) + (n << 20)
         };
         let mut next = |s: &mut Stack, now: &mut Time| {
             at_device.extend(std::iter::from_fn(|| s.next_device_io().map(|(_, io)| io)));
@@ -251,6 +251,15 @@ mod tests {
                 assert!(round == 0 || (alone - 10.0).abs() < most_off, "{alone} ms alone in round {round}");
                 s.offer(now, read(at, 4096, now));
                 next(&mut s, &mut now);
+            }
+            if round >= 40 {
+                // In the end they are served by twos and threes: 5 + 10 ms, and 10 / 3 + 5 + 10 ms.
+                for behind_few in [15.0, 18.3] {
+                    s.offer(now, read(place(), 4096, now));
+                    let said = total_ms(&s, now, place());
+                    assert!((said - behind_few).abs() < 1.5, "{said} ms instead of {behind_few} in round {round}");
+                }
+                (0..2).for_each(|_| next(&mut s, &mut now));
             }
             for _ in 0..40 {
                 while s.inflight() < 8 {

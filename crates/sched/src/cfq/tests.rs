@@ -511,3 +511,58 @@ fn withdrawals_look_at_no_other_requests() {
     let cfq = s.layer::<Cfq>().expect("it is there");
     assert_eq!(cfq.nodes.iter().map(|(_, n)| n.pending.walked.get()).sum::<usize>(), 0, "requests looked at");
 }
+
+/// Reads that wait while the device is kept for somebody else go to it together once that is over. What they were promised is judged by what
+/// so few take together, not by what each takes alone after the others: all of them are served, and in time.
+#[test]
+fn promises_to_a_few_are_kept_as_they_go_together() {
+    let config =
+        CfqConfig { depth: 4, discipline: Discipline::Fifo, slice_idle: Span::from_millis(8), ..config(Late::Cancel) };
+    let (mut s, mut now) = (stack_of(config, false), Time::ZERO);
+    let mut at_device = VecDeque::new();
+    // Four at once take 10 ms, as one does.
+    let mut next = |s: &mut Stack, now: &mut Time| {
+        at_device.extend(std::iter::from_fn(|| s.next_device_io().map(|(_, io)| io)));
+        *now += Span::from_millis(10) / at_device.len() as u64;
+        let io = at_device.pop_front().expect("the device is busy");
+        s.device_done(*now, 0, Completion { io, outcome: Outcome::Done, dispatched_at: *now });
+        s.next_done().expect("ended")
+    };
+    let mut n = 0;
+    let mut far = || {
+        n += 1;
+        ((n % 2 * 512) << 30) + (n << 20)
+    };
+    for round in 0..60 {
+        for _ in 0..if round % 2 == 0 { 60 } else { 4 } {
+            while s.inflight() < if round % 2 == 0 { 8 } else { 1 } {
+                process(&mut s, now, 1, Op::Read, Priority::DEFAULT, far());
+            }
+            next(&mut s, &mut now);
+        }
+        while s.inflight() > 0 {
+            next(&mut s, &mut now);
+        }
+    }
+    // The device is kept for the second process.
+    now += Span::from_millis(500);
+    s.wake(now);
+    for i in 0..8 {
+        process(&mut s, now, 2, Op::Read, Priority::DEFAULT, (700 << 30) + i * 4096);
+        next(&mut s, &mut now);
+    }
+    let over = now + Span::from_millis(8);
+    for _ in 0..3 {
+        let mut head = IoHead::new(Op::Read, VolumeKey { id: 3, generation: 0 }, TenantId(1), far(), 4096, now);
+        head.deadline = over + Span::from_micros(19_300);
+        assert!(matches!(s.offer(now, Io::new(head, Data::Absent)), Offered::Accepted(_)), "it's forecast at less");
+    }
+    assert!(s.next_device_io().is_none(), "the device is kept");
+    now = over;
+    s.wake(now);
+    for _ in 0..3 {
+        let c = next(&mut s, &mut now);
+        assert!(c.outcome.is_done() && now <= c.io.deadline, "{:?} at {now:?}", c.outcome);
+    }
+    assert_eq!(s.layer::<Cfq>().unwrap().revoked(), 0);
+}
