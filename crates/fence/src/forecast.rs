@@ -64,9 +64,9 @@ impl Fence {
                 // Whole rotations at once.
                 let each = Span::from_nanos(table.slot().as_nanos() * self.slots.count(volume).max(1) as u64);
                 let rounds = work.as_nanos() / each.as_nanos();
-                let rotation = Span::from_nanos(table.slot().as_nanos() * table.slots() as u64);
+                let rotation = table.slot() * table.slots() as u64;
                 work = Span::from_nanos(work.as_nanos() % each.as_nanos());
-                table.delay(Span::from_nanos(rotation.as_nanos() * rounds));
+                table.delay(rotation * rounds);
                 (from, ends) = (table.began_at(), table.ends_at());
             }
             if passed > 3 * table.slots() {
@@ -180,15 +180,13 @@ impl Fence {
             table.end(ends, ends);
             (from, ends) = (table.began_at().max(at), table.ends_at());
         }
-        let rotation = Span::from_nanos(table.slot().as_nanos() * n as u64);
+        let rotation = table.slot() * n as u64;
         let in_rounds = match work.as_nanos().checked_div(given_in_rotation.as_nanos()) {
-            Some(rounds) if own <= longest || self.slots.free() > 0 => {
-                Some(from.since(at) + Span::from_nanos(rotation.as_nanos() * rounds))
-            }
+            Some(rounds) if own <= longest || self.slots.free() > 0 => Some(from.since(at) + rotation * rounds),
             _ => None,
         };
         // Where every slot has an owner, the one that has waited longest goes once in so many rotations.
-        let patience = Span::from_nanos(rotation.as_nanos() * OVERDUE_ROTATIONS);
+        let patience = rotation * OVERDUE_ROTATIONS;
         let since = self.without[d].oldest().unwrap_or(at).max(self.helped_at);
         let helped = (since + patience * (self.without[d].len() as u64 + 1)).since(at);
         match in_rounds {
