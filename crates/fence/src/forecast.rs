@@ -14,8 +14,10 @@ const NEARLY: Confidence = Confidence(950);
 const BEHIND: Confidence = Confidence(800);
 /// Confidence where slots are about to change.
 const CHANGING: Confidence = Confidence(500);
-/// Rotations that are looked through for the turn of a request without slots; after that one rotation is taken to be like the last.
+/// Rotations after which those that are like the last are skipped, in the search for the turn of a request without slots.
 const ROTATIONS: usize = 3;
+/// Rotations that are looked through for it, beside those that are skipped; after that all are taken to be like the last.
+const ROTATIONS_MAX: usize = 16;
 
 impl Fence {
     /// Forecasts the wait of a fenced volume's request that arrives at `at` and takes `own`, for its slot on device `d`. Also
@@ -127,10 +129,14 @@ impl Fence {
         let sure = if lends { Confidence::NONE } else { BEHIND };
         let grace = table.slot().scale(1, GRACE_PART);
         // By the first slot of each owner.
-        let first = |slot: usize| (0..n).find(|s| self.slots.owner(*s) == self.slots.owner(slot)).unwrap_or(slot);
+        let mut first = [0; SLOTS_MAX as usize];
         let mut wanted = [Span::ZERO; SLOTS_MAX as usize];
-        for (slot, wanted) in wanted.iter_mut().enumerate().take(n).filter(|(slot, _)| first(*slot) == *slot) {
-            *wanted = self.slots.owner(slot).map_or(Span::ZERO, |v| self.wanted(v));
+        for slot in 0..n {
+            let owner = self.slots.owner(slot);
+            first[slot] = (0..slot).find(|s| self.slots.owner(*s) == owner).unwrap_or(slot);
+            if first[slot] == slot && lends {
+                wanted[slot] = owner.map_or(Span::ZERO, |v| self.wanted(v));
+            }
         }
         let mut work = self.devices[d].in_batches(self.without[d].cost());
         let busy_until = |busy: fn(&crate::state::Device) -> bool| {
@@ -146,16 +152,25 @@ impl Fence {
         if self.devices[d].busy() > 0 {
             from = from.max(self.devices[d].due_at);
         }
-        let (mut given_in_rotation, mut longest) = (Span::ZERO, Span::ZERO);
-        for passed in 0..ROTATIONS * n {
+        let rotation = table.slot() * n as u64;
+        // Where every slot has an owner, the one that has waited longest goes once in so many rotations.
+        let since = self.without[d].oldest().unwrap_or(at).max(self.helped_at);
+        let helped = (since + rotation * OVERDUE_ROTATIONS * (self.without[d].len() as u64 + 1)).since(at);
+        let at_most = if self.slots.free() > 0 { Span::MAX } else { helped };
+        let (mut given_in_rotation, mut longest, mut ran_dry) = (Span::ZERO, Span::ZERO, false);
+        for passed in 0..ROTATIONS_MAX * n {
             let running = table.running();
+            if passed % n == 0 {
+                (given_in_rotation, ran_dry) = (Span::ZERO, false);
+            }
             let usable_from = match self.slots.owner(running) {
                 None => from,
                 Some(_) if !lends => ends,
                 Some(_) if passed == 0 && self.is_lendable(&table, at) => from,
                 Some(_) => {
-                    let wanted = &mut wanted[first(running)];
+                    let wanted = &mut wanted[first[running]];
                     let has = ends.since(from);
+                    ran_dry |= *wanted > Span::ZERO && *wanted <= has;
                     let used = has.min(*wanted);
                     *wanted = wanted.saturating_sub(has);
                     let owners_end = if passed == 0 { busy_until(|d| d.owners > 0) } else { Time::ZERO };
@@ -169,30 +184,36 @@ impl Fence {
                 let has = ends.since(usable_from);
                 let anyway = self.slots.owner(running).is_none() && self.config.first_anyway && own > table.slot();
                 if work + own <= has || (anyway && work < has) {
-                    return ((usable_from + work).since(at), sure);
+                    return ((usable_from + work).since(at).min(at_most), sure);
                 }
                 work = work.saturating_sub(has);
                 longest = longest.max(has);
-                if passed >= (ROTATIONS - 1) * n {
-                    given_in_rotation += has;
-                }
+                given_in_rotation += has;
             }
             table.end(ends, ends);
+            let is_plain = passed + 1 >= ROTATIONS * n && (passed + 1) % n == 0 && !ran_dry;
+            if is_plain {
+                // Rotations like this one at once: until the first owner has all that it wants, or it is the request's turn.
+                let turns = |slot: usize| table.slot() * (0..n).filter(|s| first[*s] == slot).count() as u64;
+                let busy = (0..n).filter(|slot| wanted[*slot] > Span::ZERO);
+                let until_dry = busy.map(|slot| wanted[slot].as_nanos() / turns(slot).as_nanos()).min();
+                if until_dry.is_none() && own > longest {
+                    break; // it fits no rest
+                }
+                let until_served = work.as_nanos().checked_div(given_in_rotation.as_nanos());
+                let Some(rounds) = until_dry.into_iter().chain(until_served).min() else { break };
+                for (slot, wanted) in wanted.iter_mut().enumerate().take(n) {
+                    *wanted = wanted.saturating_sub(turns(slot) * rounds);
+                }
+                work = work.saturating_sub(given_in_rotation * rounds);
+                table.delay(rotation * rounds);
+            }
             (from, ends) = (table.began_at().max(at), table.ends_at());
         }
-        let rotation = table.slot() * n as u64;
         let in_rounds = match work.as_nanos().checked_div(given_in_rotation.as_nanos()) {
-            Some(rounds) if own <= longest || self.slots.free() > 0 => Some(from.since(at) + rotation * rounds),
-            _ => None,
+            Some(rounds) if own <= longest || self.slots.free() > 0 => from.since(at) + rotation * rounds,
+            _ => helped,
         };
-        // Where every slot has an owner, the one that has waited longest goes once in so many rotations.
-        let patience = rotation * OVERDUE_ROTATIONS;
-        let since = self.without[d].oldest().unwrap_or(at).max(self.helped_at);
-        let helped = (since + patience * (self.without[d].len() as u64 + 1)).since(at);
-        match in_rounds {
-            Some(wait) if self.slots.free() > 0 => (wait, sure),
-            Some(wait) => (wait.min(helped), sure),
-            None => (helped, sure),
-        }
+        (in_rounds.min(at_most), sure)
     }
 }
