@@ -126,3 +126,23 @@ fn dirty_extents_come_in_under_each_policy() {
     life.settle().unwrap();
     life.judge().unwrap();
 }
+
+/// The policy's memory of a volume that has its own part goes with the volume.
+#[test]
+fn the_memory_of_admission_is_given_back_with_the_volume() {
+    let of = setup(Eviction::Lru);
+    let config = CacheConfig { admission: Admission::Second, sharing: Sharing::PerVolume, weus_max: 24, ..of.config };
+    let mut life = Life::begin(7, Setup { config, ..of });
+    let mut after_a_volume = |_| {
+        let read = Act::Ask(Ask { op: Op::Read, volume: 1, first: 0, len: PER_EXTENT, fua: false });
+        life.run(&[read], &mut |_| Ok(true)).unwrap();
+        life.settle().unwrap();
+        life.delete(1).unwrap();
+        life.settle().unwrap();
+        life.cache().status().memory_bytes
+    };
+    let all: Vec<u64> = (0..20).map(&mut after_a_volume).collect();
+    // A part of 8 WEUs of 8 extents: 128 tags of two bytes.
+    let grown = all[19] - all[3];
+    assert!(grown < 16 * 256 / 2, "{grown} bytes more after 16 volumes: {all:?}");
+}

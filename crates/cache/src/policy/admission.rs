@@ -52,6 +52,13 @@ impl Admissions {
         policy.admits(key)
     }
 
+    /// Into a partition `extents` fit uncompressed from now on: memory of what fits no more is given back.
+    pub(crate) fn set_extents(&mut self, partition: u16, extents: u64) {
+        if let Some(policy) = self.partitions.get_mut(usize::from(partition)) {
+            policy.set_extents(extents);
+        }
+    }
+
     /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.partitions.iter().map(|p| p.memory_bytes()).sum()
@@ -72,5 +79,15 @@ mod tests {
         (1000..10_000).for_each(|n| _ = admissions.admits(0, 100, key(n)));
         assert!(admissions.admits(1, 100, key(7)));
         assert!(!admissions.admits(0, 100, key(7)));
+    }
+
+    #[test]
+    fn a_partition_that_is_gone_takes_no_memory() {
+        let mut admissions = Admissions::new(Admission::Second);
+        (0..3).for_each(|n| _ = admissions.admits(n, 100, Key::new(0, 1)));
+        let all = admissions.memory_bytes();
+        [1, 2, 9].map(|n| admissions.set_extents(n, 0));
+        assert_eq!(admissions.memory_bytes() * 3, all);
+        assert!(admissions.admits(0, 100, Key::new(0, 1)), "the others remember");
     }
 }

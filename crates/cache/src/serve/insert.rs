@@ -44,11 +44,15 @@ impl Cache {
     /// True if an extent that a client has read or written, and that isn't cached, is to be cached.
     pub(crate) fn admits(&mut self, key: Key) -> bool {
         let partition = self.volumes[key.volume() as usize].partition;
-        let per_weu = u64::from(self.layout.shape.weu_bytes / self.layout.shape.extent_bytes);
-        let extents = u64::from(self.residency.use_of(partition).1) * per_weu;
-        let admits = self.admissions.admits(partition, extents, key);
+        let admits = self.admissions.admits(partition, self.extents_that_fit(partition), key);
         self.counters.rejected += u64::from(!admits);
         admits
+    }
+
+    /// Number of extents that fit into a part uncompressed.
+    pub(crate) fn extents_that_fit(&self, partition: u16) -> u64 {
+        let per_weu = self.layout.shape.weu_bytes / self.layout.shape.extent_bytes;
+        u64::from(self.residency.use_of(partition).1) * u64::from(per_weu)
     }
 
     /// Caches what only the cache will have, for a part of change `op`.

@@ -18,6 +18,13 @@ impl Cache {
     /// Tells each part how much it may have.
     pub(crate) fn share_out(&mut self) {
         self.may_have_room();
+        self.set_quotas();
+        for part in 0..self.residency.partitions() {
+            self.admissions.set_extents(part, self.extents_that_fit(part));
+        }
+    }
+
+    fn set_quotas(&mut self) {
         let total = self.config.weus_max.min(self.layout.weus);
         if self.config.sharing == Sharing::Shared {
             return self.residency.set_quota(0, total);
