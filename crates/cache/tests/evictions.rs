@@ -116,15 +116,17 @@ fn an_extent_comes_in_the_second_time_and_its_newer_content_at_once() {
 /// In a write-back volume what is written comes in: only the cache has it.
 #[test]
 fn dirty_extents_come_in_under_each_policy() {
-    let of = setup(Eviction::Lru);
-    let config = CacheConfig { admission: Admission::Second, ..of.config };
-    let mut life = Life::begin(5, Setup { config, modes: [Mode::Back, Mode::Through], ..of });
-    let write = Act::Ask(Ask { op: Op::Write, volume: 0, first: 0, len: PER_EXTENT, fua: false });
-    life.run(&[write, Act::Rest, read(0), Act::Rest], &mut |_| Ok(true)).unwrap();
-    let Counters { extents_hit, rejected, .. } = life.cache().status().counters;
-    assert_eq!((extents_hit, rejected), (1, 0));
-    life.settle().unwrap();
-    life.judge().unwrap();
+    for admission in [Admission::All, Admission::Second] {
+        let of = setup(Eviction::Lru);
+        let config = CacheConfig { admission, ..of.config };
+        let mut life = Life::begin(5, Setup { config, modes: [Mode::Back, Mode::Through], ..of });
+        let write = Act::Ask(Ask { op: Op::Write, volume: 0, first: 0, len: PER_EXTENT, fua: false });
+        life.run(&[write, Act::Rest, read(0), Act::Rest], &mut |_| Ok(true)).unwrap();
+        let Counters { extents_hit, rejected, .. } = life.cache().status().counters;
+        assert_eq!((extents_hit, rejected), (1, 0), "{admission:?}");
+        life.settle().unwrap();
+        life.judge().unwrap();
+    }
 }
 
 /// The policy's memory of a volume that has its own part goes with the volume.
