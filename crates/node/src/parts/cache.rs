@@ -655,3 +655,32 @@ pub struct CacheGiveUp {
     /// Confirmation, `true`: the volume's dirty extents are lost.
     pub lose: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_cache::{Admission, Codec, Eviction, Sharing};
+
+    /// The cache's settings, as `keys` in the node's configuration say.
+    fn of(keys: &str) -> CacheConfig {
+        let text = format!(
+            "[[pool]]\nname = \"p\"\ndevice = {{ null = true, size = \"1GiB\" }}\n[pool.cache]\nfile = \"/nowhere/c\"\n{keys}\n"
+        );
+        let config = crate::config::Config::parse(&text, std::path::Path::new("node.toml")).expect("a configuration");
+        let section = config.pool[0].cache.as_ref().expect("it has a cache");
+        plan(section, &CacheFacts::default()).expect("a plan").config
+    }
+
+    #[test]
+    fn the_keys_of_the_section_reach_the_cache() {
+        let default = of("");
+        assert_eq!((default.eviction, default.admission), (Eviction::Lru, Admission::All));
+        assert_eq!(of("admission = \"all\"").admission, Admission::All);
+        let policies = of("admission = \"second\"\neviction = \"s3fifo\"\nsharing = \"pervolume\"\ncodec = \"none\"");
+        let got = (policies.admission, policies.eviction, policies.sharing, policies.codec);
+        assert_eq!(got, (Admission::Second, Eviction::S3Fifo, Sharing::PerVolume, Codec::None));
+        let numbers = of("watermark_percent = 70\nfree_percent = 3\ntrim = false\nprefetch = \"1MiB\"");
+        let got = (numbers.watermark_percent, numbers.free_percent, numbers.trim, numbers.prefetch_bytes_max);
+        assert_eq!(got, (70, 3, false, 1 << 20));
+    }
+}
