@@ -8,6 +8,7 @@ use crate::engine::{Command, Device, PoolGone, PoolHandle, RbdDevice};
 use plimsoll_rbd::{Cluster, Image};
 use plimsoll_sched::osds::{Bucket, OsdMap, OsdsControl};
 use plimsoll_stack::Addressed;
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -89,10 +90,11 @@ fn unsteered(is_steered: bool, fault: Option<&Fault>) -> Option<String> {
     }
 }
 
-/// The reason why no handle can steer: buckets have other names now, and a place that was given away has its handle until the pool ends.
-fn unreached(wanted: &[Bucket], open: &[Bucket]) -> Option<Fault> {
-    let reached = wanted.iter().filter(|bucket| open.contains(bucket)).count();
-    (reached < 2).then(|| {
+/// The reason why no handle can steer, by a map with the ports of the handles that are open: buckets have other names now, and a place that was
+/// given away has its handle until the pool ends. Handles for buckets that others have overtaken since, by the replicas there, are good.
+fn unreached(map: &OsdMap) -> Option<Fault> {
+    let reached: BTreeSet<u8> = map.osds.iter().filter_map(|osd| osd.port).collect();
+    (reached.len() < 2).then(|| {
         Fault::Lasts(
             "the handles that are open are for CRUSH buckets that no longer have the image's objects: restart the node"
                 .into(),
@@ -159,6 +161,9 @@ impl Steering {
             Ok(()) => self.open_missing(&answers.to_read_from(&map, HANDLES_MAX, level.as_deref()), sent, handle)?,
             Err(fault) => Some(fault),
         };
+        // Handles that were opened just now have their ports.
+        let with_ports = answers.map(&layout, &sent.buckets).unwrap_or_else(|_| map.clone());
+        let fault = fault.or_else(|| unreached(&with_ports));
         let unsteered = unsteered(sent.unsteered == Some(None), fault.as_ref());
         sent.is_again = fault.is_some() && unsteered.is_none();
         if let (Some(Fault::Passes(why)), true) = (&fault, sent.is_again) {
@@ -168,9 +173,8 @@ impl Steering {
                 "reads are steered by the handles that are open; tried again every ten seconds"
             );
         }
-        // Handles that were opened just now have their ports. None has one while reads aren't said to be steered.
-        let ports = if unsteered.is_none() { &sent.buckets[..] } else { &[] };
-        let map = answers.map(&layout, ports).unwrap_or(map);
+        // None has a port while reads aren't said to be steered.
+        let map = if unsteered.is_none() { with_ports } else { answers.map(&layout, &[]).unwrap_or(map) };
         let epoch = map.epoch;
         // Most looks after a change find nothing new: the pool's thread isn't bothered with those.
         if is_news(&mut sent.map, &map) {
@@ -219,7 +223,7 @@ impl Steering {
                 }
             }
         }
-        Ok(unreached(wanted, &sent.buckets))
+        Ok(None)
     }
 
     fn tell_unsteered(&self, why: Option<String>, sent: &mut Sent, handle: &PoolHandle) -> Result<(), PoolGone> {
@@ -255,6 +259,7 @@ fn is_whole(image: &Image) -> Result<(), Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_sched::osds::OsdPlace;
 
     /// Looks at which the map is read, if its epoch has changed at these.
     fn read_at(changed: impl Fn(u32) -> bool, looks: u32) -> Vec<u32> {
@@ -274,12 +279,18 @@ mod tests {
 
     #[test]
     fn handles_for_buckets_that_are_gone_steer_nothing() {
-        let bucket = |name: &str| Bucket { level: "host".into(), name: name.into() };
-        let of = |names: &[&str]| names.iter().map(|name| bucket(name)).collect::<Vec<_>>();
-        let open = of(&["a", "b", "c"]);
-        assert_eq!(unreached(&of(&["a", "c", "d"]), &open), None);
-        for gone in [&["c", "d", "e"][..], &["d", "e"]] {
-            assert!(matches!(unreached(&of(gone), &open), Some(Fault::Lasts(why)) if why.contains("restart the node")));
+        // With the ports of the OSDs that the map names. More buckets may have replicas than there are handles.
+        let with = |ports: &[Option<u8>]| {
+            let osd = |(number, port): (usize, &Option<u8>)| {
+                let number = number as u32;
+                OsdPlace { number, host: format!("h{number}"), port: *port }
+            };
+            OsdMap { osds: ports.iter().enumerate().map(osd).collect(), ..OsdMap::default() }
+        };
+        let many = [&[None; 10][..], &[Some(1), Some(3)]].concat();
+        assert_eq!(unreached(&with(&many)), None);
+        for gone in [&[None, Some(1), Some(1)][..], &[None, None], &[]] {
+            assert!(matches!(unreached(&with(gone)), Some(Fault::Lasts(why)) if why.contains("restart the node")));
         }
     }
 
