@@ -114,7 +114,8 @@ impl Volume {
         }
     }
 
-    /// Identifies it: no other volume ever has this, whatever its name. A pool without a device has volumes until its end only.
+    /// Identifies it among the volumes that its pool has had, whatever its name. After a restore of a backup of another history a later volume
+    /// may have that of an earlier one. So may volumes of a pool without a device, which last until its end only, after a restart.
     pub fn uuid(&self) -> Uuid {
         let of = self.device_uuid.unwrap_or_else(|| Uuid::from_u128(self.pool as u128));
         Uuid::new_v5(&of, format!("volume {}.{}", self.key.id, self.key.generation).as_bytes())
