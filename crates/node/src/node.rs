@@ -77,7 +77,7 @@ pub(crate) struct Configured {
     /// Tenants beside their classes.
     particulars: Particulars,
     /// The configuration as it was read, but for what needs a restart.
-    config: Config,
+    pub(crate) config: Config,
 }
 
 impl Configured {
@@ -148,17 +148,17 @@ impl Node {
     }
 
     /// The same, with the time for which it waits for devices while a pool is served.
-    async fn start_within(config: &Config, at_most: Duration) -> Result<Node> {
+    pub(crate) async fn start_within(config: &Config, at_most: Duration) -> Result<Node> {
         let begun = Instant::now();
         let configured = Configured::of(config).map_err(error::failed)?;
         let secrets = crate::secrets::load(&config.nvme_host)?;
         let directory = Arc::<RwLock<Directory>>::default();
         let pools = Arc::new(Pools::new()?);
-        let Opened { pools: all, late } = opening::open_all(config, &pools, &directory, at_most).await?;
+        let Opened { pools: all, mut late } = opening::open_all(config, &pools, &directory, at_most).await?;
         for (p, opened) in config.pool.iter().zip(all) {
             pools.put(opened.or_else(|e| RunningPool::failed(p, e))?);
         }
-        late.iter().for_each(|(p, _)| pools.is_late(p.name.get_ref(), begun));
+        late.iter().for_each(|(p, _)| pools.is_late(p, begun));
         let promises = configured.promised.clone();
         let node = Node {
             configured: RwLock::new(Arc::new(configured)),
@@ -170,7 +170,7 @@ impl Node {
             deciding: tokio::sync::Mutex::new(()),
             underway: Arc::default(),
             unmade: Mutex::default(),
-            late: Mutex::new(late),
+            late: Mutex::default(),
             reconfiguring: tokio::sync::Mutex::new(()),
             ending: OnceLock::new(),
         };
@@ -181,22 +181,18 @@ impl Node {
             d.subsystems = NvmeName::all(config);
             d.secrets = secrets;
         });
-        for t in &config.tenant {
-            let class = t.class()?;
-            node.apply_tenant(t.name.get_ref(), class, permits_of(t))?;
-        }
-        for record in node.stored_tenants() {
-            node.apply_tenant(&record.name, record.class.clone(), permits_of_record(&record.limits))?;
-            node.settle_tenant_deadline(&record);
-        }
-        for (pool, unfit) in node.pools.all() {
-            if let Err(why) = node.settle_settings(pool).await {
-                // It isn't served; the others are.
-                node.pools.put(RunningPool::absent(&unfit.name, unfit.device.clone(), why.to_string())?);
-                tracing::error!(error = %why, "a pool isn't served");
-                unfit.shut_down()?;
+        node.settle(config).await?;
+        // A pool that was opened in time may not be fit to be served. The others are waited for then, as if they were the only ones.
+        while node.some_pool_serves().is_err() && !late.is_empty() {
+            let (answered, waiting) = opening::first_of(std::mem::take(&mut late)).await;
+            for (p, opened) in answered {
+                node.pools.has_answered(p.name.get_ref());
+                node.pools.put(opened.or_else(|e| RunningPool::failed(&p, e))?);
             }
+            late = waiting;
+            node.settle(config).await?;
         }
+        *node.late.lock().expect("no panic while held") = late;
         node.some_pool_serves()?;
         // One volume that can't be served, or isn't as configured, keeps nobody from the others: what repairs it may need a node that serves.
         let mut unmade = BTreeMap::new();
@@ -220,6 +216,27 @@ impl Node {
             tracing::warn!(%error, "live settings of tenants aren't in all pools");
         }
         Ok(node)
+    }
+
+    /// Tells the pools of a start of all tenants, and takes those out whose settings can't be as configured.
+    async fn settle(&self, config: &Config) -> Result<()> {
+        for t in &config.tenant {
+            let class = t.class()?;
+            self.apply_tenant(t.name.get_ref(), class, permits_of(t))?;
+        }
+        for record in self.stored_tenants() {
+            self.apply_tenant(&record.name, record.class.clone(), permits_of_record(&record.limits))?;
+            self.settle_tenant_deadline(&record);
+        }
+        for (pool, unfit) in self.pools.all() {
+            if let Err(why) = self.settle_settings(pool).await {
+                // It isn't served; the others are.
+                self.pools.put(RunningPool::absent(&unfit.name, unfit.device.clone(), why.to_string())?);
+                tracing::error!(error = %why, "a pool isn't served");
+                unfit.shut_down()?;
+            }
+        }
+        Ok(())
     }
 
     /// Fails if no pool is served, with the first one's reason.

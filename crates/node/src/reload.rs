@@ -95,9 +95,7 @@ pub fn differences(old: &Config, new: &Config, again: &BTreeSet<String>) -> Relo
             Some(was) => all.restart.extend((was != p).then_some(section)),
         }
     }
-    let still =
-        |name: &str| format!("{} (no longer configured; `plimsoll pool remove {name}` ends it)", pool_section(name));
-    all.still_served = gone(&old.pool, &new.pool).map(|p| still(p.name.get_ref())).collect();
+    all.still_served = gone(&old.pool, &new.pool).map(|p| still_served(p.name.get_ref())).collect();
     for t in &new.tenant {
         let was = old.tenant.iter().find(|o| o.name == t.name);
         let section = tenant_section(t.name.get_ref());
@@ -119,6 +117,27 @@ pub fn differences(old: &Config, new: &Config, again: &BTreeSet<String>) -> Relo
         }
     }
     all
+}
+
+fn still_served(pool: &str) -> String {
+    format!("{} (no longer configured; `plimsoll pool remove {pool}` ends it)", pool_section(pool))
+}
+
+/// Takes over the pools of the configuration that the node applied, where they aren't those that a reload asked for: one whose device
+/// answered while the reload was under way is served with its earlier section.
+pub fn keep_pools(served: &mut Config, done: &mut Reloaded, applied: &Config) {
+    for p in &applied.pool {
+        let (name, section) = (p.name.get_ref(), pool_section(p.name.get_ref()));
+        match served.pool.iter().find(|asked| asked.name == p.name) {
+            None => done.still_served.push(still_served(name)),
+            Some(asked) if asked != p => {
+                done.changed.retain(|changed| *changed != section);
+                done.restart.push(section);
+            }
+            Some(_) => {}
+        }
+    }
+    (served.pool, served.undeclared) = (applied.pool.clone(), applied.undeclared.clone());
 }
 
 /// The pools that are in the old configuration alone.

@@ -132,7 +132,7 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     notify.ready(&serving);
     let reload = async |old: Config| {
         notify.reloading();
-        let done = apply_new(old, &host, &node, &service).await;
+        let done = apply_new(old, &host, &node, &service.tls).await;
         notify.ready(&serving);
         done
     };
@@ -265,22 +265,24 @@ fn checked(old: &Config, host: &Host<'_>) -> Result<Box<Config>, NodeError> {
 
 /// Applies the configuration as it is written now. Returns what is served from now on, and the result.
 async fn apply_new(
-    mut old: Config,
+    was: Config,
     host: &Host<'_>,
     node: &Arc<Node>,
-    service: &Service,
+    tls: &RwLock<Option<(TlsAcceptor, bool)>>,
 ) -> (Config, Result<Reloaded, NodeError>) {
     // Pools may have been removed since, and some couldn't be opened.
+    let mut old = was.clone();
     old.pool.retain(|p| node.serves_pool(p.name.get_ref()));
     let apply = async {
         let new = (host.reread)()?;
         let mut done = reload::differences(&old, &new, &node.unmade());
-        let served = reload::served(old.clone(), new);
-        let tls = acceptor(&served)?;
+        let mut served = reload::served(old, new);
+        let accepts = acceptor(&served)?;
         let prepared = Prepared::of(&served)?;
         // From here on each change is carried out as far as it can be.
-        *service.tls.write().expect("no panic while held") = tls;
+        *tls.write().expect("no panic while held") = accepts;
         done.failed = node.reconfigure(prepared).await;
+        reload::keep_pools(&mut served, &mut done, &node.configured().config);
         let unmade = node.unmade();
         done.changed.retain(|section| !unmade.contains(section));
         (host.log)(served.log);
@@ -288,7 +290,8 @@ async fn apply_new(
     };
     match apply.await {
         Ok((served, done)) => (served, Ok(done)),
-        Err(e) => (old, Err(e)),
+        // Also with pools that aren't served yet: a device may answer before the next reload.
+        Err(e) => (was, Err(e)),
     }
 }
 
@@ -501,4 +504,88 @@ fn bind_unix(path: &Path, key: &str) -> Result<UnixListener, NodeError> {
         Err(_) => {} // there is none, or binding will say what is wrong
     }
     UnixListener::bind(path).map_err(failed(&what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_testkit::HeldOpen;
+
+    const HEAD: &str =
+        "[listen]\nunix = \"nbd.sock\"\n[[pool]]\nname = \"q\"\ndevice = { null = true, size = \"64MiB\" }\n";
+
+    fn parse(dir: &Path, pools: &str) -> Result<Config, ConfigErrors> {
+        Config::parse(&format!("{HEAD}{pools}"), &dir.join("node.toml"))
+    }
+
+    fn late(size: &str) -> String {
+        format!("[[pool]]\nname = \"late\"\ndevice = {{ file = \"late.img\", size = \"{size}\" }}\n")
+    }
+
+    async fn started(dir: &Path) -> (Arc<Node>, Config, HeldOpen) {
+        let config = parse(dir, &late("64MiB")).unwrap();
+        Node::start(&config).await.unwrap().shut_down().unwrap();
+        let held = HeldOpen::of(&dir.join("late.img"));
+        let node = Arc::new(Node::start_within(&config, Duration::ZERO).await.unwrap());
+        assert!(!node.serves_pool("late"));
+        (node, config, held)
+    }
+
+    async fn reload(
+        node: &Arc<Node>,
+        config: Config,
+        reread: &dyn Fn() -> Result<Config, ConfigErrors>,
+    ) -> (Config, Result<Reloaded, NodeError>) {
+        apply_new(config, &Host { reread, log: &|_| {} }, node, &RwLock::default()).await
+    }
+
+    /// A pool whose device answers after a reload that changed nothing: the next one that doesn't find its section says that it is served.
+    #[tokio::test]
+    async fn a_reload_that_fails_forgets_no_pool_that_is_still_being_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let (node, config, held) = started(dir.path()).await;
+        let (config, done) = reload(&node, config, &|| parse(dir.path(), "a typo")).await;
+        done.unwrap_err();
+        drop(held);
+        node.serve_late_pools().await;
+        assert!(node.serves_pool("late"));
+        let (config, done) = reload(&node, config, &|| parse(dir.path(), &late("128MiB"))).await;
+        let done = done.unwrap();
+        assert_eq!((done.changed, done.restart), (vec![], vec!["pool `late`".to_string()]));
+        let (config, done) = reload(&node, config, &|| parse(dir.path(), "")).await;
+        assert!(done.as_ref().unwrap().text().starts_with("still served: pool `late`"), "{done:?}");
+        assert!(config.undeclared.contains("late"));
+        node.shut_down().unwrap();
+    }
+
+    /// A device answers after a reload has looked which pools are served, and before it is applied.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_pool_that_is_served_during_a_reload_keeps_its_section() {
+        for (text, then) in
+            [(String::new(), "still served: pool `late` (no"), (late("128MiB"), "needs a restart: pool `late`")]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let (node, config, held) = started(dir.path()).await;
+            let (held, serving) = (std::sync::Mutex::new(Some(held)), node.clone());
+            let serving = tokio::spawn(async move { serving.serve_late_pools().await });
+            let reread = || {
+                drop(held.lock().unwrap().take());
+                while !node.serves_pool("late") {
+                    std::thread::yield_now();
+                }
+                parse(dir.path(), &text)
+            };
+            let (config, done) = reload(&node, config.clone(), &reread).await;
+            serving.await.unwrap();
+            assert!(done.as_ref().unwrap().text().starts_with(then), "{done:?}");
+            let is_kept = |p: &crate::config::PoolConfig| {
+                p.name.get_ref() == "late"
+                    && p.device.size == parse(dir.path(), &late("64MiB")).unwrap().pool[1].device.size
+            };
+            assert!(config.pool.iter().any(is_kept));
+            let (_, again) = reload(&node, config, &|| parse(dir.path(), &text)).await;
+            assert!(again.as_ref().unwrap().text().starts_with(then), "{again:?}");
+            node.shut_down().unwrap();
+        }
+    }
 }

@@ -68,8 +68,8 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
     let mut all: Vec<Problem> = node.ending().map(|e| ending(e, node, views)).into_iter().collect();
     for (_, p, view) in node.pools.with(views) {
         let text = match &p.failed {
-            Some(why) => Some(match node.pools.late_for(&p.name) {
-                Some(since) => late(&p, since),
+            Some(why) => Some(match node.late_pool(&p.name) {
+                Some((section, since, is_wanted)) => late(&p.name, &section.device.label(), since, is_wanted),
                 None => format!("{why}: repair it, then `plimsoll reload`"),
             }),
             None if view.is_none() && node.is_done(&p) => None,
@@ -121,15 +121,19 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
     all
 }
 
-/// A pool of the start whose device hasn't answered yet.
-fn late(p: &RunningPool, since: Duration) -> String {
-    format!(
-        "pool `{}` is still being opened: its device {} hasn't answered for {} s; check the device and the kernel's log. The pool is served \
-         as soon as it is open",
-        p.name,
-        p.device,
-        since.as_secs()
-    )
+/// A pool of the start whose device hasn't answered yet. If it isn't wanted any more, its section was changed meanwhile.
+fn late(name: &str, device: &str, since: Duration, is_wanted: bool) -> String {
+    let seconds = since.as_secs();
+    match is_wanted {
+        true => format!(
+            "pool `{name}` is still being opened: its device {device} hasn't answered for {seconds} s; check the device and the kernel's \
+             log. The pool is served as soon as it is open"
+        ),
+        false => format!(
+            "pool `{name}`: its section was changed, and the earlier try to open it at {device} hasn't ended for {seconds} s: check that \
+             device and reload when it has answered; restart the node if it never will"
+        ),
+    }
 }
 
 /// The end of the node, with the requests that it waits for.

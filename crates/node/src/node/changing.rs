@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::OwnedMutexGuard;
 
 /// Time that a change waits for those before it. A change takes milliseconds; one that takes longer than this waits for a device that hangs.
-const TURN_TIME: Duration = Duration::from_secs(5);
+pub(super) const TURN_TIME: Duration = Duration::from_secs(5);
 
 /// The turns of a pool's changes: one at a time.
 #[derive(Default)]
@@ -114,6 +114,13 @@ impl Node {
             true => Ok(turn),
             false => Err(NodeError::NotFound(format!("pool `{}` was removed meanwhile", pool.name))),
         }
+    }
+
+    /// The refusal of a change of a pool whose change under way waits for a device that hangs.
+    pub(super) fn hangs(&self, pool: &str) -> Option<NodeError> {
+        let (_, pool) = self.pools.named(pool)?;
+        let is_stuck = pool.turns.busy_for().is_some_and(|busy| busy >= TURN_TIME);
+        is_stuck.then(|| is_changing(&pool))
     }
 
     /// The same for a change of the pool's metadata.

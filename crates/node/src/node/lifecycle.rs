@@ -3,7 +3,9 @@
 use super::changing::Turn;
 use super::closing::{close, discard};
 use super::moving::look_at_image;
-use super::opening::{IMAGES_TIME, OpenedPool, Opening, OpeningTurn, is_late, open_on_thread, opened_until};
+use super::opening::{
+    IMAGES_TIME, OpenedPool, Opening, OpeningTurn, is_late, is_late_elsewhere, open_on_thread, opened_until,
+};
 use super::pool::RunningPool;
 use super::reconfigure::Applies;
 use super::volumes::connected;
@@ -96,7 +98,10 @@ impl Node {
         let mut opening = Vec::new();
         // One that only the earlier file had was served a moment ago, and was removed since.
         let is_wanted = |p: &&PoolConfig| !config.undeclared.contains(p.name.get_ref());
-        for p in config.pool.iter().filter(is_wanted).filter(|p| !self.serves_pool(p.name.get_ref())) {
+        // Another try at the device of one that is late would only hang, too.
+        let is_free =
+            |p: &&PoolConfig| !self.serves_pool(p.name.get_ref()) && self.pools.late(p.name.get_ref()).is_none();
+        for p in config.pool.iter().filter(is_wanted).filter(is_free) {
             opening.push((p.clone(), self.open_aside(p.clone(), config)));
         }
         let end = tokio::time::Instant::now() + IMAGES_TIME;
@@ -113,9 +118,6 @@ impl Node {
 
     fn open_aside(&self, p: PoolConfig, config: &Config) -> Result<Opening> {
         let name = p.name.get_ref().clone();
-        if self.pools.late_for(&name).is_some() && self.configured().config.pool.contains(&p) {
-            return Err(is_late());
-        }
         if self.pools.leaving().iter().any(|(leaving, _)| leaving.name == name) {
             let what = "one of its name is still being removed: reload again when that is done";
             return Err(NodeError::Conflict(what.into()));
@@ -139,16 +141,24 @@ impl Node {
     async fn serve_late(self: &Arc<Self>, p: PoolConfig, opened: Result<OpenedPool>) {
         let _one = self.reconfiguring.lock().await;
         let (name, new) = (p.name.get_ref().clone(), Configured::clone(&self.configured()));
-        self.pools.has_answered(&name);
         if !new.config.pool.contains(&p) || new.config.undeclared.contains(&name) {
             let what = format!(
                 "{}: its device has answered. Its section isn't that of the start any more: reload the configuration if it is to be served",
                 pool_section(&name)
             );
             self.events.add(Kind::Node, Severity::Warning, None, what);
+            drop(opened);
+            self.pools.has_answered(&name);
+            if let Some(now) = new.config.pool.iter().find(|now| now.name == p.name) {
+                let why = NodeError::Conflict("its section was changed before its device answered".into());
+                self.put_failed(now, why); // it has a number all the same
+            }
             return;
         }
-        for why in self.apply(new, vec![(p, opened)], Applies::Late(&name)).await {
+        let unmade = self.apply(new, vec![(p, opened)], Applies::Late(&name)).await;
+        // Not before: until then no reload tries to open it.
+        self.pools.has_answered(&name);
+        for why in unmade {
             self.events.add(Kind::Node, Severity::Warning, None, why);
         }
     }
@@ -171,6 +181,24 @@ impl Node {
         // In this order: its name is in one of the lists at any time.
         discard(self.pools.clone(), self.pools.get(number));
         Err(self.put_failed(config, e))
+    }
+
+    /// The error of a pool that a reload couldn't open, as its device hasn't answered since the start. `None` if it has.
+    pub(super) fn unopened(&self, p: &PoolConfig) -> Option<NodeError> {
+        let (section, _) = self.pools.late(p.name.get_ref())?;
+        let e = if section == *p { is_late() } else { is_late_elsewhere(&section) };
+        if self.pools.named(p.name.get_ref()).is_none() {
+            // An earlier reload has taken its section out.
+            return Some(self.put_failed(p, e));
+        }
+        Some(e)
+    }
+
+    /// Section with which a pool is still being opened since the start, the time, and whether it is served when that has ended.
+    pub fn late_pool(&self, name: &str) -> Option<(PoolConfig, Duration, bool)> {
+        let (section, since) = self.pools.late(name)?;
+        let is_wanted = self.configured().config.pool.contains(&section);
+        Some((section, since, is_wanted))
     }
 
     fn put_failed(&self, config: &PoolConfig, e: NodeError) -> NodeError {

@@ -13,6 +13,7 @@ use std::sync::{Arc, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
 
 /// Time that a start waits for pools on files and block devices while others are served.
 pub(super) const DEVICES_TIME: Duration = Duration::from_secs(20);
@@ -122,6 +123,7 @@ pub(super) async fn open_all(
     directory: &Arc<RwLock<Directory>>,
     at_most: Duration,
 ) -> Result<Opened> {
+    let begun = Instant::now();
     let is_remote = |p: &PoolConfig| p.device.rbd.is_some();
     let open = |p, place| open_on_thread(p, config, pools.clone(), directory.clone(), place);
     let mut opening = Vec::new();
@@ -136,13 +138,15 @@ pub(super) async fn open_all(
     };
     let local = || config.pool.iter().enumerate().filter(|(_, p)| !is_remote(p));
     let (later, first): (Vec<_>, Vec<_>) = local().map(|(at, p)| (at, p.clone())).partition(|(at, p)| shares(p, *at));
-    for (at, opened) in begin_each(first, OPENED_AT_ONCE, at_most, |p, place| open(p, Some(place))).await {
+    for (at, opened) in
+        begin_each(first, OPENED_AT_ONCE, tokio::time::sleep(at_most / 2), |p, place| open(p, Some(place))).await
+    {
         opening.push((at, opened?, at_most));
     }
-    let (mut done, mut waiting) = opened_in_time(opening, false).await;
+    let (mut done, mut waiting) = opened_in_time(opening, begun, false).await;
     for (at, p) in later {
         let is_served = done.iter().any(|(_, opened)| opened.is_ok());
-        let (also_done, also_waiting) = opened_in_time(vec![(at, open(p, None)?, at_most)], is_served).await;
+        let (also_done, also_waiting) = opened_in_time(vec![(at, open(p, None)?, at_most)], begun, is_served).await;
         done.extend(also_done);
         waiting.extend(also_waiting);
     }
@@ -160,21 +164,31 @@ pub(super) async fn open_all(
     Ok(Opened { pools: opened, late: late.filter(|(p, _)| !is_remote(p)).collect() })
 }
 
-/// Begins to open each of `all`, with `at_once` of them under way at a time. Those that take longer than `at_most` keep no others waiting.
-/// Returns the items' numbers with their beginnings.
+/// Begins to open each of `all`, with `at_once` of them under way at a time until `patience` ends. After that those that are under way keep no
+/// others waiting. Returns the items' numbers with their beginnings.
 async fn begin_each<I, B>(
     all: Vec<(usize, I)>,
     at_once: usize,
-    at_most: Duration,
+    patience: impl Future<Output = ()>,
     begin: impl Fn(I, OwnedSemaphorePermit) -> B,
 ) -> Vec<(usize, B)> {
     let places = Arc::new(Semaphore::new(at_once));
+    let (mut patience, mut is_over) = (std::pin::pin!(patience), false);
     let mut begun = Vec::new();
     for (at, item) in all {
         // In their order: the first ones don't wait for later ones.
-        let place = match tokio::time::timeout(at_most, places.clone().acquire_owned()).await {
-            Ok(place) => place,
-            Err(_) => {
+        let place = match is_over {
+            false => tokio::select! {
+                biased;
+                place = places.clone().acquire_owned() => Some(place),
+                () = &mut patience => None,
+            },
+            true => places.clone().try_acquire_owned().ok().map(Ok),
+        };
+        let place = match place {
+            Some(place) => place,
+            None => {
+                is_over = true;
                 places.add_permits(at_once);
                 places.clone().acquire_owned().await
             }
@@ -184,9 +198,33 @@ async fn begin_each<I, B>(
     begun
 }
 
+/// Pools of a start with their sections: those that were opened or have failed, and those that are late.
+type Answered = (Vec<(PoolConfig, Result<RunningPool>)>, Vec<(PoolConfig, Opening)>);
+
+/// Waits until one of the pools that are late is open, or all have failed.
+pub(super) async fn first_of(late: Vec<(PoolConfig, Opening)>) -> Answered {
+    let (mut sections, mut opening) = (Vec::new(), Vec::new());
+    for (at, (section, opened)) in late.into_iter().enumerate() {
+        sections.push(section);
+        opening.push((at, opened, Duration::ZERO));
+    }
+    let (done, waiting) = opened_in_time(opening, Instant::now(), false).await;
+    let taken = |opened: Result<OpenedPool>| opened.and_then(OpenedPool::take).map(|(pool, _)| pool);
+    let done = done.into_iter().map(|(at, opened)| (sections[at].clone(), taken(opened))).collect();
+    (done, waiting.into_iter().map(|(at, opened)| (sections[at].clone(), opened)).collect())
+}
+
 /// The error of a pool whose device took longer than a start waits.
 pub(super) fn is_late() -> NodeError {
     NodeError::Failed("it is still being opened: its device hasn't answered yet".into())
+}
+
+/// The error of a pool whose section was changed while the device of the earlier one doesn't answer.
+pub(super) fn is_late_elsewhere(section: &PoolConfig) -> NodeError {
+    NodeError::Conflict(format!(
+        "the earlier try to open it at {} hasn't ended: check that device; restart the node if it never answers",
+        section.device.label()
+    ))
 }
 
 /// The error of a pool whose image took longer than [`IMAGES_TIME`].
@@ -198,7 +236,7 @@ fn hasnt_answered() -> NodeError {
 }
 
 /// Waits for a pool that is being opened, until `end` if it is given.
-pub(super) async fn opened_until(opened: Opening, end: Option<tokio::time::Instant>) -> Result<OpenedPool> {
+pub(super) async fn opened_until(opened: Opening, end: Option<Instant>) -> Result<OpenedPool> {
     let answer = match end {
         Some(end) => tokio::time::timeout_at(end, opened).await.map_err(|_| hasnt_answered())?,
         None => opened.await,
@@ -206,13 +244,13 @@ pub(super) async fn opened_until(opened: Opening, end: Option<tokio::time::Insta
     answer.unwrap_or_else(|_| Err(NodeError::Failed("its opening broke off".into())))
 }
 
-/// Waits for pools that are being opened. Once any is served, it waits no longer than the times that they have. Returns those that were
-/// opened, and those that weren't.
+/// Waits for pools that are being opened. Once any is served, it waits no longer than the times that they have since `begun`. Returns those
+/// that were opened, and those that weren't.
 async fn opened_in_time<T>(
     mut waiting: Vec<(usize, oneshot::Receiver<Result<T>>, Duration)>,
+    begun: Instant,
     mut is_served: bool,
 ) -> (Vec<(usize, Result<T>)>, Vec<(usize, oneshot::Receiver<Result<T>>)>) {
-    let begun = tokio::time::Instant::now();
     let mut done = Vec::new();
     while let Some(at_most) = waiting.iter().map(|(_, _, at_most)| *at_most).max() {
         let next = std::future::poll_fn(|cx| {
@@ -283,14 +321,14 @@ mod tests {
         let (answers, second) = oneshot::channel();
         answers.send(Ok(7)).unwrap();
         let opening = vec![(0, first, Duration::ZERO), (1, second, Duration::ZERO)];
-        let (done, mut late) = opened_in_time(opening, false).await;
+        let (done, mut late) = opened_in_time(opening, Instant::now(), false).await;
         assert!(matches!(done[..], [(1, Ok(7))]) && late.len() == 1 && late[0].0 == 0);
         // Its answer is still heard.
         hangs.send(Ok(6)).unwrap();
         assert!(matches!(late.pop().unwrap().1.await, Ok(Ok(6))));
         // The only one may take as long as it wants.
         let (answers, only) = oneshot::channel();
-        let opening = tokio::spawn(opened_in_time(vec![(0, only, Duration::ZERO)], false));
+        let opening = tokio::spawn(opened_in_time(vec![(0, only, Duration::ZERO)], Instant::now(), false));
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
@@ -320,7 +358,7 @@ mod tests {
             });
             done
         };
-        let begun = begin_each((0..7).map(|n| (n, n)).collect(), 3, Duration::from_secs(60), begin).await;
+        let begun = begin_each((0..7).map(|n| (n, n)).collect(), 3, std::future::pending(), begin).await;
         for (n, (at, done)) in begun.into_iter().enumerate() {
             assert_eq!((at, done.await.unwrap()), (n, (n * 10, 3)));
         }
@@ -329,7 +367,7 @@ mod tests {
     /// Devices that don't answer keep their places, and others get new ones.
     #[tokio::test]
     async fn devices_that_hang_take_no_places_from_others() {
-        let begun = begin_each((0..7).map(|n| (n, ())).collect(), 3, Duration::ZERO, |(), place| place).await;
+        let begun = begin_each((0..7).map(|n| (n, ())).collect(), 3, std::future::ready(()), |(), place| place).await;
         assert!(begun.iter().map(|(at, _)| *at).eq(0..7));
     }
 
@@ -361,7 +399,7 @@ mod tests {
             || node.pools.all().into_iter().filter(|(_, p)| p.failed.is_none()).map(|(n, _)| n).collect::<Vec<_>>();
         let volumes = || node.directory_ref(|d| d.volumes.keys().cloned().collect::<Vec<_>>());
         assert_eq!((served(), volumes()), (vec![1], vec!["of-p".to_string()]));
-        assert!(node.pools.late_for("late").is_some() && node.pools.late_for("p").is_none());
+        assert!(node.pools.late("late").is_some() && node.pools.late("p").is_none());
         // A reload doesn't wait for it, and one that changes a section, or takes it out, gives that one up.
         let new = crate::reload::served(node.configured().config.clone(), parse(&["late", "p"]));
         let why = node.reconfigure(crate::node::Prepared::of(&new).unwrap()).await;
@@ -369,17 +407,138 @@ mod tests {
         drop(held);
         serving.await.unwrap();
         assert_eq!((served(), volumes()), (vec![0, 1], vec!["of-late".to_string(), "of-p".to_string()]));
-        assert!(node.pools.late_for("late").is_none() && node.unmade().is_empty(), "{:?}", node.unmade());
+        assert!(node.pools.late("late").is_none() && node.unmade().is_empty(), "{:?}", node.unmade());
         node.shut_down().unwrap();
         let file = std::fs::File::open(dir.path().join("changed.img")).unwrap();
         flock(&file, FlockOperation::NonBlockingLockShared).expect("it was closed again");
+    }
+
+    const HEAD: &str = "[listen]\nunix = \"nbd.sock\"\n";
+
+    fn section(name: &str, file: &str) -> String {
+        format!("[[pool]]\nname = \"{name}\"\ndevice = {{ file = \"{file}.img\", size = \"64MiB\" }}\n")
+    }
+
+    fn parsed(dir: &Path, text: &str) -> Config {
+        Config::parse(&format!("{HEAD}{text}"), &dir.join("node.toml")).unwrap()
+    }
+
+    /// A node that serves `p`, and waits for the device of `late`.
+    async fn with_a_late_pool(dir: &Path) -> (Arc<Node>, Config, HeldOpen) {
+        let config = parsed(dir, &(section("p", "p") + &section("late", "late")));
+        Node::start(&config).await.unwrap().shut_down().unwrap();
+        let held = HeldOpen::of(&dir.join("late.img"));
+        (Arc::new(Node::start_within(&config, Duration::ZERO).await.unwrap()), config, held)
+    }
+
+    async fn reload(node: &Arc<Node>, config: Config) -> Vec<String> {
+        node.reconfigure(crate::node::Prepared::of(&config).unwrap()).await
+    }
+
+    /// The device that hangs is the earlier section's, and a reload can't open another one meanwhile.
+    #[tokio::test]
+    async fn a_late_pool_whose_section_was_changed_is_named_with_the_device_that_hangs() {
+        let dir = tempfile::tempdir().unwrap();
+        let (node, _, held) = with_a_late_pool(dir.path()).await;
+        let other = parsed(dir.path(), &(section("p", "p") + &section("late", "other")));
+        let why = reload(&node, other.clone()).await;
+        assert!(
+            why.len() == 1 && why[0].contains("the earlier try to open it at") && why[0].contains("late.img"),
+            "{why:?}"
+        );
+        let (late, _, is_wanted) = node.late_pool("late").unwrap();
+        assert!(late.device.label().contains("late.img") && !is_wanted);
+        // Out of the file and in it again: it has a number and a problem all the same.
+        reload(&node, parsed(dir.path(), &section("p", "p"))).await;
+        assert!(node.pools.named("late").is_none());
+        reload(&node, other.clone()).await;
+        assert!(node.pools.named("late").is_some());
+        drop(held);
+        node.serve_late_pools().await;
+        assert!(node.late_pool("late").is_none() && !node.serves_pool("late"));
+        let failed = node.pools.named("late").unwrap().1.failed.clone().unwrap();
+        assert!(failed.contains("its section was changed before its device answered"), "{failed}");
+        node.pools.wait_for_leaving();
+        assert_eq!(reload(&node, other).await, [""; 0]);
+        assert!(node.serves_pool("late"));
+        node.shut_down().unwrap();
+    }
+
+    /// The device answers, with an error, after a reload has looked and before it is applied.
+    #[tokio::test]
+    async fn a_reload_keeps_the_reason_for_which_a_late_pool_could_not_be_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let (node, config, held) = with_a_late_pool(dir.path()).await;
+        let (answers, answer) = oneshot::channel();
+        let section = node.late.lock().unwrap().pop().unwrap().0;
+        node.late.lock().unwrap().push((section, answer));
+        let opened = node.open_new(&config).await;
+        let _ = answers.send(Err(NodeError::Failed("it is broken".into())));
+        node.serve_late_pools().await;
+        let new = crate::node::Configured::of(&config).unwrap();
+        let why = node.apply(new, opened, crate::node::reconfigure::Applies::Reloaded).await;
+        assert!(why.len() == 1 && why[0].contains("it is broken"), "{why:?}");
+        let failed = node.pools.named("late").unwrap().1.failed.clone().unwrap();
+        assert!(failed.contains("it is broken"), "{failed}");
+        drop(held);
+        node.shut_down().unwrap();
+    }
+
+    /// The pool that was opened in time has promised more slots than it has now.
+    #[tokio::test]
+    async fn a_start_waits_for_late_pools_if_none_of_the_others_can_be_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let with = |slots: u32| {
+            let fence = format!("model = \"hdd-160g-7200\" }}\n[pool.fence]\nslots = {slots}\nslot = \"20ms\"\n");
+            let unfit =
+                section("unfit", "unfit").replace("size = \"64MiB\" }\n", &format!("size = \"64MiB\", {fence}"));
+            let tenant = "[[tenant]]\nname = \"t\"\nclass = \"fenced\"\nslots = 3\n";
+            parsed(dir.path(), &(unfit + &section("late", "late") + tenant))
+        };
+        let node = Node::start(&with(4)).await.unwrap();
+        let (name, tenant) = ("v".to_string(), "t".to_string());
+        let new = plimsoll_store::NewVolume {
+            name,
+            size_bytes: 1 << 20,
+            tenant,
+            read_only: false,
+            description: None,
+            cache: None,
+        };
+        node.create_volume("unfit", new).await.unwrap();
+        node.shut_down().unwrap();
+        drop(node);
+        let changed = || std::fs::metadata(dir.path().join("unfit.img")).unwrap().modified().unwrap();
+        let (held, before) = (HeldOpen::of(&dir.path().join("late.img")), changed());
+        let config = with(2);
+        let is_done = std::cell::Cell::new(false);
+        let start = async {
+            let started = Node::start_within(&config, Duration::ZERO).await;
+            is_done.set(true);
+            started
+        };
+        // The unfit pool has been closed again.
+        let is_closed = || {
+            let file = std::fs::File::open(dir.path().join("unfit.img")).unwrap();
+            changed() != before && flock(&file, FlockOperation::NonBlockingLockShared).is_ok()
+        };
+        let answer = async {
+            while !is_closed() && !is_done.get() {
+                tokio::task::yield_now().await;
+            }
+            drop(held);
+        };
+        let (started, ()) = tokio::join!(start, answer);
+        let node = started.map_err(|e| e.to_string()).expect("it waits");
+        assert!(node.serves_pool("late") && !node.serves_pool("unfit") && node.pools.late("late").is_none());
+        node.shut_down().unwrap();
     }
 
     /// A reload doesn't wait without end, and an earlier try doesn't compete with a later one.
     #[tokio::test]
     async fn an_image_that_does_not_answer_is_waited_for_so_long_and_opened_once() {
         let (_hangs, opened) = oneshot::channel();
-        let why = opened_until(opened, Some(tokio::time::Instant::now())).await.err().unwrap().to_string();
+        let why = opened_until(opened, Some(Instant::now())).await.err().unwrap().to_string();
         assert!(why.contains("hasn't answered"), "{why}");
         let pools = Arc::new(Pools::new().unwrap());
         let first = OpeningTurn::of("p", &pools).unwrap();

@@ -2,6 +2,7 @@
 
 use super::error::Result;
 use super::pool::RunningPool;
+use crate::config::PoolConfig;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ pub struct Pools {
     /// Names of pools that are being opened on a thread of their own.
     opening: Mutex<BTreeSet<String>>,
     /// Pools whose devices hadn't answered when the start stopped waiting for them, with the moment of its beginning.
-    late: Mutex<BTreeMap<String, Instant>>,
+    late: Mutex<BTreeMap<String, (PoolConfig, Instant)>>,
 }
 
 impl Pools {
@@ -131,8 +132,9 @@ impl Pools {
     }
 
     /// Notes a pool whose device hadn't answered when the start, which began then, stopped waiting for it.
-    pub(super) fn is_late(&self, name: &str, since: Instant) {
-        self.late.lock().expect("no panic while held").insert(name.to_string(), since);
+    pub(super) fn is_late(&self, section: &PoolConfig, since: Instant) {
+        let name = section.name.get_ref().clone();
+        self.late.lock().expect("no panic while held").insert(name, (section.clone(), since));
     }
 
     /// Notes that the device of such a pool has answered.
@@ -140,9 +142,10 @@ impl Pools {
         self.late.lock().expect("no panic while held").remove(name);
     }
 
-    /// Time for which the device of a pool hasn't answered since the start, if it hasn't.
-    pub fn late_for(&self, name: &str) -> Option<Duration> {
-        self.late.lock().expect("no panic while held").get(name).map(Instant::elapsed)
+    /// Section with which a pool of the start is still being opened, and the time for which its device hasn't answered.
+    pub fn late(&self, name: &str) -> Option<(PoolConfig, Duration)> {
+        let late = self.late.lock().expect("no panic while held");
+        late.get(name).map(|(section, since)| (section.clone(), since.elapsed()))
     }
 
     /// Notes that a pool that was removed has closed its devices.

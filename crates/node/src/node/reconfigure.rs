@@ -1,5 +1,7 @@
 //! A changed configuration, applied while the node serves.
 
+use super::changing::TURN_TIME;
+use super::error::failed;
 use super::fit::{Promised, Unfit};
 use super::opening::OpenedPool;
 use super::settings::volume_promise;
@@ -14,6 +16,7 @@ use plimsoll_base::{Class, Objective};
 use plimsoll_store::VolumeRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A changed configuration whose secrets and other files could be read.
 pub struct Prepared {
@@ -41,6 +44,9 @@ pub(super) enum Applies<'a> {
     Late(&'a str),
 }
 
+/// Time for a part of a configuration: [`TURN_TIME`] for its turn, and the same for the device.
+const PART_TIME: Duration = Duration::from_secs(2 * TURN_TIME.as_secs());
+
 impl Node {
     /// Applies what a changed configuration says of grants, pools, tenants and volumes; [`crate::reload`] says which of their keys. Grants
     /// and secrets come first: nothing may delay what was taken away. Returns the changes that could not be carried out: the others were.
@@ -65,8 +71,8 @@ impl Node {
     ) -> Vec<String> {
         let deciding = self.deciding.lock().await;
         // Pools may have been removed meanwhile.
-        let new = self.without_removed(new);
         let was = self.configured();
+        let new = self.with_served(self.without_removed(new), &was);
         let mut unmade = match occasion {
             Applies::Reloaded => Unmade::default(),
             Applies::Late(pool) => self.unmade_beside(pool),
@@ -90,8 +96,11 @@ impl Node {
         for p in config.pool.iter().filter(is_tried) {
             let name = p.name.get_ref();
             if !self.serves_pool(name) && !opened.iter().any(|(p, _)| p.name.get_ref() == name) {
-                let what = NodeError::Conflict("it was removed while this reload was under way: reload again".into());
-                unmade.note(pool_section(name), Err(what));
+                let is_gone = "it was removed while this reload was under way: reload again";
+                // What its device answered since this reload looked is the newer reason.
+                let answered = || self.pools.named(name)?.1.failed.clone().map(NodeError::Failed);
+                let why = self.unopened(p).or_else(answered);
+                unmade.note(pool_section(name), Err(why.unwrap_or_else(|| NodeError::Conflict(is_gone.into()))));
             }
         }
         for (p, opened) in opened {
@@ -136,8 +145,9 @@ impl Node {
             }
             numbers
         };
+        let node = self.clone();
         if !added.is_empty()
-            && let Err(e) = self.share_tenants(None).await
+            && let Err(e) = soon(async move { node.share_tenants(None).await }).await
         {
             // The one that is kept goes on holding; the next reload that adds a pool tries it again.
             unmade.why.push(e.to_string());
@@ -148,7 +158,8 @@ impl Node {
         let mut gave_way = BTreeSet::new();
         for v in &config.volume {
             let section = volume_section(v.name.get_ref());
-            let done = self.give_way(v).await;
+            let (node, owned) = (self.clone(), v.clone());
+            let done = soon(async move { node.give_way(&owned).await }).await;
             if let Ok(true) = done {
                 unmade.forget(&section);
                 gave_way.insert(v.name.get_ref().as_str());
@@ -169,12 +180,16 @@ impl Node {
             if is_new && !self.is_served_pool(v) {
                 let what = format!("its pool `{}` isn't served", v.pool.get_ref());
                 unmade.note(section, Err(NodeError::Failed(what)));
+            } else if let Some(e) = is_new.then(|| self.hangs(v.pool.get_ref())).flatten() {
+                // Not again the time that an earlier volume has waited.
+                unmade.note(section, Err(e));
             } else if is_new {
-                let done = match self.owner_must_fit(v).await {
-                    Ok(()) => self.ensure_volume(v).await,
-                    Err(e) => Err(e),
+                let (node, owned) = (self.clone(), v.clone());
+                let ensured = async move {
+                    node.owner_must_fit(&owned).await?;
+                    node.ensure_volume(&owned).await
                 };
-                unmade.note(section, done);
+                unmade.note(section, soon(ensured).await);
             }
         }
         for number in added.values() {
@@ -198,6 +213,21 @@ impl Node {
         let gone: Vec<String> = new.config.undeclared.iter().filter(|name| is_gone(name)).cloned().collect();
         new.config.pool.retain(|p| !gone.contains(p.name.get_ref()));
         gone.iter().for_each(|name| _ = new.config.undeclared.remove(name));
+        new
+    }
+
+    /// A new configuration in which pools that are served keep their sections: the device of one may have answered since the reload looked.
+    fn with_served(&self, mut new: Configured, was: &Configured) -> Configured {
+        for p in was.config.pool.iter().filter(|p| self.serves_pool(p.name.get_ref())) {
+            match new.config.pool.iter_mut().find(|n| n.name == p.name) {
+                // Its place is the new file's.
+                Some(n) => *n = PoolConfig { name: n.name.clone(), ..p.clone() },
+                None => {
+                    new.config.undeclared.insert(p.name.get_ref().clone());
+                    new.config.pool.push(p.clone());
+                }
+            }
+        }
         new
     }
 
@@ -355,6 +385,18 @@ impl Node {
     }
 }
 
+/// Carries out a part of a configuration, which may wait for a device. One that hangs keeps neither reloads nor other pools waiting: after
+/// [`PART_TIME`] its part goes on by itself.
+async fn soon<T: Send + 'static>(part: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    match tokio::time::timeout(PART_TIME, tokio::spawn(part)).await {
+        Ok(done) => done.map_err(failed)?,
+        Err(_) => Err(NodeError::Failed(format!(
+            "it isn't carried out after {} s and goes on: a device may hang. Check the devices and the kernel's log, then reload",
+            PART_TIME.as_secs()
+        ))),
+    }
+}
+
 /// True if an objective is the one that was written so.
 fn is_of(written: &ObjectiveConfig, o: &Objective) -> bool {
     let bp = written.percentile * 100.0;
@@ -408,7 +450,6 @@ mod tests {
     use crate::node::{DeadlineChange, VolumePatch};
     use plimsoll_base::{OnBusy, Span};
     use plimsoll_store::NewVolume;
-    use std::time::Duration;
 
     const TEXT: &str = r#"
         [listen]
@@ -587,6 +628,52 @@ mod tests {
             let (grants, grown) = node.directory_ref(|d| (d.grants.len(), d.volumes["w"].size_bytes));
             assert_eq!((grants, grown), (1, 2 << 20), "{round}");
         }
+        node.shut_down().unwrap();
+    }
+
+    /// The change of a volume waits for a device without end: the reload says so, and the next one is carried out.
+    #[tokio::test]
+    async fn a_device_that_hangs_keeps_no_reload_waiting_without_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = OTHER_POOL.replace("NAME", "q");
+        let with = |volumes: &[(&str, &str)]| {
+            let of = |(name, pool): &(&str, &str)| {
+                OTHER_VOLUME.replace("NAME", name).replace("\"q\"", &format!("\"{pool}\""))
+            };
+            let text = TEXT.replace("[[tenant]]\n        name = \"a\"", &other);
+            let text = text + &volumes.iter().map(of).collect::<String>();
+            Config::parse(&text, &dir.path().join("node.toml")).unwrap()
+        };
+        let node = Arc::new(Node::start(&with(&[])).await.unwrap());
+        let store = node.pools.named("p").unwrap().1.store.clone().unwrap();
+        let (holds, held) = tokio::sync::oneshot::channel();
+        let (let_go, hangs) = std::sync::mpsc::channel::<()>();
+        let device = std::thread::spawn(move || {
+            let _change = store.change();
+            holds.send(()).unwrap();
+            let _ = hangs.recv();
+        });
+        held.await.unwrap();
+        let reload = async |volumes: &[(&str, &str)]| {
+            let prepared = Prepared::of(&with(volumes)).unwrap();
+            let reload = node.reconfigure(prepared);
+            tokio::time::timeout(Duration::from_secs(120), reload).await.expect("a reload ends")
+        };
+        let failed = reload(&[("w", "p")]).await;
+        assert!(failed.len() == 1 && failed[0].contains("volume `w`") && failed[0].contains("goes on"), "{failed:?}");
+        let failed = reload(&[("w", "p"), ("x", "p"), ("y", "q")]).await;
+        assert!(
+            failed.len() == 2 && failed.iter().all(|why| why.contains("an earlier change of pool `p`")),
+            "{failed:?}"
+        );
+        assert!(node.directory_ref(|d| d.volumes.contains_key("y") && !d.volumes.contains_key("w")));
+        let mut changes = node.directory_ref(|d| d.changes.subscribe());
+        let_go.send(()).unwrap();
+        while !node.directory_ref(|d| d.volumes.contains_key("w")) {
+            changes.changed().await.unwrap();
+        }
+        assert_eq!(reload(&[("w", "p"), ("x", "p"), ("y", "q")]).await, [""; 0]);
+        device.join().unwrap();
         node.shut_down().unwrap();
     }
 }
