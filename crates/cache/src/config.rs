@@ -60,7 +60,7 @@ impl Eviction {
 }
 
 /// The extents that come into the cache from clients' reads, and from writes that went through. Dirty extents always come, and so does what
-/// replaces a cached copy.
+/// replaces a cached copy, unless it is replaced again before it is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Admission {

@@ -3,8 +3,8 @@
 //! ```text
 //!  a client reads or writes an extent that isn't cached ──► admits? ──► yes: it is filled │ no: it stays outside
 //! ```
-//! A policy is a pure state machine with a bound on its memory. Dirty extents and what replaces a cached copy come in without being asked
-//! for.
+//! A policy is a pure state machine with a bound on its memory. Dirty extents come in without being asked for, and so does what
+//! replaces a cached copy, unless it is replaced again before it is in.
 
 mod all;
 mod second;
