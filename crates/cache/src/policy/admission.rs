@@ -86,7 +86,7 @@ mod tests {
         let mut admissions = Admissions::new(Admission::Second);
         (0..3).for_each(|n| _ = admissions.admits(n, 100, Key::new(0, 1)));
         let all = admissions.memory_bytes();
-        [1, 2, 9].map(|n| admissions.set_extents(n, 0));
+        [1, 2, 9].into_iter().for_each(|n| admissions.set_extents(n, 0));
         assert_eq!(admissions.memory_bytes() * 3, all);
         assert!(admissions.admits(0, 100, Key::new(0, 1)), "the others remember");
     }

@@ -189,7 +189,9 @@ impl Node {
                     node.owner_must_fit(&owned).await?;
                     node.ensure_volume(&owned).await
                 };
-                unmade.note(section, soon(ensured).await);
+                // What changes a volume that is there must not go on by itself: it would overtake the next reload, which may take it back.
+                let is_there = self.directory_ref(|d| d.volumes.contains_key(v.name.get_ref()));
+                unmade.note(section, if is_there { ensured.await } else { soon(ensured).await });
             }
         }
         for number in added.values() {
