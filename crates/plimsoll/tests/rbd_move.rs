@@ -423,7 +423,7 @@ fn the_lock_of_an_image_that_is_not_the_pools_is_not_taken() {
 #[test]
 fn an_old_owner_answers_nothing_from_its_cache_once_the_new_one_serves() {
     let two = Two::new();
-    let lease = [("PLIMSOLL_TEST_LEASE_MS", "4000")];
+    let lease = [("PLIMSOLL_TEST_LEASE_MS", "8000")];
     let old = Server::try_start_with(two.here.path(), &gateway_text(&two.fake, &cache("through")), &lease).unwrap();
     let (_view, text) = other_view(&two);
     let new = Server::try_start_with(two.there.path(), &text, &lease).unwrap();

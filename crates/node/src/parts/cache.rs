@@ -664,7 +664,7 @@ mod tests {
     /// The cache's settings, as `keys` in the node's configuration say.
     fn of(keys: &str) -> CacheConfig {
         let text = format!(
-            "[[pool]]\nname = \"p\"\ndevice = {{ null = true, size = \"1GiB\" }}\n[pool.cache]\nfile = \"/nowhere/c\"\n{keys}\n"
+            "[[pool]]\nname = \"p\"\ndevice = {{ file = \"/nowhere/d\", size = \"1GiB\" }}\n[pool.cache]\nfile = \"/nowhere/c\"\n{keys}\n"
         );
         let config = crate::config::Config::parse(&text, std::path::Path::new("node.toml")).expect("a configuration");
         let section = config.pool[0].cache.as_ref().expect("it has a cache");
