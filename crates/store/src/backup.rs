@@ -269,6 +269,11 @@ impl Backup {
             (Ok(()), true) => return Err(RestoreError::Old(found.age)),
             (settled, _) => settled?,
         }
+        if found.age == Age::Unfinished && found.state.as_ref().is_some_and(|there| there.volumes.is_empty()) {
+            let what = "a restore of another backup was broken off while the metadata had none of the volumes, so nothing tells whose space it \
+                        would give to this one's: repeat that restore first, then this one";
+            return Err(RestoreError::Backup(what.into()));
+        }
         if self.zeroes_later() && !found.is_same {
             let what = "its pool has logs, whose layout pages can't be read: restore the device from a copy";
             found.home_bytes = options.home_bytes.ok_or_else(|| RestoreError::Backup(what.into()))?;
@@ -470,7 +475,8 @@ impl Backup {
     /// Writes superblock and metadata. Before, the note: until it is removed, a start refuses the device.
     ///
     /// Metadata that can be read stay until everything is zeroed, and one transaction makes them the restored ones. So wherever the
-    /// restore is broken off, this one that goes on and another backup's find whose the data are, and what was given up.
+    /// restore is broken off, this one that goes on finds whose the data are, and what was given up. Another backup's does, too, or is refused
+    /// ([`replace_rows`] without room for both).
     fn put(&self, medium: &Shared, found: &Found) -> Result<(Superblock, State), DeviceErrorKind> {
         let mut superblock = Superblock {
             sequence: found.sequence.max(self.superblock.sequence) + 1,
@@ -528,8 +534,9 @@ impl Backup {
 
 /// Replaces the rows that are there.
 ///
-/// Where old and new rows don't fit beside each other, the old ones go first, all but those that neither the backup nor the note has: what is
-/// given up of the cache's data, and the cache's devices. So a restore that goes on knows them.
+/// If old and new rows don't fit beside each other, the old ones go first, all but those that neither the backup nor the note has: what is
+/// given up of the cache's data, and the cache's devices. So a restore that goes on knows them. In between no volume is there, and another
+/// backup's restore is refused.
 fn replace_rows(medium: &Shared, superblock: &Superblock, there: &State, state: &State) -> Result<(), MetaError> {
     let store = || open_restored_meta(medium.clone(), superblock, u64::MAX);
     match store()?.replace(state.clone()) {
@@ -792,6 +799,98 @@ mod tests {
             restore(&Cut::after(&copy, u64::MAX)).unwrap_or_else(|e| panic!("killed at write {at}: {e}"));
             judge(at);
         }
+    }
+
+    /// A restore that is killed while rows that fit only once are replaced, and another backup's after it: that one's volume never shows what the
+    /// space's owner wrote.
+    #[test]
+    fn another_backup_after_a_restore_that_was_killed_without_room_for_both_shows_no_data() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, copy) = (dir.path().join("p.img"), dir.path().join("copy.img"));
+        let options = CreateOptions {
+            size_bytes: 64 << 20,
+            pool_uuid: Uuid::from_u128(7),
+            role: ROLE_MAIN.into(),
+            logs_bytes: 0,
+            align_bytes: 0,
+            main_uuid: None,
+        };
+        let device = DeviceFile::create(&path, &options).expect("created");
+        let superblock = device.superblock().clone();
+        let mut store = device.open_meta(u64::MAX).expect("opens");
+        store.outdate_cache().expect("the backups know of a cache");
+        let new = crate::NewVolume {
+            name: "v".into(),
+            size_bytes: 1 << 20,
+            tenant: "t".into(),
+            read_only: false,
+            description: None,
+            cache: None,
+        };
+        let volume = store.create_volume(new).expect("room");
+        let space = volume.extents[0];
+        // Most of the region, and other rows in each.
+        let full = |state: &State, prefix: &str| {
+            let mut state = State { commit: state.commit + 1, ..state.clone() };
+            for n in 0..6000 {
+                let name = format!("{prefix}{n:0250}");
+                let class = Class::BestEffort { weight: 1 };
+                let limits = TenantLimits::default();
+                let tenant = TenantRecord { name: name.clone(), class, limits, change: 1, deadline: None };
+                state.tenants.insert(name, tenant);
+            }
+            state
+        };
+        let first = Backup { superblock: superblock.clone(), state: full(store.state(), "a") };
+        let mut state = store.state().clone();
+        let (id, key) =
+            (volume.key.id, plimsoll_base::VolumeKey { generation: volume.key.generation + 1, ..volume.key });
+        state.names = [("w".to_string(), id)].into();
+        state.generations.insert(id, key.generation);
+        let others = VolumeRecord { key, name: "w".into(), tenant: "u".into(), ..volume };
+        state.volumes.insert(id, others);
+        let second = Backup { superblock, state };
+        let pools = full(store.state(), "b");
+        store.replace(pools).expect("room");
+        drop(device);
+        let written = vec![7; space.len as usize];
+        Medium::write_at(
+            &std::fs::File::options().write(true).open(&path).expect("opens"),
+            &written,
+            space.device_offset,
+        )
+        .expect("written");
+        let older = RestoreOptions { older: true, ..Default::default() };
+        let restore = |backup: &Backup, medium: &Arc<Cut>| backup.restore_remote(&copy, medium.clone(), older);
+        std::fs::copy(&path, &copy).expect("copied");
+        let medium = Cut::after(&copy, u64::MAX);
+        restore(&first, &medium).expect("asked to");
+        let all = u64::MAX - medium.writes_left();
+        let (mut refused, mut restored) = (0, 0);
+        for at in (0..24).map(|n| all * n / 24) {
+            std::fs::copy(&path, &copy).expect("copied");
+            restore(&first, &Cut::after(&copy, at)).expect_err("killed");
+            match restore(&second, &Cut::after(&copy, u64::MAX)) {
+                Err(RestoreError::Backup(why)) => {
+                    assert!(why.contains("repeat that restore first"), "killed at write {at}: {why}");
+                    restore(&first, &Cut::after(&copy, u64::MAX)).expect("it goes on");
+                    restore(&second, &Cut::after(&copy, u64::MAX)).expect("its turn has come");
+                    refused += 1;
+                }
+                done => {
+                    done.unwrap_or_else(|e| panic!("killed at write {at}: {e}"));
+                    restored += 1;
+                }
+            }
+            let mut shown = vec![1; space.len as usize];
+            let file = std::fs::File::open(&copy).expect("opens");
+            Medium::read_at(&file, &mut shown, space.device_offset).expect("reads");
+            assert!(
+                shown.iter().all(|b| *b == 0),
+                "killed at write {at}: another volume shows what the first one's owner wrote"
+            );
+        }
+        assert!(refused > 0 && restored > 0, "{refused} refused, {restored} restored: a case is missing");
     }
 
     /// Each granule of a device that has grown as far as it can is an extent of its own: all are in the metadata, and can be changed.
