@@ -153,7 +153,7 @@ impl Fence {
             from = from.max(self.devices[d].due_at);
         }
         let rotation = table.slot() * n as u64;
-        // Where every slot has an owner, the one that has waited longest goes once in so many rotations.
+        // Where every slot has an owner, the one that has waited longest goes once in [`OVERDUE_ROTATIONS`].
         let since = self.without[d].oldest().unwrap_or(at).max(self.helped_at);
         let helped = (since + rotation * OVERDUE_ROTATIONS * (self.without[d].len() as u64 + 1)).since(at);
         let at_most = if self.slots.free() > 0 { Span::MAX } else { helped };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Settings of every connection: no cache of librbd's, so that a write that is done is on the replicas; and no endless wait for monitors.
 const SETTINGS: [(&str, &str); 9] = [
-    // librados stops taking requests for all OSDs once so many wait, be it for one that is stopped. A node bounds them itself, by permits.
+    // librados stops taking requests for all OSDs at these limits, also if all that wait are for one OSD that is stopped. A node bounds them itself, by permits.
     ("objecter_inflight_ops", "1000000"),
     ("objecter_inflight_op_bytes", "1099511627776"),
     // Reads go to the primary, unless a handle for a host says otherwise.
