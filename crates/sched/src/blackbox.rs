@@ -399,12 +399,13 @@ impl Layer for BlackBox {
         if head.op != Op::Read {
             return below.serve(self.fifo.wait(), Span::ZERO, Confidence::NONE);
         }
-        // What it waits here is part of what was learned.
+        // Waiting here is part of what was learned, and the read's own service can't be told from it: all of it is a wait to a client that
+        // compares replicas.
         let (took, confidence) = self.predictor.predict(at, head);
         if head.deadline.is_set() && at + took > head.deadline && self.predictor.is_forgotten(at) {
             return below.serve(self.fifo.wait(), Span::ZERO, Confidence::NONE);
         }
-        below.serve(Span::ZERO, took, confidence)
+        below.serve(took, Span::ZERO, confidence)
     }
 
     fn refused(&mut self, now: Time, head: &IoHead, _forecast: &Forecast, _out: &mut Actions) {
@@ -658,6 +659,7 @@ mod tests {
         let alone = s.forecast(now, &read(1)).total();
         let all: Vec<IoId> = (0..12).filter_map(|i| offered(&mut s, now, read(2 + i))).collect();
         let behind = s.forecast(now, &read(1)).total();
+        assert_eq!(s.forecast(now, &read(1)).wait, behind, "a client that is refused hears of the wait");
         assert!(alone < Span::from_millis(2), "{alone}");
         assert!(
             (Span::from_millis(9)..Span::from_millis(18)).contains(&behind),

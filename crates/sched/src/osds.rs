@@ -386,7 +386,8 @@ impl Layer for Osds {
         if head.deadline.is_set() && at + took > head.deadline && standing.is_forgotten(at) {
             return below.serve(Span::ZERO, Span::ZERO, Confidence::NONE);
         }
-        below.serve(Span::ZERO, took, confidence)
+        // An OSD doesn't say how long a read waits there. All of it is a wait to a client that compares replicas.
+        below.serve(took, Span::ZERO, confidence)
     }
 
     fn refused(&mut self, now: Time, head: &IoHead, _forecast: &Forecast, _out: &mut Actions) {
