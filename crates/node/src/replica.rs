@@ -134,7 +134,10 @@ pub struct Replica {
     /// Clients whose export with `replica=write` was granted, and that aren't attached yet.
     granted: AtomicU32,
     /// It failed reads lately: hosts with another copy should read from that.
-    is_failing: watch::Sender<bool>,
+    is_failing: AtomicBool,
+    /// The next change of the generation is news.
+    is_generation_awaited: AtomicBool,
+    news: watch::Sender<()>,
     range_bytes: u64,
     /// The generation at which each range was last changed.
     ranges: Box<[AtomicU64]>,
@@ -162,7 +165,9 @@ impl Replica {
             writers: AtomicU32::new(0),
             claims: watch::Sender::new(Claims::default()),
             granted: AtomicU32::new(0),
-            is_failing: watch::Sender::new(false),
+            is_failing: AtomicBool::new(false),
+            is_generation_awaited: AtomicBool::new(false),
+            news: watch::Sender::new(()),
             range_bytes,
             ranges: (0..size_bytes.div_ceil(range_bytes).max(1)).map(|_| AtomicU64::new(record.changes)).collect(),
         })
@@ -180,22 +185,36 @@ impl Replica {
 
     /// True if it failed reads lately.
     pub fn is_failing(&self) -> bool {
-        *self.is_failing.borrow()
+        self.is_failing.load(Ordering::Acquire)
     }
 
     /// It failed a read, or hasn't for some time.
     pub fn set_failing(&self, is_failing: bool) {
-        self.is_failing.send_if_modified(|was| std::mem::replace(was, is_failing) != is_failing);
+        if self.is_failing.swap(is_failing, Ordering::AcqRel) != is_failing {
+            self.news.send_replace(());
+        }
     }
 
-    /// Changes of [`Replica::is_failing`].
-    pub fn failing(&self) -> watch::Receiver<bool> {
-        self.is_failing.subscribe()
+    /// Returns a receiver that is notified after each change of [`Replica::behind`] and [`Replica::is_failing`], and after an awaited change of the
+    /// generation.
+    pub fn news(&self) -> watch::Receiver<()> {
+        self.news.subscribe()
+    }
+
+    /// Returns the generation. Its next change is news. Later ones aren't until this is called again: no write after the first pays for it.
+    pub fn await_generation(&self) -> u64 {
+        // In one order with `changed`: either the new generation is read here, or `changed` sees that it is awaited.
+        self.is_generation_awaited.store(true, Ordering::SeqCst);
+        self.generation.load(Ordering::SeqCst)
     }
 
     /// A change is about to be acknowledged.
     pub fn changed(&self, offset: u64, len: u64) {
-        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        let generation = self.generation.fetch_add(1, Ordering::SeqCst) + 1;
+        if self.is_generation_awaited.load(Ordering::SeqCst) {
+            self.is_generation_awaited.store(false, Ordering::SeqCst);
+            self.news.send_replace(());
+        }
         let last = self.ranges.len() - 1;
         let range_of = |offset: u64| (offset / self.range_bytes).min(last as u64);
         // A volume that grew since has more bytes than ranges: the last one stands for all beyond it.
@@ -245,7 +264,7 @@ impl Replica {
         // What is being caught up must begin anew; what was unclean stays so.
         let worse =
             |was| matches!(Behind::of(was as u8), Behind::No | Behind::Resync).then_some(Behind::WriterLost as u64);
-        let _ = self.behind.fetch_update(Ordering::AcqRel, Ordering::Acquire, worse);
+        self.change_behind(worse);
     }
 
     /// Makes it durable that from now on only an orderly end is a clean one. Blocks; does nothing the second time.
@@ -303,7 +322,7 @@ impl Replica {
     pub fn catch_up(&self, attempt: u32, copies: bool) -> Result<Result<(), Excluded>, MetaError> {
         let copied = if copies { COPIED } else { 0 };
         let began = self.unless_excluded(copies, || {
-            self.behind.store(caught_up_by(attempt) | copied, Ordering::Release);
+            self.change_behind(|_| Some(caught_up_by(attempt) | copied));
         });
         if let Err(excluded) = began {
             return Ok(Err(excluded));
@@ -335,12 +354,21 @@ impl Replica {
         for range in &self.ranges {
             range.fetch_min(generation, Ordering::AcqRel);
         }
-        if self.behind.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        if !self.change_behind(|was| (was == from).then_some(to)) {
             self.generation.fetch_sub(add as u64, Ordering::AcqRel);
             return Ok(false);
         }
         self.keep(true)?;
         Ok(true)
+    }
+
+    /// False if `to` changes nothing. Watchers are notified at once: until then hosts of a path to the copy send it reads that it refuses.
+    fn change_behind(&self, to: impl Fn(u64) -> Option<u64>) -> bool {
+        let is_changed = self.behind.fetch_update(Ordering::AcqRel, Ordering::Acquire, to).is_ok();
+        if is_changed {
+            self.news.send_replace(());
+        }
+        is_changed
     }
 
     fn keep(&self, open: bool) -> Result<(), MetaError> {

@@ -168,7 +168,7 @@ impl Replica {
     /// A copy whose copier has gone is complete for nobody.
     fn end_copy(&self) {
         let is_copied = |was: u64| is_copied(was).then_some(Behind::WriterLost as u64);
-        let _ = self.behind.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_copied);
+        self.change_behind(is_copied);
     }
 
     fn under_claims<T>(&self, act: impl FnOnce(&mut Claims) -> Result<T, Excluded>) -> Result<T, Excluded> {

@@ -7,11 +7,7 @@ use plimsoll_nvme::wire::AnaState;
 use plimsoll_stack::LayerState;
 use std::future::pending;
 use std::sync::{Arc, RwLock, Weak};
-use std::time::Duration;
 use tokio::sync::{oneshot, watch};
-
-/// Interval between two looks whether a replica lacks writes or was changed.
-const REPLICA_LOOK: Duration = Duration::from_secs(1);
 
 /// Reason for a controller to change, or to end, though its host does nothing.
 pub(super) enum Watched {
@@ -55,19 +51,24 @@ impl Watched {
 /// A volume as one of several replicas.
 pub(super) struct WatchedCopy {
     replica: Arc<Replica>,
-    is_failing: watch::Receiver<bool>,
+    news: watch::Receiver<()>,
     /// Its number of changes, where its namespace's identifier depends on it.
     changes: Option<u64>,
 }
 
 impl WatchedCopy {
     pub(super) fn new(replica: Arc<Replica>, changes: Option<u64>) -> WatchedCopy {
-        WatchedCopy { is_failing: replica.failing(), replica, changes }
+        WatchedCopy { news: replica.news(), replica, changes }
     }
 
-    fn ana(&self) -> AnaState {
+    fn ana(&mut self) -> AnaState {
+        // What is news from here on wakes this once more.
+        self.news.mark_unchanged();
         // Its host may have joined it with other paths' copies by an identifier that it has no longer.
-        let has_changed = self.changes.is_some_and(|changes| changes != self.replica.generation());
+        let has_changed = self.changes.is_some_and(|changes| {
+            // Once it has changed, no further change is awaited: each would cost its write a notification.
+            changes != self.replica.generation() || changes != self.replica.await_generation()
+        });
         match () {
             () if has_changed || self.replica.behind() != Behind::No => AnaState::Inaccessible,
             () if self.replica.is_failing() => AnaState::NonOptimized,
@@ -84,8 +85,8 @@ pub(super) struct WatchedVolume {
 }
 
 impl WatchedVolume {
-    fn ana(&self) -> AnaState {
-        match (self.health.borrow().state, &self.copy) {
+    fn ana(&mut self) -> AnaState {
+        match (self.health.borrow().state, &mut self.copy) {
             (LayerState::Recovering | LayerState::Failed, _) => AnaState::Inaccessible,
             (_, Some(copy)) => copy.ana(),
             (_, None) => AnaState::Optimized,
@@ -94,19 +95,16 @@ impl WatchedVolume {
 
     /// Waits until the state may have changed. False once the pool has ended: its controllers end, too, and keep nothing of it.
     async fn changes(&mut self) -> bool {
-        let looks = async {
+        let news = async {
             match &mut self.copy {
-                // The pool's end is noticed by its health.
-                Some(copy) => tokio::select! {
-                    _ = copy.is_failing.changed() => (),
-                    () = tokio::time::sleep(REPLICA_LOOK) => (),
-                },
+                // Its sender is there as long as the copy. The pool's end is noticed by its health.
+                Some(copy) => _ = copy.news.changed().await,
                 None => pending().await,
             }
         };
         tokio::select! {
             changed = self.health.changed() => changed.is_ok(),
-            () = looks => true,
+            () = news => true,
         }
     }
 }
@@ -180,5 +178,95 @@ impl WatchedImage {
             _ = self.changes.changed() => (),
             () = health => (),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::{Claim, ReplicaUse};
+    use std::time::Duration;
+
+    const READY: Health = Health { state: LayerState::Ready, flush_failed: false };
+
+    /// A copy, one of several nodes' or the only one, as its controller watches it.
+    struct Copy {
+        replica: Arc<Replica>,
+        watched: WatchedVolume,
+        _health: watch::Sender<Health>,
+    }
+
+    impl Copy {
+        fn new(is_one_of_several: bool) -> Copy {
+            let replica = Replica::new(1 << 20, Default::default(), None);
+            let changes = is_one_of_several.then(|| replica.generation());
+            let (_health, health) = watch::channel(READY);
+            let copy = Some(WatchedCopy::new(replica.clone(), changes));
+            let mut watched = WatchedVolume { health, copy };
+            assert_eq!(watched.ana(), AnaState::Optimized);
+            Copy { replica, watched, _health }
+        }
+
+        /// The state that its host hears of. Nothing but a notification wakes the controller.
+        async fn hears(&mut self) -> AnaState {
+            let heard = tokio::time::timeout(Duration::from_secs(60), self.watched.changes()).await;
+            assert!(heard.expect("its host hears of it"), "the pool is there");
+            self.watched.ana()
+        }
+
+        fn has_news(&self) -> bool {
+            self.watched.copy.as_ref().is_some_and(|copy| copy.news.has_changed().unwrap())
+        }
+    }
+
+    /// Until its hosts hear of it, they send it reads that it refuses.
+    #[tokio::test]
+    async fn hosts_of_a_copy_hear_at_once_that_it_lacks_changes_or_has_caught_up() {
+        let mut c = Copy::new(false);
+        c.replica.lost();
+        assert_eq!(c.hears().await, AnaState::Inaccessible);
+        c.replica.lost();
+        assert!(!c.has_news(), "it is as before");
+        c.replica.catch_up(7, true).unwrap().unwrap();
+        assert_eq!(c.hears().await, AnaState::Inaccessible);
+        assert!(!c.replica.caught_up(6, 0).unwrap() && !c.has_news(), "another attempt");
+        assert!(c.replica.caught_up(7, 0).unwrap());
+        assert_eq!(c.hears().await, AnaState::Optimized);
+        // A client ends a copy whose copier has gone.
+        c.replica.catch_up(8, true).unwrap().unwrap();
+        assert_eq!(c.hears().await, AnaState::Inaccessible);
+        drop(Claim::of(&c.replica, Some(ReplicaUse::Copy), false).unwrap());
+        let _client = Claim::of(&c.replica, None, false).unwrap();
+        assert!(c.has_news() && c.hears().await == AnaState::Inaccessible);
+        c.replica.catch_up(9, false).unwrap().unwrap();
+        assert!(c.replica.caught_up(9, 0).unwrap());
+        assert_eq!(c.hears().await, AnaState::Optimized);
+        c.replica.set_failing(true);
+        assert_eq!(c.hears().await, AnaState::NonOptimized);
+    }
+
+    /// A write that isn't the first after its hosts connected notifies nobody: notifications take locks.
+    #[tokio::test]
+    async fn hosts_of_a_copy_hear_at_once_of_its_first_change_and_of_no_other() {
+        let mut c = Copy::new(true);
+        c.replica.changed(0, 512);
+        assert_eq!(c.hears().await, AnaState::Inaccessible);
+        c.replica.changed(0, 512);
+        assert!(!c.has_news());
+        // Another host connects.
+        let mut later = WatchedCopy::new(c.replica.clone(), Some(c.replica.generation()));
+        assert_eq!(later.ana(), AnaState::Optimized);
+        c.replica.changed(0, 512);
+        assert!(later.news.has_changed().unwrap() && later.ana() == AnaState::Inaccessible);
+        // A resync brings the first one back to what its identifier stands for.
+        c.replica.catch_up(7, true).unwrap().unwrap();
+        assert!(c.replica.caught_up(7, -3).unwrap());
+        assert_eq!((c.hears().await, later.ana()), (AnaState::Optimized, AnaState::Inaccessible));
+        c.replica.changed(0, 512);
+        assert_eq!(c.hears().await, AnaState::Inaccessible);
+        // Nobody joined a single copy with another by its number of changes.
+        let alone = Copy::new(false);
+        alone.replica.changed(0, 512);
+        assert!(!alone.has_news());
     }
 }
