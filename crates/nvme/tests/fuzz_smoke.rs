@@ -5,6 +5,8 @@ use plimsoll_testkit::fuzz::smoke;
 
 #[path = "fuzzing/auth.rs"]
 mod auth;
+#[path = "fuzzing/away.rs"]
+mod away;
 #[path = "fuzzing/controller.rs"]
 mod controller;
 #[path = "fuzzing/host.rs"]
@@ -40,4 +42,9 @@ fn controllers_survive_mutated_seeds() {
 #[test]
 fn hosts_survive_mutated_seeds() {
     smoke("nvme_host", MUTATIONS, host::fuzz_one);
+}
+
+#[test]
+fn queues_of_inaccessible_namespaces_survive_mutated_seeds() {
+    smoke("nvme_away", MUTATIONS, away::fuzz_one);
 }
