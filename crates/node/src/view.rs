@@ -4,7 +4,7 @@
 //! hold them all at once; of each only the buckets that hold something are kept.
 
 use crate::engine::lateness::Deviations;
-use crate::engine::metrics::ExportMetrics;
+use crate::engine::metrics::{ExportMetrics, SPARED_NAMES, SparedMetrics};
 use crate::engine::recent::{Counts, Recent, Tally, Window, Within};
 use plimsoll_base::{IoError, LatencyHistogram, Objective, Span, TenantId, Time, VolumeKey};
 
@@ -37,6 +37,8 @@ pub struct ExportView {
     pub deadline_missed: u64,
     /// Done too late as was forecast: their clients wait.
     pub deadline_waited: u64,
+    /// Reads that were spared a refusal.
+    pub spared: SparedView,
     /// Outcomes of requests and promises in the last minute, hour and day.
     pub recent: [Tally; 3],
     /// The tenant's objectives, and how requests kept to them in the last minute, hour and day.
@@ -53,6 +55,36 @@ pub struct ExportView {
     pub minute: Summary,
     /// Response times of the last whole second.
     pub second: Summary,
+}
+
+/// Reads of NVMe hosts that are served, however late, as their host was refused reads before.
+#[derive(Clone, Debug, Default)]
+pub struct SparedView {
+    /// By rule.
+    pub by_rule: [u64; SPARED_NAMES.len()],
+    /// From the refusal to the read's return.
+    pub returned: Summary,
+    /// Response times of those done.
+    pub response: Summary,
+}
+
+impl SparedView {
+    fn of(m: &SparedMetrics) -> SparedView {
+        let SparedMetrics { by_rule, returned, response } = m;
+        SparedView { by_rule: *by_rule, returned: returned.into(), response: response.into() }
+    }
+
+    /// True before the first.
+    pub fn is_empty(&self) -> bool {
+        self.by_rule.iter().all(|n| *n == 0)
+    }
+
+    /// Adds another export's.
+    pub fn add(&mut self, other: &SparedView) {
+        self.by_rule.iter_mut().zip(other.by_rule).for_each(|(sum, n)| *sum += n);
+        self.returned.add(&other.returned);
+        self.response.add(&other.response);
+    }
 }
 
 /// One operation's counters.
@@ -90,6 +122,7 @@ impl ExportView {
             deadline_met: m.deadline_met,
             deadline_missed: m.deadline_missed,
             deadline_waited: m.deadline_waited,
+            spared: m.spared.as_deref().map(SparedView::of).unwrap_or_default(),
             recent: windows(&m.recent),
             objectives: m.objectives.iter().map(|(o, recent)| (*o, windows(recent))).collect(),
             deviations: m.lateness.deviations(),

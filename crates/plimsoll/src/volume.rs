@@ -370,6 +370,21 @@ fn show(v: &VolumeStatus, control: &Control) -> Result<()> {
         t.inside
     );
     promise::print(&promise::of_volume(v));
+    if let Some(s) = &t.spared {
+        println!(
+            "  spared    {} came back after a refusal ({} after it, the median), {} overlapped one, {} by full memory",
+            s.again,
+            micros(s.returned_after.p50_us),
+            s.overlap,
+            s.too_many + s.stranger
+        );
+        println!(
+            "            served late or not: p50 {}, p99 {}, most {}",
+            micros(s.response.p50_us),
+            micros(s.response.p99_us),
+            micros(s.response.max_us)
+        );
+    }
     if t.last_minute.samples > 0 {
         let l = &t.last_minute;
         println!(

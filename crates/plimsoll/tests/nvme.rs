@@ -1,6 +1,7 @@
 //! NVMe/TCP hosts of our own on a running node. The kernel as host: tests/guest_nvme.sh.
 
 mod common;
+use common::busy::Metrics;
 use common::client::Client;
 use common::nvme::{BOTH, HOST, Host, NQN, PLAIN, serve, serving, start};
 use common::{Server, config, ok};
@@ -143,8 +144,14 @@ fn a_read_is_not_refused_twice() {
         assert!(round < 199, "the machine is too slow for this test");
     }
     refused(&mut io, 4096); // others still are
-    let volume = server.control("GET", "/v1/volumes/vol").expect(200).to_string();
-    assert!(volume.contains("refused"), "{volume}");
+    let spared = server.control("GET", "/v1/volumes/vol").expect(200)["traffic"]["spared"].clone();
+    let counts = ["again", "overlap", "too_many", "stranger"].map(|rule| spared[rule].as_u64().expect("a count"));
+    assert!(counts[0] > 0 && counts[1] > 0 && counts[2..] == [0, 0], "{spared}");
+    assert_eq!(spared["returned_after"]["samples"], counts[0]);
+    assert_eq!(spared["response"]["samples"], counts[0] + counts[1]);
+    let shown = server.cli(&["volume", "show", "vol"]);
+    assert!(shown.contains(&format!("spared    {} came back after a refusal", counts[0])), "{shown}");
+    assert_eq!(Metrics::of(&server).of_tenant("plimsoll_spared_total", "t", ("rule", "overlap")), counts[1] as f64);
     assert!(server.stop());
 }
 

@@ -2,6 +2,7 @@
 
 use super::auto_deadline::{AutoDeadline, AutoTerms};
 use super::metrics::ExportMetrics;
+use super::refusals::Spared;
 use crate::view::{ExportPromise, ExportView, History};
 use plimsoll_base::{Class, Completion, Objective, Op, Span, TenantId, Time, VolumeKey};
 use plimsoll_stack::layer::NODES_MAX;
@@ -146,6 +147,16 @@ impl Exports {
     #[inline]
     pub fn refused(&mut self, place: usize, now: Time) {
         self.all[place].metrics.refused(now);
+    }
+
+    /// Counts a read that is served, however late, by a rule of refusals.
+    pub fn spared(&mut self, place: usize, rule: Spared) {
+        self.all[place].metrics.spared().count(rule);
+    }
+
+    /// Such a read is done, so long after its arrival.
+    pub fn spared_took(&mut self, place: usize, response: Span) {
+        self.all[place].metrics.spared().response.record(response);
     }
 
     /// Counts a request that ended. True if it is the first of its minute: then [`Exports::mark`] is due.

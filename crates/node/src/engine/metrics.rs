@@ -2,6 +2,7 @@
 
 use super::lateness::Lateness;
 use super::recent::{CELLS_OF_A_DAY, Counts, Recent, Ring, Tally, Within};
+use super::refusals::Spared;
 use plimsoll_base::{Completion, IoError, IoFlags, IoHead, LatencyHistogram, Objective, Op, Outcome, Span, Time};
 
 /// One operation's counters.
@@ -15,6 +16,36 @@ pub struct OpMetrics {
     pub failed: u64,
     /// From arrival at the pool to completion, of those done.
     pub response: LatencyHistogram,
+}
+
+/// Reads of NVMe hosts that are served, however late, as their host was refused reads before.
+#[derive(Clone, Debug, Default)]
+pub struct SparedMetrics {
+    /// By rule, in the order of [`SPARED_NAMES`].
+    pub by_rule: [u64; 4],
+    /// From the refusal to the read's return, of those that were refused themselves.
+    pub returned: LatencyHistogram,
+    /// From arrival to completion, of those done.
+    pub response: LatencyHistogram,
+}
+
+/// The rules' names, in the order of [`SparedMetrics::by_rule`].
+pub const SPARED_NAMES: [&str; 4] = ["again", "overlap", "too-many", "stranger"];
+
+impl SparedMetrics {
+    /// Counts a read.
+    pub fn count(&mut self, rule: Spared) {
+        let place = match rule {
+            Spared::Again(ago) => {
+                self.returned.record(ago);
+                0
+            }
+            Spared::Overlap(_) => 1,
+            Spared::TooMany => 2,
+            Spared::Stranger => 3,
+        };
+        self.by_rule[place] += 1;
+    }
 }
 
 /// The counters of one tenant on one volume.
@@ -50,6 +81,8 @@ pub struct ExportMetrics {
     pub objectives: Vec<(Objective, Recent<Within>)>,
     /// The last failure of a request below the node.
     pub last_failure: Option<IoError>,
+    /// Reads that were spared a refusal; absent before the first: few exports have any.
+    pub spared: Option<Box<SparedMetrics>>,
 }
 
 impl Default for ExportMetrics {
@@ -70,6 +103,7 @@ impl Default for ExportMetrics {
             lateness: Lateness::default(),
             objectives: Vec::new(),
             last_failure: None,
+            spared: None,
         }
     }
 }
@@ -101,6 +135,11 @@ impl ExportMetrics {
     pub fn refused(&mut self, now: Time) {
         self.busy_refused += 1;
         self.recent.count(now, |c| c.refused += 1);
+    }
+
+    /// Counters of reads that are spared a refusal, which are made at the first use.
+    pub fn spared(&mut self) -> &mut SparedMetrics {
+        self.spared.get_or_insert_default()
     }
 
     /// Counts requests against these objectives from now on. Counts of objectives that were set before continue.

@@ -12,13 +12,13 @@ use plimsoll_base::{Span, Time, VolumeKey};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Time for which a refusal is remembered, beside the read's deadline.
-const MEMORY: Span = Span::from_millis(100);
+pub const MEMORY: Span = Span::from_millis(100);
 /// Refusals within [`MEMORY`] from which on a host's reads of a volume are served.
-const REFUSED_MAX: usize = 256;
+pub const REFUSED_MAX: usize = 256;
 /// Refusals in all from which on they are: each read is compared with them.
-const REMEMBERED_MAX: usize = 4096;
+pub const REMEMBERED_MAX: usize = 4096;
 /// Hosts of a volume whose refusals are remembered.
-const HOSTS_MAX: usize = 256;
+pub const HOSTS_MAX: usize = 256;
 /// A host's place is kept for as long after its last refusal is forgotten, so that the next one needs no memory.
 const PLACE_KEPT: Span = Span::from_secs(60);
 
@@ -27,6 +27,19 @@ struct Refused {
     until: Time,
     start: u64,
     end: u64,
+}
+
+/// The rule by which a read is served, however late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spared {
+    /// It was refused itself, this long ago.
+    Again(Span),
+    /// It overlaps a read in other bounds that was refused this long ago: its host merged or split that one, or it is another.
+    Overlap(Span),
+    /// Its host has [`REFUSED_MAX`] or [`REMEMBERED_MAX`] refusals on the volume.
+    TooMany,
+    /// Its host isn't among those whose refusals on the volume are remembered.
+    Stranger,
 }
 
 /// Refusals to one host on one volume.
@@ -39,16 +52,18 @@ struct OfHost {
 }
 
 impl OfHost {
-    fn must_serve(&self, now: Time, (start, len): (u64, u64)) -> bool {
-        let fresh = self.refused.len() - self.refused.partition_point(|r| r.at + MEMORY <= now);
-        let mut remembered = 0;
-        for r in self.refused.iter().filter(|r| r.until > now) {
-            if r.start < start + len && start < r.end {
-                return true;
+    fn spares(&self, now: Time, (start, len): (u64, u64)) -> Option<Spared> {
+        let (end, mut remembered) = (start + len, 0);
+        for r in self.refused.iter().rev().filter(|r| r.until > now) {
+            if r.start < end && start < r.end {
+                let ago = now.since(r.at);
+                let is_same = (r.start, r.end) == (start, end);
+                return Some(if is_same { Spared::Again(ago) } else { Spared::Overlap(ago) });
             }
             remembered += 1;
         }
-        fresh >= REFUSED_MAX || remembered >= REMEMBERED_MAX
+        let fresh = self.refused.len() - self.refused.partition_point(|r| r.at + MEMORY <= now);
+        (fresh >= REFUSED_MAX || remembered >= REMEMBERED_MAX).then_some(Spared::TooMany)
     }
 }
 
@@ -81,10 +96,13 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// True if a read must be served, however late.
-    pub fn must_serve(&self, now: Time, (host, volume): (HostId, VolumeKey), range: (u64, u64)) -> bool {
-        let Some(of) = self.volumes.get(&volume) else { return false };
-        of.hosts.get(&host).map_or(of.is_full(now), |host| host.must_serve(now, range))
+    /// The rule by which a read must be served, however late, if there is one.
+    pub fn spares(&self, now: Time, (host, volume): (HostId, VolumeKey), range: (u64, u64)) -> Option<Spared> {
+        let of = self.volumes.get(&volume)?;
+        match of.hosts.get(&host) {
+            Some(host) => host.spares(now, range),
+            None => of.is_full(now).then_some(Spared::Stranger),
+        }
     }
 
     /// A read was refused that was to be done `within` this time, as it need not be served.
@@ -117,6 +135,12 @@ mod tests {
 
     const HOST: (HostId, VolumeKey) = (HostId([1; 16]), VolumeKey { id: 1, generation: 0 });
 
+    impl Refusals {
+        fn must_serve(&self, now: Time, who: (HostId, VolumeKey), range: (u64, u64)) -> bool {
+            self.spares(now, who, range).is_some()
+        }
+    }
+
     fn at(ms: u64) -> Time {
         Time::ZERO + Span::from_millis(ms)
     }
@@ -132,6 +156,28 @@ mod tests {
         assert!(!all.must_serve(at(110), HOST, (4096, 4096)), "forgotten");
         let others = [(HostId([2; 16]), HOST.1), (HOST.0, VolumeKey { id: 2, generation: 0 })];
         assert!(!others.iter().any(|who| all.must_serve(at(11), *who, (4096, 4096))));
+    }
+
+    #[test]
+    fn the_rule_by_which_a_read_is_served_is_told() {
+        let mut all = Refusals::default();
+        all.note(at(0), HOST, (0, 8192), Span::from_secs(1));
+        all.note(at(3), HOST, (65536, 4096), Span::ZERO);
+        let ms = Span::from_millis;
+        for (range, rule) in [
+            ((65536, 4096), Some(Spared::Again(ms(2)))),
+            ((0, 8192), Some(Spared::Again(ms(5)))),
+            ((0, 4096), Some(Spared::Overlap(ms(5)))),
+            ((4096, 65536), Some(Spared::Overlap(ms(2)))),
+            ((16384, 4096), None),
+        ] {
+            assert_eq!(all.spares(at(5), HOST, range), rule, "{range:?}");
+        }
+        (0..REFUSED_MAX as u64).for_each(|n| all.note(at(5), HOST, ((1 << 20) + n * 512, 512), Span::ZERO));
+        assert_eq!(all.spares(at(5), HOST, (16384, 4096)), Some(Spared::TooMany));
+        let other = |n: u64| (HostId(u128::from(n + 100).to_be_bytes()), HOST.1);
+        (1..HOSTS_MAX as u64).for_each(|n| all.note(at(5), other(n), (0, 512), Span::ZERO));
+        assert_eq!(all.spares(at(5), other(5000), (0, 512)), Some(Spared::Stranger));
     }
 
     #[test]

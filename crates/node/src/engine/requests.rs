@@ -25,6 +25,8 @@ pub struct InFlight {
     pub trace: u64,
     /// The number of the injection that holds its answer back; 0 if none does.
     pub injected: u32,
+    /// No forecast could refuse it, as its host was refused reads before.
+    pub is_spared: bool,
 }
 
 struct Linked {
@@ -183,7 +185,7 @@ mod tests {
     fn of(conn: usize, id: u64) -> InFlight {
         let request =
             Request { flags: CommandFlags::EMPTY, command: Command::Read, cookie: id, offset: 0, length: 512 };
-        InFlight { conn, serial: 1, request, export: 0, id: IoId(id), trace: 0, injected: 0 }
+        InFlight { conn, serial: 1, request, export: 0, id: IoId(id), trace: 0, injected: 0, is_spared: false }
     }
 
     /// 64 connections with 1,000 requests each: one of them leaves, and costs what it has inside.

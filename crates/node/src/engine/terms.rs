@@ -3,13 +3,14 @@
 
 use super::conn::{Conn, DeadlineFrom, ExportParams};
 use super::exports::Exports;
-use super::refusals::Refusals;
+use super::refusals::{Refusals, Spared};
 use plimsoll_base::{IoFlags, IoHead, OnBusy, Op, Span, Time};
 use plimsoll_nbd::promise::Deadline;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command, CommandFlags};
 
-/// The head of a request of a connection that arrived at `arrived_at`.
+/// The head of a request of a connection that arrived at `arrived_at`, and the rule by which it is served however late, if it could be
+/// refused otherwise.
 #[inline]
 pub fn head(
     conn: &Conn,
@@ -17,7 +18,7 @@ pub fn head(
     (now, arrived_at): (Time, Time),
     exports: &Exports,
     refusals: &Refusals,
-) -> IoHead {
+) -> (IoHead, Option<Spared>) {
     let params = &conn.params;
     let (offset, len) = (request.offset, u64::from(request.length));
     let mut head = IoHead::new(op_of(request.command), params.volume, params.tenant, offset, len, arrived_at);
@@ -27,13 +28,12 @@ pub fn head(
     if params.on_busy == OnBusy::Wait && head.op == Op::Read {
         head.flags = head.flags.with(IoFlags::WAITS);
     }
-    if head.may_be_refused()
-        && let Some(who) = conn.sends_again()
-        && refusals.must_serve(now, who, (offset, len))
-    {
+    let who = if head.may_be_refused() { conn.sends_again() } else { None };
+    let spared = who.and_then(|who| refusals.spares(now, who, (offset, len)));
+    if spared.is_some() {
         head.flags = head.flags.with(IoFlags::WAITS);
     }
-    head
+    (head, spared)
 }
 
 /// The time within which a request must be done: the request's own, the connection's, the volume's or the tenant's deadline, in this

@@ -4,7 +4,7 @@ use super::Control;
 use super::problems::problems;
 use super::status::{Views, objectives, of_pool, state_of, sum_of_tenant, volume_promise};
 use crate::directory::{Directory, Volume, VolumeState};
-use crate::engine::metrics::OP_NAMES;
+use crate::engine::metrics::{OP_NAMES, SPARED_NAMES};
 use crate::node::{Beneath, Pools, RunningPool};
 use crate::parts::PoolView;
 use crate::parts::page::Page;
@@ -220,7 +220,7 @@ fn volumes(page: &mut Page, pools: &Pools, directory: &Directory, views: &Views)
         let labels = [("pool", pool(v)), ("volume", v.name.as_str())];
         page.sample("plimsoll_volume_size_bytes", &labels, v.size_bytes);
     }
-    page.family("plimsoll_connections", "gauge", "NBD connections.");
+    page.family("plimsoll_connections", "gauge", "Connections of NBD clients, and I/O queues of NVMe hosts.");
     let names = tenant_names(directory);
     for v in directory.volumes.values() {
         for (tenant, n) in of_pool(views, v.pool).into_iter().flat_map(|view| view.connections_of(v.key)) {
@@ -334,6 +334,7 @@ fn traffic(page: &mut Page, all: &[Named<'_>], unused: &[Labels<'_>]) {
             page.sample("plimsoll_deadlines_total", &[labels[0], labels[1], ("result", result)], 0);
         }
     }
+    spared(page, all);
     promises(page, all);
     page.family("plimsoll_next_read_wait_seconds", "gauge", "Forecast wait of a small read that arrives now.");
     for (labels, e, _) in all {
@@ -409,6 +410,37 @@ fn promises(page: &mut Page, all: &[Named<'_>]) {
             let labels = [labels[0], labels[1], ("percentile", *percentile)];
             page.sample(name, &labels, e.deviations.percentile(*percent) as f64 / 1e6);
         }
+    }
+}
+
+/// Reads of NVMe hosts that were served, however late, as their host was refused reads before.
+fn spared(page: &mut Page, all: &[Named<'_>]) {
+    let any = || all.iter().filter(|(_, e, _)| !e.spared.is_empty());
+    page.family(
+        "plimsoll_spared_total",
+        "counter",
+        "Reads of NVMe hosts that were served, however late, as their host was refused reads before, by rule; absent without.",
+    );
+    for (labels, e, _) in any() {
+        for (rule, n) in SPARED_NAMES.iter().zip(e.spared.by_rule) {
+            page.sample("plimsoll_spared_total", &[labels[0], labels[1], ("rule", rule)], n);
+        }
+    }
+    page.family(
+        "plimsoll_returned_seconds",
+        "histogram",
+        "Time from a refusal to an NVMe host until its read comes back; absent without.",
+    );
+    for (labels, e, _) in any() {
+        page.histogram("plimsoll_returned_seconds", labels, &e.spared.returned, 0);
+    }
+    page.family(
+        "plimsoll_spared_seconds",
+        "histogram",
+        "Response time of reads of plimsoll_spared_total, from their last arrival; absent without.",
+    );
+    for (labels, e, _) in any() {
+        page.histogram("plimsoll_spared_seconds", labels, &e.spared.response, 0);
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::api::{
     ForecastStatus, HostPauses, Latency, LayerStatus, Listens, NodeStatus, ObjectiveStatus, Oldest, OpTraffic,
-    PartStatus, Permits, PoolPromises, PoolStatus, PromiseStatus, PromisedReads, Shares, Status, TenantStatus, Traffic,
-    VolumeStatus, Waits, WithinBound,
+    PartStatus, Permits, PoolPromises, PoolStatus, PromiseStatus, PromisedReads, Shares, SparedReads, Status,
+    TenantStatus, Traffic, VolumeStatus, Waits, WithinBound,
 };
 use super::problems::problems;
 use super::{Control, inject};
@@ -18,7 +18,7 @@ use crate::parts::cores::{Cores, shortage};
 use crate::parts::fence::Fence;
 use crate::parts::scheduler::Scheduler;
 use crate::parts::{About, PARTS, Part, PoolView, Shown};
-use crate::view::{ExportView, Summary};
+use crate::view::{ExportView, SparedView, Summary};
 use plimsoll_base::{Class, Objective, OnBusy, Span, TenantId, Time};
 use plimsoll_stack::{LayerState, NodeStats};
 use std::collections::BTreeMap;
@@ -390,6 +390,7 @@ pub struct Sum {
     counts: Traffic,
     second: Summary,
     minute: Summary,
+    spared: SparedView,
     recent: [Tally; 3],
     deviations: Deviations,
     objectives: Vec<(Objective, [Within; 3])>,
@@ -405,6 +406,7 @@ impl Default for Sum {
             counts,
             second: Summary::default(),
             minute: Summary::default(),
+            spared: SparedView::default(),
             recent: Default::default(),
             deviations: Deviations::default(),
             objectives: Vec::new(),
@@ -440,6 +442,7 @@ impl Sum {
         }
         self.second.add(&e.second);
         self.minute.add(&e.minute);
+        self.spared.add(&e.spared);
         self.recent.iter_mut().zip(&e.recent).for_each(|(sum, t)| sum.add(t));
         self.deviations.add(&e.deviations);
         for (objective, windows) in &e.objectives {
@@ -462,11 +465,18 @@ impl Sum {
         Traffic {
             last_second: latency(&self.second),
             last_minute: latency(&self.minute),
+            spared: spared(&self.spared),
             promised: PromisedReads { last_minute, last_hour, last_day },
             forecast: forecast(&self.deviations),
             ..self.counts
         }
     }
+}
+
+fn spared(v: &SparedView) -> Option<SparedReads> {
+    let [again, overlap, too_many, stranger] = v.by_rule;
+    let (returned_after, response) = (latency(&v.returned), latency(&v.response));
+    (!v.is_empty()).then_some(SparedReads { again, overlap, too_many, stranger, returned_after, response })
 }
 
 fn latency(h: &Summary) -> Latency {

@@ -7,6 +7,7 @@ use crate::engine::inject::Hit;
 use crate::engine::outbox::recycle;
 use crate::engine::permits::WaitsFor;
 use crate::engine::promise::micros;
+use crate::engine::refusals::Spared;
 use crate::engine::requests::InFlight;
 use crate::engine::terms;
 use crate::planted;
@@ -138,6 +139,10 @@ impl Pool {
     }
 
     pub(super) fn head_of(&self, conn: usize, request: &Request, arrived_at: Time) -> IoHead {
+        self.head_and_rule_of(conn, request, arrived_at).0
+    }
+
+    fn head_and_rule_of(&self, conn: usize, request: &Request, arrived_at: Time) -> (IoHead, Option<Spared>) {
         terms::head(&self.clients[conn], request, (self.now, arrived_at), &self.exports, &self.refusals)
     }
 
@@ -146,7 +151,7 @@ impl Pool {
         let Ready { request, data, waited_since } = ready;
         // The time without a permit is part of what the client sees, and of its promise.
         let arrived_at = waited_since.unwrap_or(self.now);
-        let mut head = self.head_of(conn, &request, arrived_at);
+        let (mut head, spared) = self.head_and_rule_of(conn, &request, arrived_at);
         let serial = self.clients.serial(conn);
         let export = self.export(conn);
         let at = self.inside.next_place();
@@ -169,6 +174,9 @@ impl Pool {
         match self.stack.offer(self.now, io) {
             Offered::Accepted(id) => {
                 let trace = sampled.map_or(0, |forecast| self.traces.accepted(&head, forecast));
+                if let Some(rule) = spared {
+                    self.exports.spared(export, rule);
+                }
                 let c = &mut self.clients[conn];
                 c.entered();
                 if c.promises() {
@@ -181,7 +189,16 @@ impl Pool {
                         &c.params.replica,
                     );
                 }
-                self.inside.insert(InFlight { conn, serial, request, export, id, trace, injected });
+                self.inside.insert(InFlight {
+                    conn,
+                    serial,
+                    request,
+                    export,
+                    id,
+                    trace,
+                    injected,
+                    is_spared: spared.is_some(),
+                });
             }
             Offered::Busy(forecast) => {
                 self.clients.turned_away(conn, &request);
@@ -301,7 +318,7 @@ impl Pool {
         let conn = &self.clients[self.inside[c.io.tag as usize].conn];
         let range = (c.io.offset, c.io.len);
         // Of a client that has left, nothing is begun.
-        !conn.is_ending() && conn.sends_again().is_some_and(|who| self.refusals.must_serve(self.now, who, range))
+        !conn.is_ending() && conn.sends_again().is_some_and(|who| self.refusals.spares(self.now, who, range).is_some())
     }
 
     /// Offers such a read once more, to be served however late.
@@ -333,6 +350,9 @@ impl Pool {
                 Outcome::Done if inside.injected > 0 => {}
                 Outcome::Done => {
                     let took = self.now.since(c.io.arrived_at);
+                    if inside.is_spared {
+                        self.exports.spared_took(inside.export, took);
+                    }
                     self.teach_deadline(inside.conn, inside.export, &inside.request, Some(took));
                 }
                 Outcome::Busy { .. } => {

@@ -24,7 +24,7 @@ pub struct PoolStatus {
     pub free_bytes: Option<u64>,
     /// Volumes being deleted: their space isn't free yet.
     pub deleting: Vec<String>,
-    /// NBD connections.
+    /// Connections of NBD clients, and I/O queues of NVMe hosts.
     pub connections: u32,
     /// Requests in flight.
     pub inside: u64,

@@ -24,7 +24,7 @@ pub struct VolumeStatus {
     pub tenant: String,
     /// `recovering`, `ready`, `degraded`, `failed`.
     pub state: String,
-    /// NBD connections.
+    /// Connections of NBD clients, and I/O queues of NVMe hosts.
     pub connections: u32,
     /// Deadline of reads whose connection doesn't ask for one. Absent: they have none.
     pub promise: Option<PromiseStatus>,
@@ -57,6 +57,9 @@ pub struct Traffic {
     pub deadlines_missed: u64,
     /// Done after it as was forecast: their clients wait instead of being refused.
     pub deadlines_waited: u64,
+    /// Reads of NVMe hosts that were served, however late, as their host was refused reads before; absent without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spared: Option<SparedReads>,
     /// Reads with a deadline, by what became of them lately.
     pub promised: PromisedReads,
     /// Actual times against forecast ones.
@@ -75,6 +78,23 @@ pub struct Traffic {
     pub last_second: Latency,
     /// Response times of the last whole minute or the running one, whichever has more.
     pub last_minute: Latency,
+}
+
+/// Reads of NVMe hosts that were served, however late, as their host was refused reads before, since the start.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct SparedReads {
+    /// They were refused themselves, and came back.
+    pub again: u64,
+    /// They overlap a refused read in other bounds: that one merged or split, or another read.
+    pub overlap: u64,
+    /// Their host had the most refusals that are remembered.
+    pub too_many: u64,
+    /// Their host wasn't among those whose refusals are remembered.
+    pub stranger: u64,
+    /// Times from the refusal to the return, of those that came back.
+    pub returned_after: Latency,
+    /// Response times of those that were done, from their last arrival.
+    pub response: Latency,
 }
 
 /// One operation's share of the traffic.
