@@ -4,7 +4,10 @@
 # node is a modelled disk in real time with noise of its own: the two have it in turn. Rounds alternate; prints the median over rounds of each
 # percentile, with the least and the greatest.
 # miss_percent: of the nodes' pools, if not the default. 0 accepts a read by its forecast alone.
-# Usage: bench/nvme_guest.sh path/to/plimsoll path/to/tails [rounds [seconds [deadline_ms [miss_percent]]]]. Takes about rounds x 11 x (seconds + 3).
+# WHY=1 adds three loads by fio between RocksDB's and its own: 4 threads that read RocksDB's files; 4 in flight on the device's first 32 MiB; and 4 in
+# flight of RocksDB's length and alignment.
+# Usage: bench/nvme_guest.sh path/to/plimsoll path/to/tails [rounds [seconds [deadline_ms [miss_percent]]]]. Takes about rounds x 11 x (seconds + 3),
+# with WHY=1 26 instead of 11.
 set -euo pipefail
 . "$(dirname "$0")/../tests/guest.sh"
 plimsoll=$(realpath "$1")
@@ -42,25 +45,55 @@ joined() { # ends when both paths are there
 paths() { # reads of each path so far
     for p in $(subsystem $1)/nvme*/nvme*c*n*; do awk "{print \$1}" $p/stat; done | xargs
 }
-counts() { # of each node so far: reads done in time, too late, refused, and late as nobody else could serve them
+counts() { # of each node so far: reads done in time, too late, refused at once, and late as nobody else could serve them; refused after they had
+    # been accepted; spared a refusal as they came back, as they overlapped a refused one, and as no more refusals were remembered
     for port in $(word httpa) $(word httpb); do
-        wget -q -O - http://10.0.2.2:$port/v1/volumes/data | tr ",{" "\n\n" | awk -F: "/\"deadlines_met\"/{a=\$2} /\"deadlines_missed\"/{b=\$2} /\"busy_refused\"/{c=\$2} /\"deadlines_waited\"/{d=\$2} END{print a+0, b+0, c+0, d+0}"
+        wget -q -O - http://10.0.2.2:$port/v1/volumes/data | tr ",{" "\n\n" | awk -F: "/\"deadlines_met\"/{a=\$2} /\"deadlines_missed\"/{b=\$2} /\"busy_refused\"/{c=\$2} /\"deadlines_waited\"/{d=\$2} /\"busy_revoked\"/{e=\$2} /\"again\"/{f=\$2} /\"overlap\"/{g=\$2} /\"too_many\"/{h=\$2} /\"stranger\"/{i=\$2} END{print a+0, b+0, c+0, d+0, e+0, f+0, g+0, h+i}"
     done | xargs
 }
-measure() { # name, device
+begin() { # [subsystem]: before a load
+    reads="0 0"; [ -z "$1" ] || reads=$(paths $1)
+    before=$(counts)
+}
+end() { # name, [subsystem]: after it
+    after="0 0"; [ -z "$2" ] || after=$(paths $2)
+    echo "GUEST-PATHS $1 reads $reads to $after counts $before to $(counts)"
+}
+fio_reads() { # name, round, options of fio
+    name_=$1; round_=$2; shift 2
+    fio --name=r --readonly --rw=randread --direct=1 --time_based --runtime=$(word seconds) --randseed=$round_ --percentile_list=50:95:99:99.9 \
+        --group_reporting --output-format=terse --terse-version=3 "$@" >/out 2>/err || echo "GUEST-FAILED $name_: $(tail -n 2 /err | xargs)"
+    [ "$(cut -d";" -f5 /out)" = 0 ] || echo "GUEST-FAILED $name_: error $(cut -d";" -f5 /out)"
+    p() { cut -d";" -f$1 /out | cut -d"=" -f2; }
+    echo "GUEST-RESULT $name_ ops $(p 8) P50: $(p 18) P95: $(p 19) P99: $(p 20) P99.9: $(p 21) $(grep -c . /err) lines of errors"
+}
+measure() { # name, device, round, [subsystem]
     mount -t ext4 -o ro,noload /dev/$2 /mnt 2>/err || { echo "GUEST-FAILED mount $1: $(cat /err) $(dmesg | tail -n 2)"; return; }
     echo 3 >/proc/sys/vm/drop_caches
+    begin $4
     db_bench --benchmarks=readrandom --use_existing_db=1 --readonly=1 --db=/mnt/db --num=$(word keys) --value_size=400 --compression_type=none \
         --use_direct_reads=1 --cache_size=0 --threads=4 --duration=$(word seconds) --histogram=1 --seed=$3 >/out 2>/err || echo "GUEST-FAILED db_bench $1: $(tail -n 2 /err | xargs)"
     # db_bench prints no p95. It is in the histogram: within the bucket in which 95 % are reached, as db_bench does for its percentiles.
     p95=$(awk "/^[[(] /{low=\$2+0; high=\$3+0; sum=\$7+0; if (!found && sum>=95) {found=low+(high-low)*(95-before)/(sum-before)} before=sum} END{print found}" /out)
     echo "GUEST-RESULT $1 P95: $p95 $(awk "/^readrandom/{print \"ops\", \$5} /^Percentiles/{print \$2,\$3,\$4,\$5,\$6,\$7,\$8,\$9,\$10,\$11}" /out | xargs) $(grep -c . /err) lines of errors"
+    end $1 $4
+    if [ -n "$(word why)" ]; then
+        begin $4
+        fio_reads files-$1 $3 --filename=$(ls /mnt/db/*.sst | xargs | tr " " ":") --bs=4k --ioengine=psync --thread --numjobs=4
+        end files-$1 $4
+    fi
     umount /mnt
-    fio --name=r --filename=/dev/$2 --readonly --rw=randread --bs=4k --direct=1 --ioengine=libaio --iodepth=4 --time_based --runtime=$(word seconds) \
-        --randseed=$3 --percentile_list=50:95:99:99.9 --output-format=terse --terse-version=3 >/out 2>/err || echo "GUEST-FAILED fio $1: $(tail -n 2 /err | xargs)"
-    [ "$(cut -d";" -f5 /out)" = 0 ] || echo "GUEST-FAILED fio $1: error $(cut -d";" -f5 /out)"
-    p() { cut -d";" -f$1 /out | cut -d"=" -f2; }
-    echo "GUEST-RESULT fio-$1 ops $(p 8) P50: $(p 18) P95: $(p 19) P99: $(p 20) P99.9: $(p 21) $(grep -c . /err) lines of errors"
+    if [ -n "$(word why)" ]; then
+        begin $4
+        fio_reads near-$1 $3 --filename=/dev/$2 --bs=4k --size=32M --ioengine=libaio --iodepth=4
+        end near-$1 $4
+        begin $4
+        fio_reads odd-$1 $3 --filename=/dev/$2 --bs=4608 --blockalign=512 --ioengine=libaio --iodepth=4
+        end odd-$1 $4
+    fi
+    begin $4
+    fio_reads fio-$1 $3 --filename=/dev/$2 --bs=4k --ioengine=libaio --iodepth=4
+    end fio-$1 $4
 }
 mkdir -p /mnt /tmp
 for round in $(seq $(word rounds)); do
@@ -71,20 +104,18 @@ for round in $(seq $(word rounds)); do
         joined $name
         case $mode in plain-*) policy=${mode#plain-} ;; *) policy=numa ;; esac
         echo $policy >$(subsystem $name)/iopolicy
-        before=$(counts)
-        measure $mode $d $round
-        echo "GUEST-PATHS $mode reads $(paths $name) counts $before to $(counts)"
+        measure $mode $d $round $name
         for c in $(ls -d $(subsystem $name)/nvme* | grep -v "n[0-9]*$"); do echo 1 >$c/delete_controller; done
         while [ -n "$(grep -l "plimsoll:$name\$" /sys/class/nvme-subsystem/*/subsysnqn 2>/dev/null)" ]; do usleep 20000; done
     done
     nbd-client -N data 10.0.2.2 $(word nbd) /dev/nbd0 -readonly >/err 2>&1 || echo "GUEST-FAILED nbd-client $(cat /err)"
     measure nbd nbd0 $round
     nbd-client -d /dev/nbd0 >/dev/null 2>&1
-    before=$(counts)
+    begin
     tails $(word seconds) 4 128 $(word deadline) nbd://10.0.2.2:$(word nbd)/data nbd://10.0.2.2:$(word nbdb)/data >/out 2>/err \
         || echo "GUEST-FAILED the client: $(tail -n 2 /err | xargs)"
     echo "GUEST-RESULT reads-client $(cat /out) $(grep -c . /err) lines of errors"
-    echo "GUEST-PATHS reads-client counts $before to $(counts)"
+    end reads-client
 done
 dmesg | grep -E "I/O error, dev nvme[0-9]+n[0-9]+,|Buffer I/O error on dev nvme[0-9]+n" | head -n 3 | sed "s/^/GUEST-FAILED /"
 echo GUEST-DONE
@@ -177,7 +208,7 @@ port() { "$plimsoll" status --json --control "$work/$1/control.sock" | grep -o "
     done
 ) &
 pids+=($!)
-guest_start "$cache" "$work/serial" 768 "a=$(port a nvme_tcp) b=$(port b nvme_tcp) nbd=$(port a nbd_tcp) nbdb=$(port b nbd_tcp) httpa=$(port a control_http) httpb=$(port b control_http) deadline=$deadline_ms keys=$keys seconds=$seconds rounds=$rounds" \
+guest_start "$cache" "$work/serial" 768 "a=$(port a nvme_tcp) b=$(port b nvme_tcp) nbd=$(port a nbd_tcp) nbdb=$(port b nbd_tcp) httpa=$(port a control_http) httpb=$(port b control_http) deadline=$deadline_ms keys=$keys seconds=$seconds rounds=$rounds why=${WHY:-}" \
     -netdev user,id=n -device virtio-net-pci,netdev=n
 qemu=$!
 pids+=($qemu)
@@ -189,7 +220,14 @@ grep -a GUEST-RESULT "$work/serial" | tr -d '\r' | gawk '
 { name = $2; for (i = 3; i < NF; i++) { k = $i; sub(":", "", k); if (k ~ /^(ops|P50|P95|P99|P99.9)$/) v[name, k] = v[name, k] " " $(i + 1) } names[name] = 1 }
 END { for (name in names) { printf "%-20s", name; split("ops P50 P95 P99 P99.9", keys, " "); for (j = 1; j <= 5; j++) { k = keys[j]; n = split(v[name, k], a, " "); asort(a);
     scale = k == "ops" ? 1 : 1000; printf "  %s %.2f (%.2f to %.2f)", k, a[int((n + 1) / 2)] / scale, a[1] / scale, a[n] / scale } print "" } }' || cat "$work/serial"
-echo "reads with a deadline at each node, all rounds: done in time, too late though accepted, refused, late as nobody else could serve them"
+echo "reads with a deadline at each node, all rounds: done in time, too late though accepted, refused at once, late as nobody else could serve them; refused after"
+echo "they had been accepted; spared a refusal as they came back, as they overlapped a refused one, as no more refusals were remembered"
+# GUEST-PATHS name reads 2 numbers to 2 counts 16 to 16
 grep -a GUEST-PATHS "$work/serial" | tr -d '\r' | gawk '
-{ n = 0; for (i = 3; i <= NF; i++) { if ($i == "reads") { r[$2, 1] += $(i + 1); r[$2, 2] += $(i + 2) } if ($i == "counts") { for (k = 1; k <= 8; k++) c[$2, k] += $(i + 9 + k) - $(i + k) } } names[$2] = 1 }
-END { for (name in names) printf "%-20s reads of each path %d and %d; first node %d %d %d %d, second %d %d %d %d\n", name, r[name, 1], r[name, 2], c[name, 1], c[name, 2], c[name, 3], c[name, 4], c[name, 5], c[name, 6], c[name, 7], c[name, 8] }'
+{ names[$2] = 1; for (k = 0; k < 2; k++) r[$2, k] += $(7 + k) - $(4 + k); for (k = 0; k < 16; k++) c[$2, k] += $(27 + k) - $(10 + k) }
+END { for (name in names) { printf "%-20s reads of each path %d and %d", name, r[name, 0], r[name, 1]
+    for (k = 0; k < 16; k++) printf "%s %d", k == 0 ? "; first node" : k == 8 ? "; second" : "", c[name, k]; print "" } }'
+for n in a b; do
+    echo "node $n, all loads:"
+    "$plimsoll" volume show data --control "$work/$n/control.sock" | grep -A1 spared || true
+done
