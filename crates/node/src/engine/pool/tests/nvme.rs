@@ -1,14 +1,15 @@
 //! NVMe/TCP hosts on a pool: statuses of the path, and writes whose data are fetched.
 
 use super::*;
-use crate::engine::conn::DeadlineFrom;
-use crate::engine::nvme::fixture;
+use crate::engine::conn::{Conn, DeadlineFrom};
+use crate::engine::nvme::{HostId, fixture};
 use crate::replica::ReplicaUse;
-use plimsoll_base::{Confidence, Io, IoError, IoHead, Outcome};
+use plimsoll_base::{Confidence, Io, IoError, IoHead, Outcome, Rng};
 use plimsoll_nvme::command::Status;
 use plimsoll_nvme::host::{Command as HostCommand, Ear, Heard};
 use plimsoll_nvme::pdu::Digests;
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
+use std::collections::BTreeMap;
 
 /// A host on its only queue.
 struct Host {
@@ -385,4 +386,214 @@ fn a_write_whose_data_were_not_asked_for_is_asked_for_when_its_host_has_read() {
     }
     drop(host);
     s.end();
+}
+
+/// A layer of moods. The forecast of a read may be late, a read that is taken in may be found late and withdrawn, or be held up and served.
+struct Moody {
+    rng: Rng,
+    /// Each one's time to go on, and true if it is withdrawn then.
+    held: Vec<(Time, Io, bool)>,
+    submitted: u64,
+}
+
+impl Layer for Moody {
+    fn name(&self) -> &'static str {
+        "moody"
+    }
+
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        // The same however often it is asked.
+        let is_late = Rng::new(head.offset << 20 ^ self.submitted, "forecast").chance(0.3);
+        Forecast { wait: if is_late { Span::from_secs(1) } else { Span::ZERO }, ..below.ask(0, at, head) }
+    }
+
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        self.submitted += 1;
+        match self.rng.below(3) {
+            0 => out.submit(0, io),
+            n => {
+                let due = now + Span::from_millis(self.rng.below(40));
+                let is_withdrawn = n == 1 && io.may_be_refused();
+                self.held.push((due, io, is_withdrawn));
+                out.wake_at(due);
+            }
+        }
+    }
+
+    fn wake(&mut self, now: Time, out: &mut Actions) {
+        for (_, io, is_withdrawn) in self.held.extract_if(.., |(due, ..)| *due <= now) {
+            match is_withdrawn {
+                true => out.end(io, Outcome::Busy { wait: Span::ZERO, confidence: Confidence::NONE }),
+                false => out.submit(0, io),
+            }
+        }
+        if let Some(next) = self.held.iter().map(|(due, ..)| *due).min() {
+            out.wake_at(next);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+/// A queue of one of several hosts.
+struct Path {
+    host: Host,
+    who: u8,
+    /// Reads without an answer, by number: start and blocks.
+    waiting: BTreeMap<u16, (u64, u64)>,
+    next_id: u16,
+}
+
+/// Hosts that send refused reads again, on two queues each.
+struct Hosts {
+    s: Scene,
+    paths: Vec<Path>,
+    /// Host, time, start and blocks of each refusal.
+    refused: Vec<(u8, Time, u64, u64)>,
+    served: u64,
+}
+
+impl Hosts {
+    const DEADLINE: Span = Span::from_millis(20);
+
+    fn new(seed: u64) -> Hosts {
+        let devices = Devices::new(vec![Device::Null { size_bytes: 1 << 40 }]);
+        let mut stack = Stack::new(StackConfig::default(), devices.offers());
+        let moody = Moody { rng: Rng::new(seed, "moods"), held: Vec::new(), submitted: 0 };
+        stack.push(Box::new(moody), vec![Target::Node(1)]);
+        stack.push(Box::new(Front::new()), vec![Target::Node(2)]);
+        stack.push(Box::new(Map::new()), vec![Target::Device(0)]);
+        let mut s = scene_of(stack, devices, PermitLimits::default());
+        s.set_volume(1);
+        s.freeze();
+        let mut hosts = Hosts { s, paths: Vec::new(), refused: Vec::new(), served: 0 };
+        [1, 2, 1, 2].into_iter().for_each(|who| hosts.connect(who));
+        hosts
+    }
+
+    fn connect(&mut self, who: u8) {
+        let host = Host::connect(&mut self.s, false, |params| {
+            params.deadline = Some((Self::DEADLINE, DeadlineFrom::Connection));
+            params.on_busy = OnBusy::Error;
+            let Wire::Nvme(queue) = &mut params.wire else { panic!("an NVMe queue") };
+            queue.host = HostId([who; 16]);
+        });
+        self.paths.push(Path { host, who, waiting: BTreeMap::new(), next_id: 0 });
+    }
+
+    fn send(&mut self, at: usize, start: u64, blocks: u64) {
+        let path = &mut self.paths[at];
+        path.host.send(HostCommand::read(path.next_id, start, blocks as u32), &[]);
+        path.waiting.insert(path.next_id, (start, blocks));
+        path.next_id += 1;
+    }
+
+    /// A host goes without a word, with what it has in flight.
+    fn go(&mut self, at: usize) {
+        let Path { host, who, .. } = self.paths.swap_remove(at);
+        drop(host);
+        let alive = |s: &Scene| s.pool.clients.iter().filter(|c| !c.is_ending()).count();
+        let begun = Instant::now();
+        while alive(&self.s) > self.paths.len() {
+            self.s.round();
+            assert!(begun.elapsed() < Duration::from_secs(60), "its end isn't noticed");
+        }
+        self.connect(who);
+    }
+
+    /// All that was sent is in the stack, or answered and heard.
+    fn settle(&mut self) {
+        let begun = Instant::now();
+        loop {
+            self.s.round();
+            for at in 0..self.paths.len() {
+                self.hear(at);
+            }
+            let waiting: usize = self.paths.iter().map(|path| path.waiting.len()).sum();
+            let clients = self.s.pool.clients.iter().filter(|c| !c.is_ending());
+            let inside: u32 = clients.map(Conn::in_flight).sum();
+            if waiting == inside as usize {
+                return;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "{waiting} wait for answers, {inside} are inside");
+        }
+    }
+
+    fn hear(&mut self, at: usize) {
+        let (path, mut buffer) = (&mut self.paths[at], vec![0; 1 << 16]);
+        while let Ok(n) = path.host.stream.read(&mut buffer) {
+            assert!(n > 0, "the pool closes");
+            path.host.rest.extend_from_slice(&buffer[..n]);
+        }
+        while let Some(heard) = path.host.next() {
+            let (id, status) = match heard {
+                Heard::Done { id, status, .. } => (id, status),
+                Heard::Data { id, done: true, .. } => (id, Status::OK),
+                other => panic!("{other:?}"),
+            };
+            let (start, blocks) = path.waiting.remove(&id).expect("each is answered once");
+            let (who, now) = (path.who, self.s.pool.now);
+            if status == Status::OK {
+                self.served += 1;
+                continue;
+            }
+            assert_eq!(status, Status::INACCESSIBLE);
+            let again = self.refused.iter().find(|(whose, then, s, b)| {
+                *whose == who && now < *then + Span::from_millis(100) && *s < start + blocks && start < s + b
+            });
+            assert_eq!(again, None, "{start} and {blocks} blocks at {now:?}: refused twice");
+            self.refused.push((who, now, start, blocks));
+        }
+    }
+}
+
+/// However hosts send refused reads again, each read is answered once, and none that overlaps a refused one is refused within 100 ms.
+#[test]
+fn reads_that_come_back_are_answered_once_and_refused_no_second_time() {
+    let (mut refused, mut again) = (0, 0);
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let (mut h, mut rng) = (Hosts::new(seed), Rng::new(seed, "hosts"));
+        for _ in 0..300 {
+            let at = rng.below(h.paths.len() as u64) as usize;
+            let who = h.paths[at].who;
+            let newest = h.refused.iter().rev().filter(|r| r.0 == who).nth(rng.below(3) as usize).copied();
+            match (rng.below(12), newest) {
+                // As it was, split, or merged.
+                (0..=2, Some((_, _, start, blocks))) => {
+                    again += 1;
+                    match rng.below(3) {
+                        0 => h.send(at, start, blocks),
+                        1 if blocks > 1 => {
+                            h.send(at, start, blocks / 2);
+                            h.send((at + 1) % 4, start + blocks / 2, blocks - blocks / 2);
+                        }
+                        _ => h.send(at, start.saturating_sub(8), (blocks + 16).min(64)),
+                    }
+                }
+                (3..=5, _) => h.s.shift(Duration::from_millis(rng.below(30))),
+                (6, _) if rng.chance(0.1) => h.go(at),
+                _ => h.send(at, rng.below(2000), 1 + rng.below(16)),
+            }
+            h.settle();
+        }
+        // Of hosts that have gone, too.
+        while h.s.pool.stack.inflight() > 0 {
+            h.s.shift(Duration::from_millis(1));
+            h.settle();
+        }
+        assert!(h.paths.iter().all(|path| path.waiting.is_empty()) && h.served > 0);
+        refused += h.refused.len();
+        let Hosts { s, paths, .. } = h;
+        drop(paths);
+        s.end();
+    }
+    println!("{refused} refused, {again} sent again");
+    assert!(refused > 500 && again > 500, "{refused} refused, {again} sent again");
 }
