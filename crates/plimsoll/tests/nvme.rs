@@ -570,6 +570,26 @@ fn hosts_that_attack_take_a_bounded_share() {
     serves_others("beside silent connections");
     drop(silent);
 
+    // Nor do those that stop in the middle of their Connect.
+    let mut connect = parameters(PLAIN).to_vec();
+    let data = connect_data(0xffff, [9; 16], HOST, NQN);
+    Command::connect(0, 0, 32, 0, true).send(&mut connect, PLAIN, &data);
+    let half: Vec<TcpStream> = (0..600)
+        .map_while(|n| {
+            let mut stream = TcpStream::connect(&address).ok()?;
+            // It may have made room for later ones already.
+            let _ = stream.write_all(&connect[..1 + n * 7 % (connect.len() - 1)]);
+            Some(stream)
+        })
+        .collect();
+    for _ in 0..10 {
+        let mut admin = Host::open(&address, PLAIN);
+        admin.connect(0, 0xffff, (HOST, "nqn.2026-11.test:good")).expect("it may connect");
+    }
+    serves_others("beside half of a Connect");
+    bounded(&format!("{} connections that stop in the middle", half.len()));
+    drop(half);
+
     // Discovery needs no grant. Who asks for more than a few hundred controllers loses the oldest, and others still have theirs.
     let mut strangers: Vec<Host> = (0..300)
         .map(|_| {
@@ -585,6 +605,70 @@ fn hosts_that_attack_take_a_bounded_share() {
     serves_others("beside discovery controllers");
     drop(strangers);
     bounded("at the end");
+    assert!(server.stop());
+}
+
+/// A command's number is its host's own affair, and so is the length of its queue: no place here depends on either.
+#[test]
+fn commands_beyond_the_queues_entries_are_answered_under_any_number() {
+    const READS: u16 = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), r#"{ file = "p.img", size = "64MiB" }"#, "vol", "");
+    let (_admin, controller) = Host::admin(&address, PLAIN, NQN);
+    let mut io = Host::io(&address, PLAIN, controller, 1);
+    // The queue has 32 entries.
+    for n in 0..READS {
+        io.send(&Command::read(u16::MAX - n, u64::from(n) * 8, 8), &[]);
+    }
+    let mut numbers: Vec<u16> = (0..READS)
+        .map(|_| match io.hear() {
+            Some(Heard::Data { id, done: true, .. }) => id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    numbers.sort_unstable();
+    assert!(numbers.iter().copied().eq(u16::MAX - READS + 1..=u16::MAX), "{numbers:?}");
+    assert_eq!(io.write_fetched(0, &[5; 4096], 4096), Ok(0));
+    assert!(server.stop());
+}
+
+/// Damaged data cost their command. A damaged header costs the connection, as nobody knows where the next one begins.
+#[test]
+fn digests_that_fail_cost_their_command_or_their_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), r#"{ file = "p.img", size = "64MiB" }"#, "vol", "");
+    let (mut admin, controller) = Host::admin(&address, BOTH, NQN);
+    let [mut io, mut other] = [1, 3].map(|queue| Host::io(&address, BOTH, controller, queue));
+    let damaged = |command: &Command, data: &[u8], at: usize| {
+        let mut bytes = Vec::new();
+        command.send(&mut bytes, BOTH, data);
+        let at = if at < bytes.len() { at } else { bytes.len() - 1 };
+        bytes[at] ^= 1;
+        bytes
+    };
+    assert_eq!(io.ask(Command::write(1, 0, 8, true), &[7; 4096]), Ok(0));
+    for at in [100, usize::MAX] {
+        io.stream.write_all(&damaged(&Command::write(2, 0, 8, true), &[8; 4096], at)).unwrap();
+        assert_eq!(io.done(2), Err(Status::TRANSPORT), "its data or their digest");
+        assert_eq!(io.read(0, 8), Ok(vec![7; 4096]), "nothing was written, and the queue goes on");
+    }
+    for (at, queue) in [(20, 5), (72, 6)] {
+        let mut queue = Host::io(&address, BOTH, controller, queue);
+        queue.stream.write_all(&damaged(&Command::read(3, 0, 8), &[], at)).unwrap();
+        assert_eq!(queue.hear(), Some(Heard::Terminated(3)), "a header or its digest");
+        assert_eq!(queue.hear(), None);
+    }
+    assert_eq!(other.read(0, 8), Ok(vec![7; 4096]));
+    // The admin queue's end is the controller's.
+    admin.ok(Command::keep_alive(1), &[]);
+    admin.stream.write_all(&damaged(&Command::keep_alive(2), &[], 20)).unwrap();
+    assert_eq!((admin.hear(), admin.hear()), (Some(Heard::Terminated(3)), None));
+    assert_eq!((io.hear(), other.hear()), (None, None));
+    let mut stranger = Host::open(&address, BOTH);
+    let connect = connect_data(0xffff, [9; 16], HOST, NQN);
+    stranger.stream.write_all(&damaged(&Command::connect(0, 0, 32, 0, true), &connect, usize::MAX)).unwrap();
+    assert_eq!(stranger.done(0), Err(Status::TRANSPORT));
+    Host::admin(&address, BOTH, NQN);
     assert!(server.stop());
 }
 
