@@ -115,6 +115,17 @@ struct Summary {
     is_waited_for: bool,
 }
 
+/// Requests that will be at the device at once: how many decides what each takes.
+#[derive(Clone, Copy, Default)]
+struct Together {
+    /// Number that is there already.
+    before: usize,
+    /// Number that waits here, without a new one.
+    waiting: usize,
+    /// All are of one node, as the device is kept for it.
+    is_alone: bool,
+}
+
 /// A request on its way to the device.
 struct Dispatched {
     node: usize,
@@ -278,7 +289,7 @@ impl Cfq {
     fn summarize(&mut self, at: usize) {
         let node = &self.nodes[at];
         let summary = Summary {
-            work: self.device.busy_cost(node.pending.total()),
+            work: self.work_of(node, node.pending.total(), node.pending.len()),
             slice: node.slice,
             is_waited_for: node.is_waited_for(self.config.slice_idle),
         };
@@ -287,6 +298,16 @@ impl Cfq {
         } else {
             // A slab's numbers come without gaps.
             self.summaries.push(summary);
+        }
+    }
+
+    /// Returns the time of `count` requests of a node in its turn, which cost `cost` together. Those of a node that is waited for are at the device
+    /// without others'.
+    fn work_of(&self, node: &Node, cost: Span, count: usize) -> Span {
+        if node.is_waited_for(self.config.slice_idle) && !self.device.fills(count) {
+            self.device.cost_behind(0, count, cost)
+        } else {
+            self.device.busy_cost(cost)
         }
     }
 
@@ -434,10 +455,17 @@ impl Cfq {
         }
         self.no_longer_waits(&io);
         let cost = self.device.model().cost(now, self.device.arm_after(), &io);
-        let wait = self.device.busy_for(now) + self.dispatch_cost;
-        let (own, _) = self.device.own_part(now, wait, &io, self.device.own_cost(cost, !self.dispatch.is_empty()));
-        let end = now + wait + own;
-        if end > io.deadline + self.config.failover_hop && self.revoke(now, &mut io) {
+        let mut wait = self.device.busy_for(now) + self.dispatch_cost;
+        let before = self.device.len() + self.dispatch.len();
+        let (mut own, _) = self.device.own_part(now, wait, &io, self.device.cost_behind(before, 1, cost));
+        let latest = io.deadline + self.config.failover_hop;
+        let behind = if self.is_alone(at) { self.nodes[at].pending.len() } else { self.pending };
+        if now + wait + own > latest && self.device.fills(before + 1 + behind) {
+            // The forecast was of a full queue, and so it is: as those before it end, others follow.
+            wait = self.device.busy_for_when_full(now) + self.dispatch_cost;
+            own = self.device.cost_when_full(cost).min(own);
+        }
+        if now + wait + own > latest && self.revoke(now, &mut io) {
             self.summarize(at);
             out.end(io, Outcome::Busy { wait, confidence: self.device.confidence() });
             return false;
@@ -505,32 +533,64 @@ impl Cfq {
         added
     }
 
-    /// Returns the work in front of `head` in its own node, and the cost of `head` itself.
-    fn own_part(&self, now: Time, at: Option<usize>, head: &IoHead) -> (Span, Span) {
+    /// Returns the work in front of `head` in its own node, its number of requests, and the cost of `head` itself.
+    fn own_part(&self, now: Time, at: Option<usize>, head: &IoHead) -> (Span, usize, Span) {
         let model = self.device.model();
         let Some(node) = at.map(|at| &self.nodes[at]) else {
-            return (Span::ZERO, model.cost(now, self.device.arm_after(), head));
+            return (Span::ZERO, 0, model.cost(now, self.device.arm_after(), head));
         };
         let key = (head.offset, IoId(u64::MAX));
         let before = node.pending.last_before(key);
-        let passed = node.pending.sum_before((node.next_offset, IoId(0)));
-        let up_to = node.pending.sum_before(key);
+        let (passed, passed_count) = node.pending.sum_before((node.next_offset, IoId(0)));
+        let (up_to, up_to_count) = node.pending.sum_before(key);
         // The arm goes upwards from where the node was, then once more from the bottom.
-        let front = if head.offset >= node.next_offset {
-            up_to.saturating_sub(passed)
+        let (front, count) = if head.offset >= node.next_offset {
+            (up_to.saturating_sub(passed), up_to_count.saturating_sub(passed_count))
         } else {
-            node.pending.total() + up_to - passed
+            (node.pending.total() + up_to - passed, node.pending.len() + up_to_count - passed_count)
         };
         let from = match before {
             Some(io) => io.end(),
             None if node.pending.is_empty() && node.outside == 0 => self.device.arm_after(),
             None => node.next_offset,
         };
-        (front, model.cost(now, from, head))
+        (front, count, model.cost(now, from, head))
+    }
+
+    /// True if a node's requests are at the device without others': the device is kept for that node.
+    fn is_alone(&self, at: usize) -> bool {
+        self.nodes[at].is_waited_for(self.config.slice_idle)
+    }
+
+    /// Returns those that will be at the device with a new request of a node that has `own` waiting.
+    fn together(&self, at: Option<usize>, is_alone: bool, own: usize) -> Together {
+        // It is kept for another one's next request: that one's earlier ones have ended by then.
+        let is_kept = self.turn.as_ref().is_some_and(|turn| {
+            Some(turn.node) != at && self.nodes[turn.node].pending.is_empty() && self.is_alone(turn.node)
+        });
+        let before = if is_kept { 0 } else { self.device.len() } + self.dispatch.len();
+        Together { before, waiting: if is_alone { own } else { self.pending }, is_alone }
+    }
+
+    /// Returns the time of `count` requests of those together, behind `front` others of them, which cost `cost` in the scheduler's order.
+    fn cost_in(&self, t: Together, front: usize, count: usize, cost: Span) -> Span {
+        if self.device.fills(t.before + t.waiting + 1) {
+            self.device.busy_cost(cost)
+        } else {
+            self.device.cost_behind(t.before + front, count, cost)
+        }
+    }
+
+    /// Returns the time of another node's requests before one of those together.
+    fn work_before(&self, at: usize, t: Together) -> Span {
+        if t.is_alone || self.summaries[at].is_waited_for {
+            return self.summaries[at].work;
+        }
+        self.cost_in(t, 0, t.waiting, self.nodes[at].pending.total())
     }
 
     /// Returns the time that nodes of other processes get before a request whose own node must first do `front`.
-    fn others_part(&self, key: &NodeKey, at: Option<usize>, front: Span, now: Time) -> Span {
+    fn others_part(&self, key: &NodeKey, at: Option<usize>, front: Span, together: Together, now: Time) -> Span {
         let (mut wait, mut turns_first) = (Span::ZERO, 1);
         let slice = at.map_or(self.config.slice, |at| self.nodes[at].slice);
         let mut active_group = None;
@@ -547,17 +607,17 @@ impl Cfq {
                 turns_first = u64::from(preempted);
             } else if !preempted && (active.key.tenant != key.tenant || tree_of(active.key.class) <= tree_of(key.class))
             {
-                wait += self.turn_cost(&self.summaries[turn.node], left);
+                wait += self.turn_cost(turn.node, together, left);
             }
         }
         let Some(own) = self.groups.iter().position(|g| g.tenant == key.tenant) else {
-            return wait + self.other_groups(None, active_group, front);
+            return wait + self.other_groups(None, active_group, front, together);
         };
         let turns = front.as_nanos() / slice.as_nanos().max(1) + turns_first;
         let (group, tree) = (&self.groups[own], tree_of(key.class));
         let mut inside = Span::ZERO;
         for &n in group.round[..tree].iter().flatten() {
-            inside += self.summaries[n].work;
+            inside += self.work_before(n, together);
         }
         let mut before_us = true;
         for &n in &group.round[tree] {
@@ -567,24 +627,24 @@ impl Cfq {
             }
             let turns = if before_us { turns } else { turns - 1 };
             if turns > 0 {
-                let summary = &self.summaries[n];
-                inside += self.turn_cost(summary, summary.slice * turns);
+                inside += self.turn_cost(n, together, self.summaries[n].slice * turns);
             }
         }
-        wait + inside + self.other_groups(Some(own), active_group, inside + front)
+        wait + inside + self.other_groups(Some(own), active_group, inside + front, together)
     }
 
     /// Returns the part of `time` that a node uses.
-    fn turn_cost(&self, node: &Summary, time: Span) -> Span {
-        if node.work >= time {
+    fn turn_cost(&self, node: usize, together: Together, time: Span) -> Span {
+        let work = self.work_before(node, together);
+        if work >= time {
             return time;
         }
-        let idle = if node.is_waited_for { self.config.slice_idle } else { Span::ZERO };
-        (node.work + idle).min(time)
+        let idle = if self.summaries[node].is_waited_for { self.config.slice_idle } else { Span::ZERO };
+        (work + idle).min(time)
     }
 
     /// Returns the time owed to other groups once a group has had `work` more.
-    fn other_groups(&self, own: Option<usize>, active: Option<usize>, work: Span) -> Span {
+    fn other_groups(&self, own: Option<usize>, active: Option<usize>, work: Span, together: Together) -> Span {
         if self.groups.len() < 2 && own.is_some() {
             return Span::ZERO;
         }
@@ -610,7 +670,7 @@ impl Cfq {
                 .round
                 .iter()
                 .flatten()
-                .fold(Span::ZERO, |sum, n| if sum >= owed { sum } else { sum + self.summaries[*n].work });
+                .fold(Span::ZERO, |sum, n| if sum >= owed { sum } else { sum + self.work_before(*n, together) });
             sum += work.min(owed);
         }
         sum
@@ -635,23 +695,31 @@ impl Layer for Cfq {
         let node = self.index.get(&key).copied();
         let outside =
             self.device.busy_for(now) + self.device.busy_cost(self.dispatch_cost + self.device.declared_cost());
-        let (own, cost) = if head.op == Op::Flush {
-            (Span::ZERO, self.device.model().cost(at, 0, head))
+        let (own, count, cost) = if head.op == Op::Flush {
+            (Span::ZERO, 0, self.device.model().cost(at, 0, head))
         } else {
             self.own_part(at, node, head)
         };
+        // Priced as it will be judged when its turn has come.
+        let together = match node {
+            _ if head.op == Op::Flush => {
+                Together { before: self.device.len() + self.dispatch.len(), ..Together::default() }
+            }
+            Some(at) => self.together(node, self.is_alone(at), self.nodes[at].pending.len()),
+            None => self.together(None, key.may_be_waited_for(self.config.slice_idle), 0),
+        };
+        let front_count = if together.is_alone { count } else { together.waiting };
         let front = if head.op == Op::Flush || self.pending == 0 && self.turn.is_none() {
             Span::ZERO
         } else if self.config.predict_order {
-            let own = self.device.busy_cost(own);
-            own + self.others_part(&key, node, own, now)
+            let own = self.cost_in(together, 0, front_count, own);
+            own + self.others_part(&key, node, own, together, now)
         } else {
             self.nodes.iter().map(|(at, _)| self.summaries[at].work).sum()
         };
         // Until it comes, what is there is worked off.
         let wait = (outside + front).saturating_sub(at.since(now));
-        let waits = self.pending > 0 || !self.dispatch.is_empty();
-        let (own, confidence) = self.device.own_part(at, wait, head, self.device.own_cost(cost, waits));
+        let (own, confidence) = self.device.own_part(at, wait, head, self.cost_in(together, front_count, 1, cost));
         below.serve(wait, own, confidence)
     }
 

@@ -88,8 +88,8 @@ impl Direction {
     /// Returns the work that goes before a new request at `offset`, and the place from which the arm reaches it.
     fn front_of(&self, offset: u64) -> (Span, Option<u64>) {
         let key = (offset, IoId(u64::MAX));
-        let passed = self.by_offset.sum_before((self.next_offset, IoId(0)));
-        let up_to = self.by_offset.sum_before(key);
+        let (passed, _) = self.by_offset.sum_before((self.next_offset, IoId(0)));
+        let (up_to, _) = self.by_offset.sum_before(key);
         let from = self.by_offset.last_before(key).map(|io| io.end());
         if offset >= self.next_offset {
             (up_to.saturating_sub(passed), from)

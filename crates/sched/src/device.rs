@@ -164,25 +164,51 @@ impl DeviceQueue {
         }
     }
 
+    /// Returns the time of `count` requests that the scheduler predicts to cost `cost` together, and that go to the device behind `before`
+    /// others, if it has room for all: each takes the time of one among those that it then has.
+    pub fn cost_behind(&self, before: usize, count: usize, cost: Span) -> Span {
+        let all = before + count;
+        let (mut sum, mut depth) = (Span::ZERO, before + 1);
+        while depth <= all {
+            // The depths up to a power of two have one ratio.
+            let last = depth.next_power_of_two().min(all);
+            sum += self.model.at_depth(cost, depth) * (last + 1 - depth) as u64;
+            depth = last + 1;
+        }
+        sum / count.max(1) as u64
+    }
+
+    /// True if `count` requests are more than the device may have at once.
+    pub fn fills(&self, count: usize) -> bool {
+        count > self.depth
+    }
+
+    /// Returns the time of a request that costs `cost`, at a device that has all that it may have.
+    pub fn cost_when_full(&self, cost: Span) -> Span {
+        self.model.at_depth(cost, self.depth)
+    }
+
     /// Among how many the drive chooses its next but `step`: as long as it's full it's filled up again.
-    fn choice(&self, step: usize) -> usize {
-        let n = self.at_device.len();
-        if n == self.depth { n } else { n - step }
+    fn choice(&self, step: usize, is_full: bool) -> usize {
+        if is_full { self.depth } else { self.at_device.len() - step }
     }
 
     /// In which order, and until when, the device works.
     fn outlook(&self) -> Outlook {
         self.outlook.get().unwrap_or_else(|| {
-            let n = self.at_device.len();
-            let nearest_first = self.discipline == Discipline::Sstf && n <= SSTF_MAX;
-            let outlook = if nearest_first { self.nearest_first() } else { self.as_it_came() };
+            let outlook = self.outlook_if(self.at_device.len() == self.depth);
             self.outlook.set(Some(outlook));
             outlook
         })
     }
 
-    fn as_it_came(&self) -> Outlook {
-        let cost_of = |(i, d): (usize, &AtDevice)| self.model.at_depth(d.cost, self.choice(i));
+    fn outlook_if(&self, is_full: bool) -> Outlook {
+        let nearest_first = self.discipline == Discipline::Sstf && self.at_device.len() <= SSTF_MAX;
+        if nearest_first { self.nearest_first(is_full) } else { self.as_it_came(is_full) }
+    }
+
+    fn as_it_came(&self, is_full: bool) -> Outlook {
+        let cost_of = |(i, d): (usize, &AtDevice)| self.model.at_depth(d.cost, self.choice(i, is_full));
         let mut costs = self.at_device.iter().enumerate().map(cost_of);
         let next_cost = costs.next().unwrap_or(Span::ZERO);
         let all_cost = next_cost + costs.fold(Span::ZERO, |sum, cost| sum + cost);
@@ -190,7 +216,7 @@ impl DeviceQueue {
     }
 
     /// The order of a drive that takes the nearest first: quadratic in what it has, which for such a drive is little time.
-    fn nearest_first(&self) -> Outlook {
+    fn nearest_first(&self, is_full: bool) -> Outlook {
         let n = self.at_device.len();
         let mut left: u64 = (1 << n) - 1;
         let mut outlook = Outlook { next_cost: Span::ZERO, all_cost: Span::ZERO, arm_after: self.arm };
@@ -199,7 +225,7 @@ impl DeviceQueue {
             let waits = (0..n).filter(|i| left >> i & 1 != 0);
             let next = waits.min_by_key(|&i| self.at_device[i].head.offset.abs_diff(arm)).expect("one is left");
             let head = &self.at_device[next].head;
-            let cost = self.model.at_depth(self.model.cost(self.progress_since, arm, head), self.choice(step));
+            let cost = self.model.at_depth(self.model.cost(self.progress_since, arm, head), self.choice(step, is_full));
             if moves_arm(head.op) {
                 outlook.arm_after = head.end();
             }
@@ -293,7 +319,18 @@ impl DeviceQueue {
         if self.at_device.is_empty() {
             return Span::ZERO;
         }
-        let Outlook { next_cost, all_cost, .. } = self.outlook();
+        self.left_of(self.outlook(), at)
+    }
+
+    /// Returns the same if others follow as long as the device works on its present requests.
+    pub fn busy_for_when_full(&self, at: Time) -> Span {
+        if self.at_device.is_empty() {
+            return Span::ZERO;
+        }
+        self.left_of(self.outlook_if(true), at)
+    }
+
+    fn left_of(&self, Outlook { next_cost, all_cost, .. }: Outlook, at: Time) -> Span {
         let least = next_cost / OVERDUE_SHARE;
         let left = next_cost.saturating_sub(at.since(self.progress_since)).max(least);
         all_cost.saturating_sub(next_cost) + left

@@ -20,6 +20,8 @@ struct Entry {
     cost: Span,
     /// Of the whole subtree.
     sum: Span,
+    /// Number of the subtree's requests.
+    count: usize,
     /// Group of the request in its node's tolerance.
     group: i64,
     io: Option<Io>,
@@ -70,15 +72,21 @@ impl OffsetTree {
         if at == NONE { Span::ZERO } else { self.entries[at as usize].sum }
     }
 
+    fn count(&self, at: u32) -> usize {
+        if at == NONE { 0 } else { self.entries[at as usize].count }
+    }
+
     fn refresh(&mut self, at: u32) {
         let (left, right) = (self.entries[at as usize].left, self.entries[at as usize].right);
         self.entries[at as usize].sum = self.sum(left) + self.sum(right) + self.entries[at as usize].cost;
+        self.entries[at as usize].count = self.count(left) + self.count(right) + 1;
     }
 
     /// Puts a request in that costs `cost` where it stands and is in `group` of its node's tolerance.
     pub(crate) fn insert(&mut self, io: Io, cost: Span, group: i64) {
         let key = (io.offset, io.id);
-        let entry = Entry { key, rank: rank(io.id), left: NONE, right: NONE, cost, sum: cost, group, io: Some(io) };
+        let entry =
+            Entry { key, rank: rank(io.id), left: NONE, right: NONE, cost, sum: cost, count: 1, group, io: Some(io) };
         let at = match self.free.pop() {
             Some(at) => {
                 self.entries[at as usize] = entry;
@@ -174,19 +182,20 @@ impl OffsetTree {
         best
     }
 
-    /// Returns the cost of all requests before `key`.
-    pub(crate) fn sum_before(&self, key: Key) -> Span {
-        let (mut at, mut sum) = (self.root, Span::ZERO);
+    /// Returns the cost of all requests before `key`, and their number.
+    pub(crate) fn sum_before(&self, key: Key) -> (Span, usize) {
+        let (mut at, mut sum, mut count) = (self.root, Span::ZERO, 0);
         while at != NONE {
             let e = &self.entries[at as usize];
             if e.key < key {
                 sum += self.sum(e.left) + e.cost;
+                count += self.count(e.left) + 1;
                 at = e.right;
             } else {
                 at = e.left;
             }
         }
-        sum
+        (sum, count)
     }
 
     /// A request by its key.
@@ -291,8 +300,9 @@ mod tests {
                 let key = (offset, IoId(cost));
                 prop_assert_eq!(tree.len(), list.len());
                 prop_assert_eq!(tree.total().as_nanos(), list.iter().map(|e| e.1).sum::<u64>());
-                let before: u64 = list.iter().filter(|e| e.0 < key).map(|e| e.1).sum();
-                prop_assert_eq!(tree.sum_before(key).as_nanos(), before);
+                let before: Vec<u64> = list.iter().filter(|e| e.0 < key).map(|e| e.1).collect();
+                let sum = Span::from_nanos(before.iter().sum());
+                prop_assert_eq!(tree.sum_before(key), (sum, before.len()));
                 prop_assert_eq!(tree.first_from(key), list.iter().map(|e| e.0).find(|k| *k >= key));
                 let last = list.iter().map(|e| e.0).rfind(|k| *k < key);
                 prop_assert_eq!(tree.last_before(key).map(|io| (io.offset, io.id)), last);

@@ -44,8 +44,9 @@ impl Cfq {
         let node = &self.nodes[at];
         let (group, tree) = (node.group, tree_of(node.key.class));
         let turn_left = self.turn.as_ref().filter(|t| t.node == at).map(|t| t.ends_at.since(now));
-        let after = self.device.busy_cost(node.pending.total());
-        let before = after.saturating_sub(self.device.busy_cost(cost));
+        let (total, count) = (node.pending.total(), node.pending.len());
+        let after = self.work_of(node, total, count);
+        let before = self.work_of(node, total.saturating_sub(cost), count - 1).min(after);
         let bound = turn_left.unwrap_or(node.slice);
         let in_turn = (after.min(bound) - before.min(bound)).as_nanos() as i64;
         let all = (after - before).as_nanos() as i64;

@@ -27,6 +27,11 @@ impl NodeKey {
             writes: head.op.is_change(),
         }
     }
+
+    /// True if the device may be kept idle for such a node, whose habits then decide.
+    pub(crate) fn may_be_waited_for(&self, slice_idle: Span) -> bool {
+        slice_idle > Span::ZERO && !self.writes && self.class != PriorityClass::Idle
+    }
 }
 
 /// Returns the index of a class among a group's three trees.
@@ -112,11 +117,7 @@ impl Node {
     pub(crate) fn is_waited_for(&self, slice_idle: Span) -> bool {
         let h = &self.habits;
         let thinks_long = h.thoughts >= 4 && h.think_ns > slice_idle.as_nanos();
-        slice_idle > Span::ZERO
-            && !self.key.writes
-            && self.key.class != PriorityClass::Idle
-            && h.far.count_ones() <= FAR_MOST
-            && !thinks_long
+        self.key.may_be_waited_for(slice_idle) && h.far.count_ones() <= FAR_MOST && !thinks_long
     }
 }
 
