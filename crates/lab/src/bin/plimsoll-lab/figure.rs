@@ -88,7 +88,7 @@ impl Figure {
             bail!("these rounds differ in their length or their drive: draw only runs of one kind together");
         }
         let columns = columns(&rounds);
-        std::fs::write(&self.out, plot(&columns).to_svg())
+        std::fs::write(&self.out, plot(&rounds[0], &columns).to_svg())
             .with_context(|| format!("cannot write {}", self.out.display()))?;
         print!("{}", table(&rounds, &columns));
         Ok(())
@@ -124,7 +124,7 @@ fn columns(rounds: &[Round]) -> Vec<Column<'_>> {
 }
 
 /// Distributions of the database's and the web's response times: each point the median of the rounds'.
-fn plot(columns: &[Column<'_>]) -> Plot {
+fn plot(first: &Round, columns: &[Column<'_>]) -> Plot {
     let curve = |c: &Column<'_>, tenant: &str, of: fn(&Tenants) -> &Numbers, throughput: String| {
         let count = c.rounds.iter().map(|t| of(t).distribution.len()).min().unwrap_or(0);
         let share = |i: usize| of(c.rounds[0]).distribution[i].1;
@@ -134,16 +134,20 @@ fn plot(columns: &[Column<'_>]) -> Plot {
     let of_column = |c: &Column<'_>| {
         let rate = |of: fn(&Tenants) -> f64| figure(c.median(of).round());
         let (transactions, reads) = (rate(|t| t.database.transactions_per_s), rate(|t| t.web.requests_per_s));
+        let neighbour = rate(|t| t.neighbour.mb_per_s);
         [
-            curve(c, "database", |t| &t.database, format!("{transactions} transactions/s")),
+            curve(c, "database", |t| &t.database, format!("{transactions} transactions/s, neighbour {neighbour} MB/s")),
             curve(c, "web", |t| &t.web, format!("{reads} reads/s")),
         ]
     };
     // Ours first: the first colours are the strongest.
     let curves = columns.iter().rev().flat_map(of_column).collect();
-    let neighbour = |c: &Column<'_>| format!("{} ({})", figure(c.median(|t| t.neighbour.mb_per_s).round()), c.name);
-    let neighbours: Vec<String> = columns.iter().rev().map(neighbour).collect();
-    Plot::of_times(&format!("Beside a neighbour of {} MB/s", neighbours.join(", ")), curves)
+    let Objective { percentile, within_ms } = first.objective;
+    let title = format!(
+        "Promised: the database's p{percentile} within {within_ms} ms, the web's reads within {} ms",
+        first.deadline_ms
+    );
+    Plot::of_times(&title, curves)
 }
 
 /// The same figures and more as a table.
@@ -223,10 +227,15 @@ mod tests {
     fn rounds_are_drawn_and_listed_by_their_medians() {
         let rounds = [round("nbdkit", 1.0), round("nbdkit", 3.0), round("nbdkit", 2.0), round("limit", 5.0)];
         let columns = columns(&rounds);
-        let plot = plot(&columns);
+        let plot = plot(&rounds[0], &columns);
         let names: Vec<&str> = plot.curves.iter().map(|c| c.name.as_str()).collect();
-        assert_eq!(names[0], "database, with promises: 100 transactions/s");
-        assert_eq!(names[2..4], ["database, nbdkit: 100 transactions/s", "web, nbdkit: 300 reads/s"]);
+        // The picture is as wide as a title of about 80 characters, and cuts longer ones off.
+        assert_eq!(plot.title, "Promised: the database's p99 within 4 ms, the web's reads within 4 ms");
+        assert_eq!(names[0], "database, with promises: 100 transactions/s, neighbour 20 MB/s");
+        assert_eq!(
+            names[2..4],
+            ["database, nbdkit: 100 transactions/s, neighbour 20 MB/s", "web, nbdkit: 300 reads/s"]
+        );
         assert_eq!((plot.curves[0].points[0], plot.curves[2].points[0]), ((2.0, 0.5), (20.0, 0.5)));
         assert!(!plot.curves[0].is_reference && plot.curves[2].is_reference);
         let text = table(&rounds, &columns);
