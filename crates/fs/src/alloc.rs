@@ -1,5 +1,7 @@
 //! Bitmaps of blocks and of inodes.
 
+use std::ops::Range;
+
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -59,6 +61,19 @@ impl Fs {
         });
         let result = if fit { judge(self) } else { Err(Errno::FBIG.into()) };
         self.change_extents(ino, |x| x.expect(logical, adds, 0));
+        result
+    }
+
+    /// Expects `adds` more extents at each of a file's blocks, for which `blocks` more blocks are needed. Refuses what has no room.
+    pub(crate) fn expect_extents(&mut self, ino: u64, run: Range<u64>, adds: u64, blocks: u64) -> Result<()> {
+        let fit = self.change_extents(ino, |x| {
+            run.clone().for_each(|page| x.expect(page, 0, adds));
+            x.fit_tree()
+        });
+        let result = if fit { self.need_blocks(blocks) } else { Err(Errno::FBIG.into()) };
+        if result.is_err() {
+            self.change_extents(ino, |x| run.for_each(|page| x.expect(page, adds, 0)));
+        }
         result
     }
 

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::disk::{BLOCK, Disk, Write};
 use crate::error::{Error, Result, device};
-use crate::format::{ANYWHERE, INODES_PER_BLOCK, Mode, Record, RecordEntry, escape, unescape};
+use crate::format::{ANYWHERE, INODES_PER_BLOCK, Mode, Record, RecordEntry, escaped, unescape};
 use crate::fs::{Fs, Node, Planted};
 
 /// Inodes that a change changes at most: a rename's directories, the file, the one that it replaces.
@@ -210,12 +210,12 @@ impl Commit {
 
     /// Blocks of data that go to their place.
     pub fn direct_blocks(&self) -> u64 {
-        self.direct.iter().map(|w| (w.data.len() / BLOCK) as u64).sum()
+        self.direct.iter().map(|w| w.data.len() as u64).sum()
     }
 
     /// Blocks that go to logs, with headers.
     pub fn record_blocks(&self) -> u64 {
-        self.record.iter().map(|w| (w.data.len() / BLOCK) as u64).sum()
+        self.record.iter().map(|w| w.data.len() as u64).sum()
     }
 }
 
@@ -229,8 +229,8 @@ fn joined(items: &[Item]) -> Vec<Write> {
     let mut writes: Vec<Write> = Vec::new();
     for i in items {
         match writes.last_mut() {
-            Some(w) if w.block + (w.data.len() / BLOCK) as u64 == i.home => w.data.extend_from_slice(&i.data),
-            _ => writes.push(Write { block: i.home, data: i.data.to_vec() }),
+            Some(w) if w.end() == i.home => w.data.push(i.data.clone()),
+            _ => writes.push(Write { block: i.home, data: vec![i.data.clone()] }),
         }
     }
     writes
@@ -267,6 +267,11 @@ impl Fs {
     /// True if memory has changes that aren't in a record.
     pub fn is_dirty(&self) -> bool {
         !self.dirty_blocks.is_empty() || self.nodes.values().any(|n| n.dirty || n.extents.dirty || n.is_behind())
+    }
+
+    /// Returns the memory of pages that were written back, which is kept for the next ones.
+    pub fn forget_spare(&mut self) {
+        self.spare = Vec::new();
     }
 
     /// The share of the logs that is in use, in percent.
@@ -354,7 +359,7 @@ impl Fs {
             let mut items: Vec<Item> = Vec::with_capacity(n.pages.len());
             for (&page, p) in &n.pages {
                 let e = n.extents.get(page).expect("each page was given a block");
-                items.push(Item { home: e.physical + (page - e.logical), data: Arc::from(&p.data[..]), anywhere });
+                items.push(Item { home: e.physical + (page - e.logical), data: p.data.clone(), anywhere });
             }
             items.sort_by_key(|i| i.home);
             let mut run: Vec<Item> = Vec::new();
@@ -392,7 +397,7 @@ impl Fs {
         let metadata = std::mem::take(&mut self.dirty_blocks);
         let mut items = logged;
         for home in metadata {
-            let data = Arc::from(self.sealed(home));
+            let data = self.sealed(home);
             items.push(Item { home, data, anywhere: false });
         }
         let j = &mut self.journal;
@@ -414,15 +419,15 @@ impl Fs {
         for (part, (log, len)) in parts.into_iter().enumerate() {
             let (mine, others) = rest.split_at(len);
             rest = others;
-            let mut blocks = Vec::with_capacity(mine.len() * BLOCK);
+            let mut blocks = Vec::with_capacity(mine.len());
             let mut entries = Vec::with_capacity(mine.len());
             for i in mine {
-                let at = blocks.len();
-                blocks.extend_from_slice(&i.data);
-                let block = &mut blocks[at..];
-                let escaped = escape(block);
-                let crc = crc32fast::hash(block);
-                entries.push(RecordEntry { home: i.home, crc, anywhere: i.anywhere, escaped });
+                let escaped = escaped(&i.data);
+                let is_escaped = escaped.is_some();
+                let block = escaped.unwrap_or_else(|| i.data.clone());
+                let crc = crc32fast::hash(&block);
+                entries.push(RecordEntry { home: i.home, crc, anywhere: i.anywhere, escaped: is_escaped });
+                blocks.push(block);
             }
             let header = Record {
                 epoch,
@@ -433,16 +438,15 @@ impl Fs {
                 entries,
                 revokes: std::mem::take(&mut revokes),
             };
-            let mut data = header.encode(fs_id);
             let log = &mut j.logs[log];
-            let start = log.start + log.used;
-            let payload = start + (data.len() / BLOCK) as u64;
+            let mut write = Write::new(log.start + log.used, &header.encode(fs_id));
+            let payload = write.end();
             for (e, at) in header.entries.iter().zip(payload..) {
                 j.table.insert(e.home, Logged { at, anywhere: e.anywhere, escaped: e.escaped });
             }
-            data.append(&mut blocks);
-            log.used += (data.len() / BLOCK) as u64;
-            record.push(Write { block: start, data });
+            write.data.append(&mut blocks);
+            log.used += write.data.len() as u64;
+            record.push(write);
         }
         debug_assert!(rest.is_empty());
         let mut homes = Vec::with_capacity(items.len() + direct.len());
@@ -460,7 +464,7 @@ impl Fs {
         self.must_write.clear();
         self.pinned.values_mut().filter(|p| p.1 == 0).for_each(|p| p.1 = seq);
         if let Some(w) = writes.last() {
-            self.head = w.block + (w.data.len() / BLOCK) as u64;
+            self.head = w.end();
         }
         Commit {
             seq,
@@ -483,6 +487,7 @@ impl Fs {
             return Err(Error::Device(why));
         }
         let is_early = self.plants(Planted::OutOfOrder);
+        let spare_max = (self.options.dirty_bytes_max / BLOCK as u64) as usize;
         let j = &mut self.journal;
         j.done.insert(seq);
         if is_early {
@@ -492,7 +497,8 @@ impl Fs {
             j.durable_seq += 1;
             for home in j.homes.remove(&j.durable_seq).unwrap_or_default() {
                 if j.flying.get(&home).is_some_and(|f| f.0 == j.durable_seq) {
-                    j.flying.remove(&home);
+                    let data = j.flying.remove(&home).map(|f| f.1);
+                    self.spare.extend(data.filter(|_| self.spare.len() < spare_max));
                 }
                 if j.direct.get(&home) == Some(&j.durable_seq) {
                     j.direct.remove(&home);
@@ -585,7 +591,7 @@ impl Fs {
         self.sb.durable_seq = self.journal.durable_seq;
         for block in [0, self.geo.second_super()] {
             let data = self.sb.encode(block);
-            self.disk.write(&[Write { block, data }]).map_err(|e| device("writing superblock", block, e))?;
+            self.disk.write(&[Write::new(block, &data)]).map_err(|e| device("writing superblock", block, e))?;
             self.disk.flush().map_err(|e| device("flushing superblock", block, e))?;
         }
         Ok(())

@@ -54,7 +54,7 @@ impl Disk for CrashDisk {
         self.inner.write(writes)?;
         let mut events = self.events.lock().expect("no panic under the lock");
         for w in writes {
-            events.extend(w.data.chunks(BLOCK).enumerate().map(|(i, d)| Event::Write(w.block + i as u64, d.into())));
+            events.extend((w.block..).zip(&w.data).map(|(at, d)| Event::Write(at, d.clone())));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -14,8 +14,20 @@ pub const BLOCK: usize = 4096;
 pub struct Write {
     /// First block.
     pub block: u64,
-    /// A multiple of [`BLOCK`] bytes.
-    pub data: Vec<u8>,
+    /// Each has [`BLOCK`] bytes. They are shared with whoever made them: no block is copied on its way to the device.
+    pub data: Vec<Arc<[u8]>>,
+}
+
+impl Write {
+    /// A write of whole blocks that lie one behind the other in memory.
+    pub fn new(block: u64, bytes: &[u8]) -> Write {
+        Write { block, data: bytes.chunks(BLOCK).map(Arc::from).collect() }
+    }
+
+    /// The block behind its last one.
+    pub fn end(&self) -> u64 {
+        self.block + self.data.len() as u64
+    }
 }
 
 /// A block device. An acknowledged write may be lost, torn or overtaken by later ones until a flush ends.
@@ -38,6 +50,9 @@ pub trait Disk: Send + Sync {
     /// If any of them may be lost.
     fn flush(&self) -> io::Result<()>;
 }
+
+/// Slices of memory that one system call takes.
+const SLICES_MAX: usize = 1024;
 
 /// A file or a block device.
 #[derive(Debug)]
@@ -69,7 +84,25 @@ impl Disk for FileDisk {
     }
 
     fn write(&self, writes: &[Write]) -> io::Result<()> {
-        writes.iter().try_for_each(|w| self.file.write_all_at(&w.data, w.block * BLOCK as u64))
+        for w in writes {
+            let mut offset = w.block * BLOCK as u64;
+            for blocks in w.data.chunks(SLICES_MAX) {
+                let mut slices: Vec<IoSlice> = blocks.iter().map(|b| IoSlice::new(b)).collect();
+                let mut rest = &mut slices[..];
+                while !rest.is_empty() {
+                    match rustix::io::pwritev(&self.file, rest, offset) {
+                        Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                        Ok(n) => {
+                            offset += n as u64;
+                            IoSlice::advance_slices(&mut rest, n);
+                        }
+                        Err(rustix::io::Errno::INTR) => {}
+                        Err(e) => return Err(e.into()),
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -174,12 +207,11 @@ impl Disk for MemDisk {
     fn write(&self, writes: &[Write]) -> io::Result<()> {
         let mut content = self.content.lock().expect("no panic under the lock");
         for w in writes {
-            for (i, part) in w.data.chunks(BLOCK).enumerate() {
-                let at = w.block + i as u64;
+            for (at, data) in (w.block..).zip(&w.data) {
                 if at >= self.blocks {
                     return Err(beyond_end());
                 }
-                content.insert(at, part.into());
+                content.insert(at, data.clone());
             }
         }
         Ok(())
@@ -261,6 +293,22 @@ mod tests {
         let mut block = [0; BLOCK];
         disk.read(0, &mut block).expect("read");
         assert_eq!(block, [1; BLOCK]);
+    }
+
+    /// More blocks than one system call takes, and a second write elsewhere.
+    #[test]
+    fn a_large_write_is_whole_and_in_order() {
+        let blocks = SLICES_MAX as u64 * 2 + 5;
+        let file = tempfile::tempfile().expect("a temporary file");
+        let disk = FileDisk::new(file, (blocks + 3) * BLOCK as u64);
+        let content: Vec<u8> = (0..blocks).flat_map(|i| [i.to_le_bytes(); BLOCK / 8].concat()).collect();
+        let large = Write::new(1, &content);
+        assert_eq!(large.end(), blocks + 1);
+        disk.write(&[large, Write::new(blocks + 2, &[9; BLOCK])]).expect("written");
+        let mut found = vec![1; (blocks as usize + 3) * BLOCK];
+        disk.read(0, &mut found).expect("read");
+        let expected = [&[0; BLOCK][..], &content, &[0; BLOCK], &[9; BLOCK]].concat();
+        assert!(found == expected);
     }
 
     /// Writes that were made while a flush was under way aren't covered by it.

@@ -1,5 +1,8 @@
 //! Content of files: dirty pages in memory until they are written back, everything else on the device.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use rustix::io::Errno;
 
 use crate::disk::BLOCK;
@@ -11,6 +14,26 @@ use crate::fs::{Fs, Page};
 const B: u64 = BLOCK as u64;
 /// Blocks that an allocation leaves free: data in allocated blocks cut their extents, and need leaves.
 const FOR_CUTS: u64 = 8;
+
+/// Returns a block of memory with content, `spare` memory if there is some that nobody else has.
+fn filled(spare: &mut Vec<Arc<[u8]>>, content: &[u8]) -> Arc<[u8]> {
+    while let Some(mut block) = spare.pop() {
+        if let Some(to) = Arc::get_mut(&mut block) {
+            to.copy_from_slice(content);
+            return block;
+        }
+    }
+    content.into()
+}
+
+/// Extents that the write-back of a page may add, by the extent that it is in. Data within one of zeroes cut it into three.
+fn added(extent: Option<Extent>) -> u64 {
+    match extent {
+        None => 1,
+        Some(e) if e.unwritten => 2,
+        Some(_) => 0,
+    }
+}
 
 /// A change of a file's allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,13 +107,16 @@ impl Fs {
         while done < data.len() {
             let at = offset + done as u64;
             let within = (at % B) as usize;
-            let len = (BLOCK - within).min(data.len() - done);
-            let page = match self.page(ino, at / B, len < BLOCK) {
-                Ok(page) => page,
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
-            };
-            page[within..within + len].copy_from_slice(&data[done..done + len]);
+            let mut len = if within == 0 { self.add_pages(ino, at / B, &data[done..]) } else { 0 };
+            if len == 0 {
+                len = (BLOCK - within).min(data.len() - done);
+                let page = match self.page(ino, at / B, len < BLOCK) {
+                    Ok(page) => page,
+                    Err(e) if done == 0 => return Err(e),
+                    Err(_) => break,
+                };
+                page[within..within + len].copy_from_slice(&data[done..done + len]);
+            }
             done += len;
             let n = self.nodes.get_mut(&ino).expect("loaded");
             n.size = n.size.max(at + len as u64);
@@ -106,31 +132,48 @@ impl Fs {
     /// A dirty page, with the device's content if it is to be kept.
     fn page(&mut self, ino: u64, page: u64, keep: bool) -> Result<&mut [u8]> {
         if !self.nodes[&ino].pages.contains_key(&page) {
-            let mut data = vec![0; BLOCK].into_boxed_slice();
             let n = &self.nodes[&ino];
-            let extent = n.extents.get(page);
-            let size = n.size;
-            let reserved = extent.is_none();
-            // Data within an extent of zeroes cut it into three.
-            let adds = match extent {
-                None => 1,
-                Some(e) if e.unwritten => 2,
-                Some(_) => 0,
-            };
-            if adds > 0 {
-                self.need_extents(ino, page, adds, reserved.into())?;
-            }
+            let (extent, size) = (n.extents.get(page), n.size);
+            let mut content = [0; BLOCK];
             if let Some(e) = extent.filter(|e| keep && !e.unwritten) {
-                self.read_blocks(e.physical + (page - e.logical), &mut data)?;
+                self.read_blocks(e.physical + (page - e.logical), &mut content)?;
                 let valid = size.saturating_sub(page * B).min(B) as usize;
-                data[valid..].fill(0);
+                content[valid..].fill(0);
             }
-            self.reserved += u64::from(reserved);
-            self.change_extents(ino, |x| x.expect(page, 0, adds));
-            self.dirty_pages += 1;
-            self.nodes.get_mut(&ino).expect("loaded").pages.insert(page, Page { data, reserved, adds });
+            self.insert_pages(ino, page..page + 1, extent, &content)?;
         }
-        Ok(&mut self.nodes.get_mut(&ino).expect("loaded").pages.get_mut(&page).expect("inserted").data)
+        let page = self.nodes.get_mut(&ino).expect("loaded").pages.get_mut(&page).expect("inserted");
+        Ok(Arc::make_mut(&mut page.data))
+    }
+
+    /// Makes dirty pages of the whole pages of `data`, up to the first that is dirty already or is in another extent than the first one
+    /// of them. Returns their bytes; 0 if none can be made in this way.
+    fn add_pages(&mut self, ino: u64, first: u64, data: &[u8]) -> usize {
+        let n = &self.nodes[&ino];
+        let mut end = first + (data.len() / BLOCK) as u64;
+        end = n.pages.range(first..end).next().map_or(end, |(&page, _)| page);
+        let next = n.extents.next(first);
+        let extent = next.filter(|e| e.logical <= first);
+        end = end.min(extent.map(|e| e.end()).or(next.map(|e| e.logical)).unwrap_or(end));
+        let len = (end - first) as usize * BLOCK;
+        // What the space can't hold as a whole is tried page by page.
+        if end > first && self.insert_pages(ino, first..end, extent, &data[..len]).is_ok() { len } else { 0 }
+    }
+
+    /// Adds dirty pages that are all in one extent, or all in a hole, if there is room for them.
+    fn insert_pages(&mut self, ino: u64, pages: Range<u64>, extent: Option<Extent>, content: &[u8]) -> Result<()> {
+        let (count, adds, reserved) = (pages.end - pages.start, added(extent), extent.is_none());
+        let blocks = if reserved { count } else { 0 };
+        if adds > 0 {
+            self.expect_extents(ino, pages.clone(), adds, blocks)?;
+        }
+        self.reserved += blocks;
+        self.dirty_pages += count;
+        let n = self.nodes.get_mut(&ino).expect("loaded");
+        for (page, content) in pages.zip(content.chunks(BLOCK)) {
+            n.pages.insert(page, Page { data: filled(&mut self.spare, content), reserved, adds });
+        }
+        Ok(())
     }
 
     /// Makes the rest of the last page zeroes, before the file grows beyond it.

@@ -1,5 +1,7 @@
 //! The bytes on the device. All numbers are little-endian; `docs/design/fs.md` has the layout.
 
+use std::sync::Arc;
+
 use crate::disk::BLOCK;
 use crate::error::{Error, Result};
 use crate::extents::Extent;
@@ -379,17 +381,16 @@ pub(crate) struct RecordEntry {
 const ENTRY_ANYWHERE: u32 = 1;
 const ENTRY_ESCAPED: u32 = 2;
 
-/// Makes a file's block unlike a record's header, before it goes to a log. Returns whether it was like one. Else whoever may write a file
-/// could write records.
-pub(crate) fn escape(b: &mut [u8]) -> bool {
-    let is_like_header = u32_at(b, 0) == RECORD_MAGIC;
-    if is_like_header {
-        put32(b, 0, 0);
-    }
-    is_like_header
+/// Returns what goes to a log in place of a file's block that is like a record's header. Else whoever may write a file could write records.
+pub(crate) fn escaped(b: &[u8]) -> Option<Arc<[u8]>> {
+    (u32_at(b, 0) == RECORD_MAGIC).then(|| {
+        let mut b = b.to_vec();
+        put32(&mut b, 0, 0);
+        b.into()
+    })
 }
 
-/// Undoes [`escape`].
+/// Undoes [`escaped`].
 pub(crate) fn unescape(b: &mut [u8]) {
     put32(b, 0, RECORD_MAGIC);
 }

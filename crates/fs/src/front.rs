@@ -246,10 +246,15 @@ impl Shared {
 
     /// Performs the periodic work: write-back and checkpoint.
     fn tend(&self) -> Result<()> {
-        if self.lock().is_dirty() {
+        let dirty = self.lock().is_dirty();
+        if dirty {
             self.sync(None)?;
         }
         let mut fs = self.lock();
+        if !dirty {
+            // Nobody writes at present.
+            fs.forget_spare();
+        }
         if fs.logs_used_percent() > FULL_PERCENT || fs.info().mode != Mode::Manylogs {
             fs.checkpoint_lazily()
         } else {
@@ -563,7 +568,9 @@ impl Filesystem for Front {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.shared.lock().read(ino.0, offset, size as usize) {
+        // The answer is a copy into the kernel: not under the lock.
+        let result = self.shared.lock().read(ino.0, offset, size as usize);
+        match result {
             Ok(data) => reply.data(&data),
             Err(e) => reply.error(self.shared.errno(&e)),
         }
@@ -875,7 +882,7 @@ mod tests {
             self.disk.read(block, into)
         }
         fn write(&self, writes: &[Write]) -> io::Result<()> {
-            match writes.first().map(|w| &w.data[..4]) {
+            match writes.first().map(|w| &w.data[0][..4]) {
                 Some([1, 1, 1, 1]) => {
                     let mut state = self.ones.0.lock().unwrap();
                     state.0 = true;

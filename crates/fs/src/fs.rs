@@ -99,7 +99,7 @@ pub enum Planted {
 
 /// A page of a file that differs from the device.
 pub(crate) struct Page {
-    pub data: Box<[u8]>,
+    pub data: Arc<[u8]>,
     /// A block is set aside for it.
     pub reserved: bool,
     /// Extents that its write-back may add.
@@ -259,6 +259,8 @@ pub struct Fs {
     /// Blocks set aside for dirty pages.
     pub(crate) reserved: u64,
     pub(crate) dirty_pages: u64,
+    /// Blocks of memory that were written back, for the next pages: new memory costs more than the copy into it.
+    pub(crate) spare: Vec<Arc<[u8]>>,
     /// Blocks that files' extents may need for leaves and pointers to them, with what dirty pages may add.
     pub(crate) tree_need: u64,
     /// Metadata blocks at most that changed inodes have to write.
@@ -690,11 +692,11 @@ impl Fs {
     }
 
     /// Encodes a metadata block for the device.
-    pub(crate) fn sealed(&mut self, block: u64) -> Vec<u8> {
+    pub(crate) fn sealed(&mut self, block: u64) -> Arc<[u8]> {
         let fs_id = self.sb.fs_id;
         let cached = self.cache.get_mut(&block).expect("a dirty block is in memory");
         seal(&mut cached.data, cached.kind, block, fs_id);
-        cached.data.to_vec()
+        Arc::from(&cached.data[..])
     }
 
     /// Attributes of an inode.

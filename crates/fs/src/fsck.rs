@@ -105,7 +105,7 @@ fn rewrite_unreadable(fs: &mut Fs) -> Result<()> {
         return Ok(());
     }
     let blocks = std::mem::take(&mut fs.unreadable);
-    let writes: Vec<Write> = blocks.into_iter().map(|block| Write { block, data: vec![0; BLOCK] }).collect();
+    let writes: Vec<Write> = blocks.into_iter().map(|block| Write::new(block, &[0; BLOCK])).collect();
     let written = fs.disk.write(&writes).and_then(|()| fs.disk.flush());
     written.map_err(|e| device("overwriting unreadable", writes.first().map_or(0, |w| w.block), e))
 }
@@ -587,7 +587,7 @@ mod tests {
         let mut data = vec![0; BLOCK];
         disk.read(block, &mut data).unwrap();
         data[2000] ^= 1;
-        disk.write(&[Write { block, data }]).unwrap();
+        disk.write(&[Write::new(block, &data)]).unwrap();
     }
 
     /// All names of the directory that are left lead to their files; those that were lost are in the root.

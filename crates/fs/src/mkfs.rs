@@ -79,12 +79,12 @@ pub fn mkfs(disk: Arc<dyn Disk>, format: Format, now: Stamp) -> Result<()> {
         }
         e => e,
     })?;
-    let write = |block, data| disk.write(&[Write { block, data }]).map_err(|e| device("writing", block, e));
+    let write = |block, data: &[u8]| disk.write(&[Write::new(block, data)]).map_err(|e| device("writing", block, e));
     // No old file system is found while this one is made.
-    write(0, vec![0; BLOCK])?;
-    write(geo.second_super(), vec![0; BLOCK])?;
+    write(0, &[0; BLOCK])?;
+    write(geo.second_super(), &[0; BLOCK])?;
     for (start, _) in geo.logs() {
-        write(start, vec![0; BLOCK])?;
+        write(start, &[0; BLOCK])?;
     }
     let summary = |g| {
         let data = if geo.is_usable(g) { geo.data(g) } else { return Summary::default() };
@@ -113,6 +113,7 @@ pub fn mkfs(disk: Arc<dyn Disk>, format: Format, now: Stamp) -> Result<()> {
         pinned_blocks: 0,
         reserved: 0,
         dirty_pages: 0,
+        spare: Vec::new(),
         tree_need: 0,
         changed_max: 0,
         must_write: Default::default(),
@@ -136,7 +137,7 @@ pub fn mkfs(disk: Arc<dyn Disk>, format: Format, now: Stamp) -> Result<()> {
     fs.store_groups()?;
     for block in std::mem::take(&mut fs.dirty_blocks) {
         let data = fs.sealed(block);
-        write(block, data)?;
+        write(block, &data)?;
     }
     disk.flush().map_err(|e| device("flushing", 0, e))?;
     fs.write_super()

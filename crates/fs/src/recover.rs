@@ -319,6 +319,7 @@ impl Fs {
             pinned_blocks: 0,
             reserved: 0,
             dirty_pages: 0,
+            spare: Vec::new(),
             tree_need: 0,
             changed_max: 0,
             must_write: Default::default(),

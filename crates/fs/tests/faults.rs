@@ -45,8 +45,7 @@ impl Disk for Faulty {
             return Err(io::Error::other("unwritable"));
         }
         // A drive replaces the sectors of what it is to write.
-        let written: BTreeSet<u64> =
-            writes.iter().flat_map(|w| w.block..w.block + (w.data.len() / BLOCK) as u64).collect();
+        let written: BTreeSet<u64> = writes.iter().flat_map(|w| w.block..w.end()).collect();
         let mut unreadable = self.unreadable.lock().unwrap();
         unreadable.retain(|b| !written.contains(b));
         self.disk.write(writes)

@@ -287,10 +287,9 @@ impl SimDisk {
     fn store(&self, writes: &[Write]) {
         let mut content = self.content.lock().expect("no panic under the lock");
         for w in writes {
-            for (i, part) in w.data.chunks(BLOCK).enumerate() {
-                let is_same = part[1..] == part[..BLOCK - 1];
-                let kept = if is_same { Content::Same(part[0]) } else { Content::Bytes(part.into()) };
-                content.insert(w.block + i as u64, kept);
+            for (at, data) in (w.block..).zip(&w.data) {
+                let is_same = data[1..] == data[..BLOCK - 1];
+                content.insert(at, if is_same { Content::Same(data[0]) } else { Content::Bytes(data.clone()) });
             }
         }
     }
@@ -302,7 +301,7 @@ impl Timing {
             self.request(client, Op::Flush, 0, 0);
         }
         for w in writes {
-            let (from, len) = (w.block * BLOCK as u64, w.data.len() as u64);
+            let (from, len) = (w.block * BLOCK as u64, (w.data.len() * BLOCK) as u64);
             for at in (0..len).step_by(PIECE as usize) {
                 self.request(client, Op::Write { fua: false }, from + at, PIECE.min(len - at));
             }
