@@ -2,7 +2,7 @@
 //! log near the disk's head, large writes go to their place.
 //!
 //! [`Fs`] is the core: it knows no thread, no clock and no FUSE. It receives the time ([`Fs::set_now`]) and asks a [`Disk`].
-//! [`front`] serves it through FUSE. The path of one `fsync`:
+//! [`mount`] serves it through FUSE (`front.rs`), on several threads (`shared.rs`). The path of one `fsync`:
 //! 1. [`Fs::prepare`] gives blocks to dirty pages, encodes changed inodes and makes one [`Commit`] (`commit.rs`).
 //! 2. [`Commit::execute`] writes large data to its place, then the record to a log, then flushes. It needs no lock.
 //! 3. [`Fs::finish`] notes that the record is durable. Records are durable in order, whatever order their writes end in.
@@ -21,14 +21,16 @@ mod error;
 mod extents;
 mod file;
 mod format;
-pub mod front;
+mod front;
 mod fs;
 mod fsck;
 mod geometry;
 pub mod ioctl;
 mod mkfs;
+pub mod mount;
 mod names;
 mod recover;
+mod shared;
 mod tell;
 mod xattr;
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll_fs::front::{Mount, Mounted, mount};
+use plimsoll_fs::mount::{Mount, Mounted, mount};
 use plimsoll_fs::{Format, Fs, MemDisk, Mode, Options, fsck, ioctl as numbers, mkfs};
 use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;

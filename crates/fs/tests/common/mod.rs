@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll_fs::front::{Mount, Mounted, mount};
+use plimsoll_fs::mount::{Mount, Mounted, mount};
 use plimsoll_fs::{Format, Fs, MemDisk, Mode, Options, fsck, mkfs};
 
 /// A disk in memory with an empty file system.

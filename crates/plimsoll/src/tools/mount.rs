@@ -4,7 +4,7 @@ use super::fs::{now, open, random};
 use super::mkfs::mode;
 use anyhow::{Context, Result};
 use clap::Args;
-use plimsoll_fs::front::{Mount, mount};
+use plimsoll_fs::mount::{Mount, mount};
 use plimsoll_fs::{Fs, Mode, Options};
 use std::path::PathBuf;
 
