@@ -264,6 +264,11 @@ impl Fs {
         tables.len() as u64 + leaves
     }
 
+    /// True if so many pages are dirty that they should be written back before writers must wait for it.
+    pub fn has_many_pages(&self) -> bool {
+        self.dirty_pages * BLOCK as u64 > self.options.dirty_bytes_max / 2
+    }
+
     /// True if memory has changes that aren't in a record.
     pub fn is_dirty(&self) -> bool {
         !self.dirty_blocks.is_empty() || self.nodes.values().any(|n| n.dirty || n.extents.dirty || n.is_behind())

@@ -9,7 +9,7 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 
 use crate::front::Front;
-use crate::shared::{PERIOD, Shared};
+use crate::shared::{Shared, Wake};
 use crate::{Disk, Fs};
 
 /// Options of a mount.
@@ -31,7 +31,7 @@ pub struct Mounted {
     at: PathBuf,
     shared: Arc<Shared>,
     tender: Option<std::thread::JoinHandle<()>>,
-    end: std::sync::mpsc::Sender<()>,
+    end: std::sync::mpsc::Sender<Wake>,
 }
 
 /// Mounts a file system on a directory.
@@ -39,7 +39,8 @@ pub struct Mounted {
 /// # Errors
 /// If the kernel or `fusermount3` refuses.
 pub fn mount(fs: Fs, disk: Arc<dyn Disk>, at: &Path, how: &Mount) -> io::Result<Mounted> {
-    let shared = Arc::new(Shared::new(fs, disk));
+    let (end, told) = std::sync::mpsc::channel();
+    let shared = Arc::new(Shared::new(fs, disk, end.clone()));
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(how.source.clone()),
@@ -57,15 +58,8 @@ pub fn mount(fs: Fs, disk: Arc<dyn Disk>, at: &Path, how: &Mount) -> io::Result<
     let at = std::path::absolute(at)?;
     let session = Session::new(Front::new(shared.clone()), &at, &config)?;
     let session = std::thread::spawn(move || session.run());
-    let (end, ended) = std::sync::mpsc::channel();
     let tended = shared.clone();
-    let tender = std::thread::spawn(move || {
-        while ended.recv_timeout(PERIOD) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            if !tended.tend_on() {
-                break;
-            }
-        }
-    });
+    let tender = std::thread::spawn(move || tended.tend_until_end(&told));
     Ok(Mounted { session: Some(session), at, shared, tender: Some(tender), end })
 }
 
@@ -88,13 +82,24 @@ impl Mounted {
         Unmounter { at: self.at.clone(), shared: self.shared.clone() }
     }
 
+    /// It hears of nothing else: it holds a sender itself.
+    fn end_tender(&self) {
+        let _ = self.end.send(Wake::End); // the thread may have ended
+    }
+
     fn close(&mut self) -> io::Result<()> {
-        let _ = self.end.send(()); // the thread may have ended after a failure
+        self.end_tender();
         if let Some(t) = self.tender.take() {
             t.join().map_err(|_| io::Error::other("the background thread panicked"))?;
         }
         let result = self.shared.lock().unmount();
         result.map_err(|e| io::Error::other(e.to_string()))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.end_tender();
     }
 }
 

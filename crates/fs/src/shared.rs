@@ -2,8 +2,10 @@
 //!
 //! The lock is held for an operation, not for a sync's writes: while one sync waits for the device, others prepare and write theirs.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
@@ -12,7 +14,7 @@ use crate::tell::Told;
 use crate::{Disk, Error, Fs, Mode, Prepared, Result, Stamp};
 
 /// Period after which changes become durable by themselves, and journals are checkpointed.
-pub(crate) const PERIOD: Duration = Duration::from_secs(5);
+const PERIOD: Duration = Duration::from_secs(5);
 /// Logs fuller than this are checkpointed by themselves, unless they hold content that may stay there.
 const FULL_PERCENT: u64 = 80;
 
@@ -22,6 +24,19 @@ pub(crate) struct Shared {
     durable: Condvar,
     disk: Arc<dyn Disk>,
     told: Told,
+    /// Told when there is enough to write back that nobody should wait for all of it.
+    wake: mpsc::Sender<Wake>,
+    /// It was told, and hasn't begun.
+    woken: AtomicBool,
+}
+
+/// What the thread of the periodic work is told.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// To write back now.
+    WriteBack,
+    /// To end.
+    End,
 }
 
 pub(crate) fn now() -> Stamp {
@@ -30,8 +45,10 @@ pub(crate) fn now() -> Stamp {
 }
 
 impl Shared {
-    pub fn new(fs: Fs, disk: Arc<dyn Disk>) -> Shared {
-        Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk, told: Told::default() }
+    /// Takes a file system, and whom it tells when there is work beside the requests.
+    pub fn new(fs: Fs, disk: Arc<dyn Disk>, wake: mpsc::Sender<Wake>) -> Shared {
+        let woken = AtomicBool::new(false);
+        Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk, told: Told::default(), wake, woken }
     }
 
     /// The file system, which is told the time.
@@ -88,7 +105,13 @@ impl Shared {
         if full {
             self.sync(None)?;
         }
-        let result = f(&mut self.lock());
+        let mut fs = self.lock();
+        let result = f(&mut fs);
+        let many = fs.has_many_pages();
+        drop(fs);
+        if many && !self.woken.swap(true, Ordering::Relaxed) {
+            let _ = self.wake.send(Wake::WriteBack); // without the thread, as after a failure, writers write back
+        }
         match result {
             Err(Error::Os(Errno::NOSPC)) => {
                 self.sync(None)?;
@@ -152,10 +175,34 @@ impl Shared {
         }
     }
 
-    /// Performs the periodic work; false if the next round would only repeat a failure, which each sync reports. A block that
-    /// couldn't be read changes nothing: it is tried again.
-    pub fn tend_on(&self) -> bool {
-        let result = self.tend();
+    /// Performs work beside the requests until it is told to end, or each round would only repeat a failure, which each sync reports.
+    /// While it writes back, writers go on; what they have made dirty when it has ended is its next work.
+    pub fn tend_until_end(&self, told: &mpsc::Receiver<Wake>) {
+        let mut next = Instant::now() + PERIOD;
+        loop {
+            // The periodic work comes first: writers that never rest have no end of pages.
+            let left = next.saturating_duration_since(Instant::now());
+            let wake = if left.is_zero() { Err(RecvTimeoutError::Timeout) } else { told.recv_timeout(left) };
+            let result = match wake {
+                Ok(Wake::WriteBack) => {
+                    self.woken.store(false, Ordering::Relaxed);
+                    self.sync(None)
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    next = Instant::now() + PERIOD;
+                    self.tend()
+                }
+                Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if !self.noted(result) {
+                return;
+            }
+        }
+    }
+
+    /// Prints what work beside the requests met; false after a failure that ends it. A block that couldn't be read changes nothing:
+    /// it is tried again.
+    fn noted(&self, result: Result<()>) -> bool {
         if let Some(why) = self.lock().failure() {
             self.told.failure(why);
             return false;
@@ -196,7 +243,6 @@ mod tests {
     use super::*;
     use crate::{BLOCK, Format, MemDisk, Options, ROOT, Write, mkfs};
     use std::io;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     struct Unreadable {
         disk: MemDisk,
@@ -228,19 +274,19 @@ mod tests {
         let mut fs = Fs::mount(disk.clone(), Options::default()).unwrap();
         let ino = fs.lookup(ROOT, b"a").unwrap().ino;
         fs.write(ino, 0, b"data").unwrap();
-        let shared = Shared::new(fs, disk.clone());
+        let shared = Shared::new(fs, disk.clone(), mpsc::channel().0);
         // The bitmap, which the page's block comes from, isn't in memory.
         disk.now.store(true, Ordering::Relaxed);
         assert!(shared.tend().is_err());
-        assert!(shared.tend_on());
+        assert!(shared.noted(shared.tend()));
         disk.now.store(false, Ordering::Relaxed);
-        assert!(shared.tend_on() && !shared.lock().is_dirty());
+        assert!(shared.noted(shared.tend()) && !shared.lock().is_dirty());
     }
 
     fn shared(disk: Arc<dyn Disk>, mode: Mode) -> Shared {
         mkfs(disk.clone(), Format::new(9, mode, disk.blocks()), (0, 0)).unwrap();
         let fs = Fs::mount(disk.clone(), Options::default()).unwrap();
-        Shared::new(fs, disk)
+        Shared::new(fs, disk, mpsc::channel().0)
     }
 
     fn file(shared: &Shared, name: &[u8]) -> u64 {
@@ -253,9 +299,9 @@ mod tests {
         let corrupt = Error::Corrupt("a block".to_owned());
         shared.errno(&corrupt);
         assert!(!shared.told.error(&corrupt));
-        assert!(shared.tend_on());
+        assert!(shared.noted(shared.tend()));
         shared.lock().failed = Some("lost".to_owned());
-        assert!(!shared.tend_on());
+        assert!(!shared.noted(shared.tend()));
         assert!(!shared.told.failure("lost"));
     }
 
@@ -294,7 +340,7 @@ mod tests {
         let format = Format { journal_blocks: 64, inodes_per_group: 1024, ..Format::new(9, Mode::Ordered, blocks) };
         mkfs(disk.clone(), format, (0, 0)).unwrap();
         let fs = Fs::mount(disk.clone(), Options::default()).unwrap();
-        let shared = Shared::new(fs, disk);
+        let shared = Shared::new(fs, disk, mpsc::channel().0);
         let free = shared.lock().statfs().inodes_free;
         let names: Vec<String> = (0..1000).map(|i| i.to_string()).collect();
         let files: Vec<u64> = names
@@ -396,5 +442,30 @@ mod tests {
                 assert_eq!(shared.lock().read(a, 0, 1).unwrap(), [7]);
             }
         }
+    }
+
+    /// Of 16 pages that may be dirty a half is enough, and it is told once until somebody begins.
+    #[test]
+    fn pages_are_written_back_before_a_writer_must_wait_for_it() {
+        let disk = Arc::new(MemDisk::new(4096));
+        mkfs(disk.clone(), Format::new(9, Mode::Ordered, 4096), (0, 0)).unwrap();
+        let options = Options { dirty_bytes_max: 16 * BLOCK as u64, ..Options::default() };
+        let (wake, told) = mpsc::channel();
+        let shared = Shared::new(Fs::mount(disk.clone(), options).unwrap(), disk, wake);
+        let a = file(&shared, b"a");
+        shared.write(a, 0, &[1; 8 * BLOCK], false).unwrap();
+        assert!(told.try_recv().is_err());
+        for page in 8..10 {
+            shared.write(a, page * BLOCK as u64, &[1; BLOCK], false).unwrap();
+        }
+        assert_eq!(told.try_iter().collect::<Vec<Wake>>(), [Wake::WriteBack]);
+        assert!(shared.lock().is_dirty() && shared.lock().info().seq == 0);
+        for wake in [Wake::WriteBack, Wake::End] {
+            shared.wake.send(wake).unwrap();
+        }
+        shared.tend_until_end(&told);
+        assert!(!shared.lock().is_dirty());
+        shared.write(a, 0, &[2; 9 * BLOCK], false).unwrap();
+        assert_eq!(told.try_recv(), Ok(Wake::WriteBack));
     }
 }
