@@ -241,7 +241,9 @@ impl Osds {
                 return None;
             }
             let standing = &self.standings[osd];
-            let is_good = !standing.is_avoided(at, self.limit()) && self.is_in_time(at, head, osd);
+            // One that is no group's primary would never be asked again after it was late.
+            let may_be_in_time = self.is_in_time(at, head, osd) || standing.is_forgotten(at);
+            let is_good = !standing.is_avoided(at, self.limit()) && may_be_in_time;
             is_good.then(|| (standing.forecast(at, head, self.limit()).0, osd, port))
         };
         let (_, osd, port) = acting.iter().filter_map(usable).min()?;

@@ -138,12 +138,18 @@ impl Standing {
         if waited < limit { (took, confidence) } else { (took.max(waited * 2), confidence) }
     }
 
-    /// True if no read was seen for long, and none is outstanding. The next read is then sent whatever its forecast.
+    /// True if nothing was learned of it for long: no read was seen, or the one that was sent last isn't answered. The next read is then sent
+    /// whatever its forecast. The answer may never come though the OSD is at work: the object can't be read, or its placement group.
     pub fn is_forgotten(&self, now: Time) -> bool {
-        self.outstanding.is_empty() && self.predictor.as_ref().is_none_or(|p| p.is_forgotten(now))
+        match self.outstanding.last_key_value() {
+            Some((_, sent_at)) => now.since(*sent_at) >= AVOID_MAX,
+            None => self.predictor.as_ref().is_none_or(|p| p.is_forgotten(now)),
+        }
     }
 
     pub fn judged(&mut self, now: Time, head: &IoHead) {
+        // If all reads are refused, none is sent that would give it up.
+        self.give_up(now);
         if let Some(predictor) = &mut self.predictor {
             predictor.judged(now, head);
         }

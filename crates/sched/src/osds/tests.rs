@@ -480,3 +480,115 @@ fn an_osd_that_goes_on_to_stall_is_asked_ever_more_seldom() {
     let again = b.learn(stalled + Span::from_millis(1010), 0, 1);
     assert_eq!(b.view(again, 0).steered, b.view(stalled + Span::from_millis(4), 0).steered);
 }
+
+impl Bench {
+    /// Reads of an OSD without a deadline that take 40 ms each, from `at` on, until one with a deadline of 10 ms is refused.
+    fn learn_slow(&mut self, mut at: Time, osd: u16) -> Time {
+        let offset = self.of(osd);
+        for _ in 0..1000 {
+            if self.offer(at, Op::Read, offset, Some(Span::from_millis(10))).is_none() {
+                return at;
+            }
+            self.stack.wake(at);
+            at += Span::from_millis(40);
+            self.end(at, self.at.len() - 1, Outcome::Done);
+            at += Span::from_millis(100);
+        }
+        panic!("reads of 40 ms are never refused");
+    }
+
+    /// The map with OSDs that can't be read but as primaries.
+    fn without_handles(&mut self) {
+        let mut alone = map(2);
+        alone.osds.iter_mut().for_each(|o| o.port = None);
+        self.tell(us(0), alone);
+    }
+
+    /// Number of reads with a deadline of 10 ms that an OSD is sent, one offered each second, and each done after 200 us.
+    fn sent_in(&mut self, mut at: Time, osd: u16, seconds: u64) -> (u64, Time) {
+        let (offset, mut sent) = (self.of(osd), 0);
+        for _ in 0..seconds {
+            at += Span::from_secs(1);
+            if self.offer(at, Op::Read, offset, Some(Span::from_millis(10))).is_some() {
+                sent += 1;
+                self.end(at + Span::from_micros(200), self.at.len() - 1, Outcome::Done);
+            }
+        }
+        (sent, at)
+    }
+}
+
+/// An object that can't be found, or a placement group that is incomplete: a read of it never ends, and others of its OSD go on.
+#[test]
+fn a_read_that_never_ends_does_not_have_all_others_refused_for_ever() {
+    let mut b = Bench::new();
+    b.without_handles();
+    let now = b.learn(us(0), 0, 100);
+    let offset = b.of(0);
+    b.offer(now, Op::Read, offset, None).expect("no deadline");
+    let (sent, now) = b.sent_in(now, 0, 31);
+    assert_eq!(sent, 0, "the OSD is silent");
+    let (sent, _) = b.sent_in(now, 0, 30);
+    assert!(sent >= 28, "{sent} of 30 reads were sent");
+    // The read that was asked again may hang as well: then the next is sent after as long again.
+    let mut b = Bench::new();
+    b.without_handles();
+    let mut now = b.learn(us(0), 0, 100);
+    b.offer(now, Op::Read, offset, None).expect("no deadline");
+    for _ in 0..128 {
+        now += Span::from_secs(1);
+        b.offer(now, Op::Read, offset, Some(Span::from_millis(10)));
+    }
+    assert_eq!(b.at.len(), 5, "one every 32 s");
+}
+
+/// It was slow, and one of its reads never ends. It is well again: a read is sent to see that, though no other gives the lost one up.
+#[test]
+fn a_lost_read_does_not_keep_an_osd_from_being_asked_again() {
+    let mut b = Bench::new();
+    b.without_handles();
+    let offset = b.of(0);
+    b.offer(us(0), Op::Read, offset, None).expect("no deadline");
+    let now = b.learn_slow(us(100), 0);
+    assert_eq!(b.at.len(), 1, "the lost read");
+    let (sent, _) = b.sent_in(now, 0, 600);
+    assert!(sent > 300, "{sent} of 600 reads were sent");
+}
+
+/// A replica that is no group's primary was late, and so is the primary.
+#[test]
+fn a_replica_that_was_late_is_asked_again() {
+    let mut b = Bench::new();
+    let mut one = map(2);
+    one.acting = vec![vec![0, 1]];
+    b.tell(us(0), one.clone());
+    let alone = OsdMap { acting: vec![vec![1]], ..one.clone() };
+    let mut now = b.learn_slow(us(0), 0);
+    b.tell(now, alone);
+    now = b.learn_slow(now, 1);
+    b.tell(now, one);
+    // All are slow: next to nothing is sent, and to both in turn.
+    let mut sent = [0; 2];
+    for _ in 0..120 {
+        now += Span::from_secs(1);
+        if b.offer(now, Op::Read, 0, Some(Span::from_millis(10))).is_some() {
+            sent[usize::from(b.at[0].0 != 0)] += 1;
+            b.stack.wake(now + Span::from_millis(40));
+            b.collect();
+            while !b.at.is_empty() {
+                b.end(now + Span::from_millis(40), 0, Outcome::Done);
+            }
+        }
+    }
+    assert!(sent.iter().all(|n| (1..20).contains(n)), "{sent:?}");
+    // The replica is well again.
+    let steered = b.view(now, 0).steered;
+    for _ in 0..600 {
+        now += Span::from_secs(1);
+        if b.offer(now, Op::Read, 0, Some(Span::from_millis(10))).is_some() {
+            let took = Span::from_micros(if b.at[0].0 == 2 { 200 } else { 40_000 });
+            b.end(now + took, 0, Outcome::Done);
+        }
+    }
+    assert!(b.view(now, 0).steered - steered > 300, "{} reads were steered", b.view(now, 0).steered - steered);
+}
