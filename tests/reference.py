@@ -2,7 +2,8 @@
 """Writes the reference pages that the code has already: docs/reference/configuration.md from the types in crates/node/src/config, and
 docs/reference/api.md from the API's description. With --check it only compares (part of `make lint`).
 
-Either way it fails if `plimsoll.example.toml` shows another value than a key's default. Keys that are off by default are shown on.
+Either way it fails if `plimsoll.example.toml` shows another value than a key's default, also one that only its
+comment names (`[default: 32]`). Keys that are off by default are shown on.
 
 docs/reference/cli.md is written and compared by crates/plimsoll/tests/docs.rs, which has the program.
 """
@@ -32,6 +33,10 @@ KINDS = {
     "u16": "number", "u32": "number", "u64": "number", "usize": "number", "f64": "number", "CacheMode": "text", "OnBusy": "text",
     "LogLevel": "text", "Codec": "text", "CacheDedup": "text", "Sharing": "text", "Eviction": "text", "Admission": "text", "Peer": "text", "Uuid": "UUID",
 }
+
+
+# Keys of which the example shows another value than the default, on purpose.
+SHOWN_OTHERWISE = {"core_depth", "slots", "cores"}
 
 
 def sources():
@@ -147,6 +152,11 @@ def example(page):
             values = [t[m[1]] for t in tables if m[1] in t]
             if m[2] not in ("false", "0") and amount(m[2]) not in map(amount, values):
                 yield f"plimsoll.example.toml: `{m[1]}` is {values}, its default is {m[2]}"
+        # Only values of one word with a number: others are stated as a rule.
+        if (m := re.match(r"\| `(\w+)` \| [^|]* \|  \| .*\[default: (\d[\w.]*)[\];]", line)) and m[1] not in SHOWN_OTHERWISE:
+            values = [t[m[1]] for t in tables if m[1] in t]
+            if amount(m[2]) not in map(amount, values):
+                yield f"plimsoll.example.toml: `{m[1]}` is {values}, its comment in crates/node has the default {m[2]}"
 
 
 def api():

@@ -29,7 +29,7 @@ pub struct PoolConfig {
     /// Allow limits of volumes' requests and bytes per second (docs/guides/throttle.md).
     #[serde(default)]
     pub throttle: bool,
-    /// Percent of a tenant's accepted reads that may end after their deadline, by default 0.5: a read is refused if its chance to be late
+    /// Percent of a tenant's accepted reads that may end after their deadline [default: 0.5]. A read is refused if its chance to be late
     /// is too large for that. 0: a read is accepted by its forecast alone.
     pub miss_percent: Option<f64>,
     /// Memory for a page cache.
@@ -46,8 +46,8 @@ pub struct PoolConfig {
     pub core_slack: Option<[SpanText; 2]>,
     /// For `qwin` and `qwin-window`: windows between two adjustments of the slack [default: 2000]. Can be changed live.
     pub core_poll_windows: Option<u64>,
-    /// Limit best effort's changes in flight while requests with an objective are late; for `qwin` and `qwin-window`, by
-    /// default true.
+    /// Limit best effort's changes in flight while requests with an objective are late, for `qwin` and `qwin-window`
+    /// [default: true].
     pub bound_best_effort_writes: Option<bool>,
     /// CPUs of the threads that hash, compress and check, one thread on each [default: one thread per CPU, at most 8, unpinned].
     pub worker_cpus: Option<Vec<usize>>,
@@ -103,11 +103,11 @@ pub struct DeviceConfig {
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogsConfig {
-    /// Distance of two logs, in bytes. Part of the device's format.
+    /// Distance of two logs, in bytes [default: 100MiB; over bands it is given by them]. Part of the device's format.
     pub group: Option<ByteSize>,
-    /// Size of a log. Part of the device's format.
+    /// Size of a log [default: 10MiB]. Part of the device's format.
     pub log: Option<ByteSize>,
-    /// Most extents in the table of logged data. Part of the device's format.
+    /// Most extents in the table of logged data [default: 1048576]. Part of the device's format.
     pub extents: Option<u32>,
     /// Largest write that is logged [default: 256KiB; over bands 2MiB, but at most a quarter of a log]. Can be changed live.
     pub logged_write: Option<ByteSize>,
@@ -115,7 +115,7 @@ pub struct LogsConfig {
     pub off_hours: Option<String>,
     /// Interval of checkpoints of all logged data [default: none].
     pub every: Option<SpanText>,
-    /// Time without requests after which clients are idle.
+    /// Time without requests after which clients are idle [default: 1s].
     pub idle: Option<SpanText>,
     /// Checkpoint logged data in idle time, besides swapping full logs.
     pub clean_when_idle: bool,
@@ -219,9 +219,9 @@ pub struct CacheConfig {
     /// Cache mode of volumes without their own: `off`, `through` or `back`.
     #[serde(default = "default_cache_mode")]
     pub mode: CacheMode,
-    /// The unit of caching, 4 to 128 KiB. Part of the device's format.
+    /// The unit of caching, 4 to 128 KiB [default: 8KiB]. Part of the device's format.
     pub extent: Option<ByteSize>,
-    /// The unit of writing and evicting, up to 4 MiB. Part of the device's format.
+    /// The unit of writing and evicting, up to 4 MiB [default: 2MiB]. Part of the device's format.
     pub weu: Option<ByteSize>,
     /// `lz4`, `zstd` or `none`.
     #[serde(default = "default_codec")]
