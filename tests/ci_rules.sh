@@ -57,6 +57,13 @@ rule links "no file nowhere.md" "echo '[dead](nowhere.md)' >> docs/start.md" "te
 rule messages "limits.rs" "sed -i 's/payload_time is shorter than/payload_time ends before/' crates/node/src/config/limits.rs" "tests/messages.py"
 rule reference "configuration.md" "sed -i 's/connections_per_tenant: 6144/connections_per_tenant: 5000/' crates/node/src/config/limits.rs; sed -i 's/^connections_per_tenant = 6144/connections_per_tenant = 5000/' plimsoll.example.toml" "tests/reference.py --check"
 rule example "its default is 5000" "sed -i 's/connections_per_tenant: 6144/connections_per_tenant: 5000/' crates/node/src/config/limits.rs" "tests/reference.py --check"
+rule example-optional "the default 33" "sed -i 's/at the device .default: 32./at the device [default: 33]/' crates/node/src/config/pool.rs" "tests/reference.py --check"
+rule reference-api "api.md" "echo planted >> docs/reference/api.md" "tests/reference.py --check"
+rule anchors "no anchor #nowhere" "echo '[dead](start.md#nowhere)' >> docs/README.md" "tests/links.py"
+rule summary "isn't in docs/SUMMARY.md" "cd docs/guides; echo '# Planted' > planted.md" "tests/links.py"
+rule mentions "which isn't there" "echo '// docs/''guides/nowhere.md' >> $source" "tests/links.py"
+rule messages-stale "no program has the message" "sed -i '0,/^\* \`/s//* \`planted words that nobody prints at all\`\n&/' docs/guides/troubleshoot.md" "tests/messages.py"
+rule words-document "words: see" "echo 'This sentence is planted and goes on and on with many more words than twenty-five so that a reader who has not seen it loses the thread before its end.' >> docs/start.md" "tests/words.py"
 rule pictures "stack.svg" "sed -i 's/<svg/<svg id=\"x\"/' docs/pictures/stack.svg" "docs/pictures/draw.py --check"
 rule table "tests/suites.toml" "sed -i 's/^| base | nothing/| base | luck/' CONTRIBUTING.md" "tests/run.py --table check"
 rule clock "disallowed method" "echo '/// Now.
