@@ -371,7 +371,10 @@ fn main() {
         eprintln!("refused more than {REFUSED_TIMES} times of what is needed: {}", too_often.join("; "));
     }
     if !broken.is_empty() {
-        eprintln!("more than 1 % of the accepted reads missed their deadline, or it isn't known: {}", broken.join("; "));
+        eprintln!(
+            "more than 1 % of the accepted reads missed their deadline, or it isn't known: {}",
+            broken.join("; ")
+        );
     }
     if rows.is_empty() {
         eprintln!("nothing was measured: --only names no case, or none can be made here");
