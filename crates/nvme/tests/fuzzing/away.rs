@@ -17,6 +17,9 @@ const PDU_BYTES_MAX: usize = 72 + 4 + 128 + CAPSULE_DATA_BYTES_MAX as usize + 4;
 /// The longer of a completion and the PDU that ends a connection, which shows a part of the faulty one.
 const ANSWER_BYTES_MAX: usize = 24 + 128;
 
+/// Numbers of commands, each with the status of its own if it has one.
+type Commands = Vec<(u16, Option<Status>)>;
+
 /// The first byte chooses what was negotiated, the second how the bytes are cut and when the pool takes over.
 pub fn fuzz_one(data: &[u8]) {
     let [choice, cut, bytes @ ..] = data else { return };
@@ -118,7 +121,7 @@ impl Opened {
 
     /// The commands of a queue that is served, each with the status of its own if it has one; the bytes until the first that is no whole
     /// command, and the fault in it.
-    fn judge(&self, bytes: &[u8]) -> (Vec<(u16, Option<Status>)>, usize, Option<Fault>) {
+    fn judge(&self, bytes: &[u8]) -> (Commands, usize, Option<Fault>) {
         let (mut queue, mut commands, mut at) = (Queue::new(self.terms, self.namespace), Vec::new(), 0);
         loop {
             match queue.next(&bytes[at..]) {
