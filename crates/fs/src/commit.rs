@@ -264,7 +264,7 @@ impl Fs {
         tables.len() as u64 + leaves
     }
 
-    /// True if so many pages are dirty that they should be written back before writers must wait for it.
+    /// True if over a half of the pages are dirty after which writers must wait for write-back.
     pub fn has_many_pages(&self) -> bool {
         self.dirty_pages * BLOCK as u64 > self.options.dirty_bytes_max / 2
     }

@@ -24,13 +24,13 @@ pub(crate) struct Shared {
     durable: Condvar,
     disk: Arc<dyn Disk>,
     told: Told,
-    /// Told when there is enough to write back that nobody should wait for all of it.
+    /// Notified when there is enough to write back that nobody should wait for all of it.
     wake: mpsc::Sender<Wake>,
-    /// It was told, and hasn't begun.
+    /// It was notified, and has not begun.
     woken: AtomicBool,
 }
 
-/// What the thread of the periodic work is told.
+/// A message to the thread of the periodic work.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
     /// To write back now.
@@ -51,7 +51,7 @@ impl Shared {
         Shared { fs: Mutex::new(fs), durable: Condvar::new(), disk, told: Told::default(), wake, woken }
     }
 
-    /// The file system, which is told the time.
+    /// The file system, with the present time.
     pub fn lock(&self) -> MutexGuard<'_, Fs> {
         let mut fs = self.fs.lock().expect("a panic under the lock ends the process");
         fs.set_now(now());
@@ -175,7 +175,7 @@ impl Shared {
         }
     }
 
-    /// Performs work beside the requests until it is told to end, or each round would only repeat a failure, which each sync reports.
+    /// Performs work beside the requests until it receives the end, or each round would only repeat a failure, which each sync reports.
     /// While it writes back, writers go on; what they have made dirty when it has ended is its next work.
     pub fn tend_until_end(&self, told: &mpsc::Receiver<Wake>) {
         let mut next = Instant::now() + PERIOD;
@@ -213,7 +213,7 @@ impl Shared {
         true
     }
 
-    /// The errno of an operation that failed. What the user must know is printed once.
+    /// The errno of an operation that failed. Damage and failures are printed once.
     pub fn errno(&self, e: &Error) -> Errno {
         self.told.error(e);
         e.errno()
