@@ -55,47 +55,47 @@ fn handle_at(d: &DeviceConfig, bucket: &Bucket) -> Result<Queue, Error> {
     Queue::new(open(&cluster, d, true)?)
 }
 
-/// Takes the lock of a device's image away from `owner`, which Ceph blocks before. Then nothing that the owner answers is older than what
-/// others write: a pool with a cache answers from it as long as the lock counts as owned there, so that time passes before the lock is free.
-/// Returns false if nobody has the lock any more.
+/// Outcome of an order to take a lock.
+pub(crate) struct Break {
+    /// Ceph refuses the former owner from now on, whatever became of the lock.
+    pub is_blocked: bool,
+    /// True: the lock was the owner's until now. False: nobody had it any more. It is free now, and its former owner's lease is over.
+    pub taken: Result<bool, Error>,
+}
+
+/// Takes the lock of a device's image away from `owner`, which Ceph blocks. A pool with a cache answers from it as long as the lock counts as owned
+/// there. So this handle has the lock until that time is over: no gateway serves the pool while the owner may answer something older.
 ///
 /// # Errors
-/// If the image can't be opened, or the lock can't be broken.
-pub(crate) fn break_lock(pool: &str, d: &DeviceConfig, owner: &str) -> Result<bool, Error> {
+/// If the image can't be opened: then nothing was changed.
+pub(crate) fn break_lock(pool: &str, d: &DeviceConfig, owner: &str) -> Result<Break, Error> {
     let image = open(&connect(d, &[])?, d, false)?;
     // Ceph 16 keeps the time of an entry that exists, and the break adds one. Others may take the last time.
     let before = image.block(owner);
-    let outlast = || {
-        let seconds = lease().as_secs();
+    // At once: OSDs drop the watch of a client that is blocked, and a lock without a watch is anybody's.
+    let broken = image.break_lock(owner);
+    let after = broken.is_ok().then(|| image.block(owner));
+    let is_blocked = before.is_ok() || matches!(after, Some(Ok(()))) || matches!(broken, Ok(true));
+    let taken = broken.and_then(|was_owner| image.lock().map(|()| was_owner));
+    if is_blocked {
         tracing::warn!(
             pool,
+            image = image.name(),
             owner,
-            seconds,
-            "the owner of the RBD image's lock is blocked by order; it may answer from its caches for this time, which is waited for"
+            seconds = lease().as_secs(),
+            "the owner of the RBD image's lock is blocked by order, from now on; it may answer from its caches for this time, which is waited for"
         );
+        if let Err(error) = before.and(after.unwrap_or(Ok(()))) {
+            tracing::warn!(
+                pool, owner, %error,
+                "the former owner may be blocked for the cluster's default time only (an hour): end it before that"
+            );
+        }
+    }
+    if is_blocked || taken.is_ok() {
         std::thread::sleep(lease());
-    };
-    if before.is_ok() {
-        outlast();
     }
-    let was_owner = image.break_lock(owner)?;
-    let after = image.block(owner);
-    if before.is_err() {
-        outlast();
-    }
-    tracing::warn!(
-        pool,
-        image = image.name(),
-        owner,
-        "the RBD image's exclusive lock was taken from its owner by order, which is blocked from now on"
-    );
-    if let Err(error) = before.and(after) {
-        tracing::warn!(
-            pool, owner, %error,
-            "the former owner may be blocked for the cluster's default time only (an hour): end it before that"
-        );
-    }
-    Ok(was_owner)
+    Ok(Break { is_blocked, taken })
 }
 
 /// Time for which a confirmed lock counts as owned. Tests may want another one.

@@ -123,7 +123,7 @@ enum Command {
     /// Serve a configured pool on an RBD image that another gateway had
     #[command(
         after_help = "Reloads the configuration. Without --force it needs `plimsoll pool release` at the other gateway, or its end. See docs/guides/ceph.md.\n\n\
-        With --force it waits 20 s before the lock is free: its owner may answer from its caches for that time. The lock of an image that isn't \
+        With --force it waits 20 s before the pool is served: the lock's owner may answer from its caches for that time. The lock of an image that isn't \
         the pool's is not taken.\n\n\
         Examples:\n  plimsoll pool take far\n  plimsoll pool take far --force"
     )]

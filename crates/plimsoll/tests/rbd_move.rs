@@ -55,6 +55,11 @@ fn is_blocked(two: &Two) -> bool {
     ["blocklist-order", "blocklist"].iter().any(|name| two.file(name).exists())
 }
 
+/// True if the monitors were asked to block an owner for a year, and did.
+fn is_blocked_for_long(two: &Two) -> bool {
+    two.file("blocklist-order").exists()
+}
+
 fn socket(of: &Server) -> String {
     of.dir.join("control.sock").display().to_string()
 }
@@ -439,6 +444,67 @@ fn an_old_owner_answers_nothing_from_its_cache_once_the_new_one_serves() {
     let read = client.read(0, BLOCK as u32);
     assert!(!matches!(read, Ok(Ok(_))), "the old owner answers");
     two.fake.control("");
+}
+
+/// Also where the monitors refuse to block the owner for a year: the gateway that breaks its lock has the lock meanwhile.
+#[test]
+fn a_third_gateway_does_not_get_the_lock_before_the_old_lease_is_over() {
+    let two = Two::new();
+    let third = tempfile::tempdir().unwrap();
+    for control in ["", "block-fails 1\n"] {
+        let old = gateway(&two.fake, two.here.path());
+        let new = gateway(&two.fake, two.there.path());
+        let third = gateway(&two.fake, third.path());
+        old.signal(Signal::STOP);
+        until("all threads have stopped", || has_stopped(&old));
+        let owner = || std::fs::read_to_string(two.file("pool.image.lock")).ok().filter(|owner| !owner.is_empty());
+        let first = owner();
+        two.fake.control(control);
+        let socket = socket(&new);
+        let taking = std::thread::spawn(move || {
+            let take = ["pool", "take", "p", "--force", "--control", &socket];
+            common::ok(env!("CARGO_BIN_EXE_plimsoll"), &take);
+        });
+        until("the lock has another owner", || owner().is_some_and(|now| Some(now) != first));
+        let second = owner();
+        let why = third.cli_fails(&["pool", "take", "p"]);
+        assert!(why.contains("another client has it"), "{why}");
+        taking.join().unwrap();
+        assert!(owner() != second, "nobody had the lock before the pool was opened");
+        assert_eq!(is_blocked_for_long(&two), control.is_empty());
+        Client::connect(&new.socket(), "vol").unwrap().write(0, &contents(1)).unwrap().unwrap();
+        assert!(new.cli(&["events", "--kind=node"]).contains("the image's lock was taken from"));
+        two.fake.control("");
+        drop(old);
+        assert!(new.stop() && third.stop());
+        let _ = std::fs::remove_file(two.file("blocklist-order")); // one of the two has none
+    }
+}
+
+/// The cluster's list keeps the owner out, whatever became of the lock: an operator who wants the old gateway back must hear of it.
+#[test]
+fn an_owner_that_was_blocked_for_nothing_is_named() {
+    let two = Two::new();
+    let (old, new) = two.start();
+    let owner = std::fs::read_to_string(two.file("pool.image.lock")).unwrap();
+    let events = || new.cli(&["events", "--kind=node"]);
+    let blocked = format!("client {owner} is blocked by order");
+    two.fake.control("break-fails 5\n");
+    let why = new.cli_fails(&["pool", "take", "p", "--force"]);
+    assert!(why.contains(&blocked) && why.contains("the lock could not be taken"), "{why}");
+    assert!(events().contains(&blocked), "{}", events());
+    // The owner gave the lock back in between, and has it again.
+    two.fake.control("break-fails 2\n");
+    let why = new.cli_fails(&["pool", "take", "p", "--force"]);
+    assert!(why.contains(&blocked) && why.contains("another client has it"), "{why}");
+    assert!(events().matches(&blocked).count() >= 2, "{}", events());
+    // Nothing was done: nothing is told.
+    let before = events();
+    two.fake.control("break-fails 5\nblock-fails 1\n");
+    let why = new.cli_fails(&["pool", "take", "p", "--force"]);
+    assert!(why.contains("can't be taken from") && !why.contains("is blocked"), "{why}");
+    assert_eq!(events(), before);
+    drop(old);
 }
 
 /// The dirty data come along with the cache's device.

@@ -21,6 +21,8 @@
 //!                  lock-hangs               the question for the lock isn't answered as long as this word is there
 //!                  lock-fails ERRNO         it is answered with an error; taking the lock, too
 //!                  lock-is ADDRESS          this client isn't the lock's owner; 0: nobody is
+//!                  block-fails ERRNO        the monitors refuse to block a client
+//!                  break-fails ERRNO        a lock can't be broken
 //!                  slow-close MICROSECONDS  closing an image whose lock this client has takes longer
 //!                  stripe-unit BYTES        of an image with one object a stripe
 //! osd_dump.json, pg_dump.json, osd_tree.json, image.id   answers of the monitors and the manager, and the image's id
@@ -102,10 +104,15 @@ struct Image {
     room: Condvar,
 }
 
+/// The lines of a folder's control file.
+fn control_of(folder: &Path) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string(folder.join("control")).unwrap_or_default();
+    text.lines().map(|l| l.split_whitespace().map(String::from).collect()).collect()
+}
+
 impl Image {
     fn control(&self) -> Vec<Vec<String>> {
-        let text = std::fs::read_to_string(self.folder.join("control")).unwrap_or_default();
-        text.lines().map(|l| l.split_whitespace().map(String::from).collect()).collect()
+        control_of(&self.folder)
     }
 
     fn find(&self, word: &str) -> Option<Vec<String>> {
@@ -308,7 +315,12 @@ unsafe fn answer(at: Handle, (commands, out, len): Lens) -> c_int {
     let command = unsafe { text(*commands) };
     let word = command.split("\"prefix\":\"").nth(1).and_then(|r| r.split('"').next()).unwrap_or_default();
     if word == "osd blocklist" {
-        let asked = std::fs::write(unsafe { cluster(at) }.folder.join("blocklist-order"), command);
+        let folder = unsafe { &cluster(at).folder };
+        let refused = control_of(folder).into_iter().find(|l| l.len() == 2 && l[0] == "block-fails");
+        if let Some(errno) = refused.and_then(|l| l[1].parse::<c_int>().ok()) {
+            return -errno;
+        }
+        let asked = std::fs::write(folder.join("blocklist-order"), command);
         return asked.map_or(-libc::EIO, |()| 0);
     }
     let name = format!("{}.json", word.replace(' ', "_"));
@@ -598,6 +610,9 @@ unsafe extern "C" fn rbd_lock_get_owners(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rbd_lock_break(at: Handle, _mode: c_int, owner: *const c_char) -> c_int {
     let (image, owner) = unsafe { (image(at), text(owner)) };
+    if let Some(errno) = image.number("break-fails") {
+        return -(errno as c_int);
+    }
     match std::fs::read_to_string(&image.lock_path) {
         Err(_) => return -libc::ENOENT,
         Ok(now) if now != owner => return -libc::EBUSY,

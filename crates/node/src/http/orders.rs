@@ -87,6 +87,7 @@ pub(super) async fn take_pool(
     if without_cache && !force {
         return Err(ApiError::bad("`without_cache` is for `force`").at(uri.path()));
     }
+    let mut blocked = None;
     if force {
         // Its owner is blocked for a year: a file that the reload would refuse is refused before.
         let config = control.orders.ask(Order::Check).await?.map_err(wrong)?;
@@ -97,13 +98,15 @@ pub(super) async fn take_pool(
         let broken = super::change::change(&control.node, |node| async move {
             node.break_lock(&owned, &config, without_cache).await
         });
-        broken.await.map_err(|e| e.at(format!("pool `{name}`")))?;
+        blocked = broken.await.map_err(|e| e.at(format!("pool `{name}`")))?;
     }
     let done = control.orders.ask(Order::Reload).await?;
     done.map_err(|e| {
-        conflict(e.to_string()).todo(match force {
-            false => "correct it; nothing was changed",
-            true => "correct it, then take the pool without `--force`: the lock was taken, nothing else was changed",
+        conflict(e.to_string()).todo(match &blocked {
+            None => "correct it; nothing was changed".into(),
+            Some(owner) => format!(
+                "correct it, then take the pool without `--force`: client {owner}, which had the lock, is blocked; nothing else was changed"
+            ),
         })
     })?;
     let pool = control.node.pools.named(&name).map(|(_, pool)| pool);
@@ -114,9 +117,16 @@ pub(super) async fn take_pool(
             device: pool.device.clone(),
             volumes: control.node.volumes_of(&pool.name),
         })),
-        Some(pool) => Err(conflict(pool.failed.clone().unwrap_or_default()).todo(match force {
-            false => "if its owner hangs or can't be reached: `--force` takes the lock away, and blocks it",
-            true => "nobody has the lock now: correct it, then take the pool without `--force`",
+        Some(pool) => Err(conflict(pool.failed.clone().unwrap_or_default()).todo(match (blocked, force) {
+            (Some(owner), _) => {
+                format!(
+                    "correct it, then take the pool without `--force`: client {owner}, which had the lock, is blocked"
+                )
+            }
+            (None, true) => "nobody had the lock when it was to be taken: correct it, then take the pool again".into(),
+            (None, false) => {
+                "if its owner hangs or can't be reached: `--force` takes the lock away, and blocks it".into()
+            }
         })),
         None => Err(missing()),
     }

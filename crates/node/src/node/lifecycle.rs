@@ -275,11 +275,11 @@ impl Node {
     }
 
     /// Takes the lock of an RBD image away from its owner, for a pool that is configured and isn't served. A reload then serves the pool, unless
-    /// it needs a cache that isn't here: `without_cache` takes the lock of such a pool, too.
+    /// it needs a cache that isn't here: `without_cache` takes the lock of such a pool, too. Returns the former owner, if one was blocked.
     ///
     /// # Errors
     /// If the pool is served, `config` doesn't declare it on an image, the image isn't the pool's or couldn't be served, or the lock can't be taken.
-    pub async fn break_lock(&self, name: &str, config: &Config, without_cache: bool) -> Result<()> {
+    pub async fn break_lock(&self, name: &str, config: &Config, without_cache: bool) -> Result<Option<String>> {
         if self.pools.named(name).is_some_and(|(_, p)| p.has_lost_lock()) {
             return Err(NodeError::Conflict(lost_here(name)));
         }
@@ -302,20 +302,31 @@ impl Node {
             return Err(not_on_an_image(name));
         }
         let owned = name.to_string();
-        let broken = tokio::task::spawn_blocking(move || -> Result<Option<String>> {
+        let broken = tokio::task::spawn_blocking(move || -> Result<Option<(String, crate::rbd::Break)>> {
             let _opening = opening;
             let view = look_at_image(&pool);
             let Some(owner) = view.owner_to_block(&owned, without_cache)? else { return Ok(None) };
             let broken = crate::rbd::break_lock(&owned, &pool.device, owner).map_err(super::error::failed)?;
-            Ok(broken.then(|| owner.to_string()))
+            Ok(Some((owner.to_string(), broken)))
         });
-        let owner = broken.await.map_err(super::error::failed)??;
-        if let Some(owner) = owner {
-            let what =
-                format!("{}: the image's lock was taken from {owner} by order, which is blocked", pool_section(name));
+        let Some((owner, crate::rbd::Break { is_blocked, taken })) = broken.await.map_err(super::error::failed)??
+        else {
+            return Ok(None);
+        };
+        let (section, blocked) = (pool_section(name), format!("client {owner} is blocked by order"));
+        let what = match &taken {
+            Ok(true) => format!("{section}: the image's lock was taken from {owner} by order, which is blocked"),
+            Ok(false) => format!("{section}: {blocked}; nobody had the image's lock any more"),
+            Err(e) => format!("{section}: {blocked}, but the image's lock could not be taken: {e}"),
+        };
+        if is_blocked {
             self.events.add(Kind::Node, Severity::Warning, None, what);
         }
-        Ok(())
+        match taken {
+            Ok(_) => Ok(is_blocked.then_some(owner)),
+            Err(e) if is_blocked => Err(NodeError::Failed(format!("{blocked}, but the lock could not be taken: {e}"))),
+            Err(e) => Err(super::error::failed(e)),
+        }
     }
 
     async fn end_pool(self: &Arc<Self>, name: &str, disconnect: bool, leaves: Leaves) -> Result<RemovedPool> {
