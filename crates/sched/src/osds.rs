@@ -456,6 +456,11 @@ impl Layer for Osds {
                 self.unsteered = why;
                 true
             }
+            // Epoch 0 says that there is no map.
+            Some(OsdsControl::Epoch(epoch)) if self.map.epoch > 0 && epoch > 0 => {
+                self.map.epoch = epoch;
+                true
+            }
             _ => false,
         }
     }

@@ -1,8 +1,8 @@
 //! The cluster's maps: which OSDs have an image's objects, and in which CRUSH buckets they are.
 
 use plimsoll_rbd::{Cluster, Error, Image};
-use plimsoll_sched::osds::{Bucket, Crush, Level, OsdMap, OsdPlace};
-use serde_json::Value;
+use plimsoll_sched::osds::{Bucket, Crush, Level, OsdMap, OsdPlace, OsdsControl};
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -10,6 +10,25 @@ const STAT: &str = r#"{"prefix":"osd stat","format":"json"}"#;
 const DUMP: &str = r#"{"prefix":"osd dump","format":"json"}"#;
 const TREE: &str = r#"{"prefix":"osd tree","format":"json"}"#;
 const GROUPS: &str = r#"{"prefix":"pg dump","dumpcontents":["pgs_brief"],"format":"json"}"#;
+
+/// In the list of one pool's groups each has all its statistics. That takes this many times of the bytes that it takes in the brief list, which has all
+/// pools' groups: about 3 KB, and about 110 bytes.
+const WHOLE_TIMES: u64 = 32;
+
+/// The command for the groups of a pool whose answer is the shorter one. The answers have the same form.
+fn groups_command(dump: &Value, pool: i64) -> String {
+    let pools = || dump["pools"].as_array().into_iter().flatten();
+    let groups = |p: &Value| p["pg_num"].as_u64().unwrap_or(0);
+    let all: u64 = pools().map(groups).fold(0, u64::saturating_add);
+    let of_pool = pools().find(|p| p["pool"].as_i64() == Some(pool)).filter(|p| {
+        let own = groups(p);
+        own > 0 && own.saturating_mul(WHOLE_TIMES) < all
+    });
+    match of_pool.and_then(|p| p["pool_name"].as_str()) {
+        Some(name) => json!({"prefix": "pg ls-by-pool", "poolstr": name, "format": "json"}).to_string(),
+        None => GROUPS.into(),
+    }
+}
 
 /// The `type` of a replicated pool in `osd dump`.
 const REPLICATED: u64 = 1;
@@ -94,7 +113,7 @@ impl From<Error> for NoMap {
     }
 }
 
-fn json(bytes: &[u8], answer: &'static str) -> Result<Value, NoMap> {
+fn decode(bytes: &[u8], answer: &'static str) -> Result<Value, NoMap> {
     serde_json::from_slice(bytes).map_err(|error| NoMap::NoJson { answer, error })
 }
 
@@ -187,15 +206,17 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Asks the monitors and the manager.
+    /// Asks the monitors and the manager, for the groups of at least one pool.
     ///
     /// # Errors
     /// The monitors' or the manager's.
-    pub fn ask(cluster: &Cluster) -> Result<Answers, NoMap> {
-        let dump = json(&cluster.ask_monitors(DUMP)?, "osd dump")?;
-        let tree = json(&cluster.ask_monitors(TREE)?, "osd tree")?;
-        let groups = cluster.ask_manager(GROUPS)?;
-        Ok(Answers { dump, groups: json(&groups, "pg dump")?, crush: crush_of(&tree) })
+    pub fn ask(cluster: &Cluster, pool: i64) -> Result<Answers, NoMap> {
+        let dump = decode(&cluster.ask_monitors(DUMP)?, "osd dump")?;
+        let tree = decode(&cluster.ask_monitors(TREE)?, "osd tree")?;
+        // The pool may have another name by now.
+        let asked = cluster.ask_manager(&groups_command(&dump, pool));
+        let groups = asked.or_else(|_| cluster.ask_manager(GROUPS))?;
+        Ok(Answers { dump, groups: decode(&groups, "pg dump")?, crush: crush_of(&tree) })
     }
 
     /// The map of an image; see [`map_of`].
@@ -221,25 +242,25 @@ impl Answers {
 /// The epoch of the cluster's map. `None` if the monitors don't tell it.
 pub(super) fn epoch(cluster: &Cluster) -> Option<u64> {
     let stat = cluster.ask_monitors(STAT).ok()?;
-    json(&stat, "osd stat").ok()?["epoch"].as_u64()
+    decode(&stat, "osd stat").ok()?["epoch"].as_u64()
 }
 
-/// True if a map isn't the one that was sent last, but for its epoch: most epochs change nothing of an image. It is then the last one.
-pub(super) fn is_news(sent: &mut Option<OsdMap>, map: &OsdMap) -> bool {
-    let is_news = sent.as_mut().is_none_or(|sent| {
-        sent.epoch = map.epoch;
-        sent != map
-    });
-    if is_news {
-        *sent = Some(map.clone());
+/// The message for a map, after the one that was sent last. `None` if it says nothing new. Most epochs change nothing of an image: then the message has
+/// the epoch alone.
+pub(super) fn news(sent: &mut Option<OsdMap>, map: OsdMap) -> Option<OsdsControl> {
+    if let Some(sent) = sent {
+        let before = std::mem::replace(&mut sent.epoch, map.epoch);
+        if *sent == map {
+            return (before != map.epoch).then_some(OsdsControl::Epoch(map.epoch));
+        }
     }
-    is_news
+    *sent = Some(map.clone());
+    Some(OsdsControl::Map(map))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn host(name: &str) -> Bucket {
         Bucket { level: HOST.into(), name: name.into() }
@@ -289,6 +310,19 @@ mod tests {
     }
 
     #[test]
+    fn the_shorter_list_of_groups_is_asked_for() {
+        let with = |own: u64, others: u64| {
+            let pools = json!([{"pool": 1, "pg_num": others}, {"pool": 2, "pool_name": "rbd \"b\"", "pg_num": own}]);
+            groups_command(&json!({"pools": pools}), 2)
+        };
+        assert_eq!(with(32, 992), GROUPS);
+        let asked: Value = serde_json::from_str(&with(32, 993)).unwrap();
+        assert_eq!(asked, json!({"prefix": "pg ls-by-pool", "poolstr": "rbd \"b\"", "format": "json"}));
+        // A pool of which nothing is known: what is missing is named by whoever makes the map.
+        assert!([with(0, 9), groups_command(&json!({}), 2)].iter().all(|asked| asked == GROUPS));
+    }
+
+    #[test]
     fn a_tree_with_a_circle_or_without_facts_is_read_to_an_end() {
         let circle = json!({"nodes": [
             {"id": -1, "name": "a", "type": "host", "type_id": 1, "children": [-1, -2, 0]},
@@ -300,14 +334,16 @@ mod tests {
     }
 
     #[test]
-    fn only_a_map_that_is_another_is_sent() {
+    fn only_what_is_new_of_a_map_is_sent() {
         let (mut sent, first) = (None, OsdMap { epoch: 1, ..OsdMap::default() });
-        assert!(is_news(&mut sent, &first));
-        assert!((0..5).all(|_| !is_news(&mut sent, &first)));
+        let mut news = |map: &OsdMap| news(&mut sent, map.clone());
+        assert_eq!(news(&first), Some(OsdsControl::Map(first.clone())));
+        assert!((0..5).all(|_| news(&first).is_none()));
         // A new epoch may concern other pools.
-        assert!(!is_news(&mut sent, &OsdMap { epoch: 2, ..first.clone() }));
+        let second = OsdMap { epoch: 2, ..first.clone() };
+        assert_eq!((news(&second), news(&second)), (Some(OsdsControl::Epoch(2)), None));
         // The manager hears of new acting sets after the epoch has changed.
-        let later = OsdMap { acting: vec![vec![0]], ..first.clone() };
-        assert!(is_news(&mut sent, &later) && !is_news(&mut sent, &later));
+        let later = OsdMap { acting: vec![vec![0]], ..second };
+        assert_eq!((news(&later), news(&later)), (Some(OsdsControl::Map(later.clone())), None));
     }
 }

@@ -1,7 +1,7 @@
 //! Reads of a pool on an RBD image, steered: its layer receives the cluster's map, and again when it changes. A handle is opened for each CRUSH
 //! host that has the image's objects, or for each rack, if those reach more. A pool is served without them: whatever is missing is asked for again and again.
 
-use super::maps::{Answers, Layout, NoMap, epoch, is_news};
+use super::maps::{Answers, Layout, NoMap, epoch, news};
 use super::{HANDLES_MAX, handle_at};
 use crate::config::DeviceConfig;
 use crate::engine::{Command, Device, PoolGone, PoolHandle, RbdDevice};
@@ -18,7 +18,7 @@ use std::time::Duration;
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// After a change the map is read this many times: the manager hears of new acting sets some seconds later.
 const READS_AFTER_CHANGE: u32 = 4;
-/// Looks from one reading to the next are at most this many. All groups of the cluster are in an answer: one that goes on changing isn't asked
+/// Looks from one reading to the next are at most this many. All groups of the cluster may be in an answer: one that goes on changing isn't asked
 /// for them every two seconds.
 const GAP_MAX: u32 = 8;
 /// While reads aren't steered, each look of this number is one more attempt.
@@ -177,8 +177,8 @@ impl Steering {
         let map = if unsteered.is_none() { with_ports } else { answers.map(&layout, &[]).unwrap_or(map) };
         let epoch = map.epoch;
         // Most looks after a change find nothing new: the pool's thread isn't bothered with those.
-        if is_news(&mut sent.map, &map) {
-            tell(&OsdsControl::Map(map), handle)?;
+        if let Some(news) = news(&mut sent.map, map) {
+            tell(&news, handle)?;
         }
         self.tell_unsteered(unsteered, sent, handle)?;
         Ok(Some(epoch))
@@ -194,7 +194,7 @@ impl Steering {
         let layout = Layout::of(&image, self.home.0)?.ok_or(NoMap::Striped)?;
         let is_whole = is_whole(&image);
         drop(image);
-        let answers = Answers::ask(&self.cluster)?;
+        let answers = Answers::ask(&self.cluster, layout.pool)?;
         let is_steerable = match answers.is_replicated(layout.pool) {
             true => is_whole,
             false => Err(Fault::Lasts("the image's data are in an erasure-coded pool".into())),

@@ -50,6 +50,8 @@ pub enum OsdsControl {
     Map(OsdMap),
     /// Reason why reads aren't steered, or that they are. The ports of the map decide; this is for people.
     Unsteered(Option<String>),
+    /// The cluster's map has this epoch now, and is the same for the image.
+    Epoch(u64),
 }
 
 impl Message for OsdsControl {
