@@ -4,14 +4,22 @@
 mod config;
 #[path = "fuzzing/http.rs"]
 mod http;
+#[path = "fuzzing/refusals.rs"]
+mod refusals;
 #[path = "fuzzing/tape.rs"]
 mod tape;
 
-use plimsoll_testkit::fuzz::smoke;
+use plimsoll_testkit::fuzz::{seeds, smoke};
 
 #[test]
 fn tapes_of_any_bytes_are_read_or_refused() {
     smoke("node_tape", 5000, tape::fuzz_one);
+}
+
+#[test]
+fn late_reads_of_nvme_hosts_are_refused_once() {
+    refusals::meets_each_rule(&seeds("node_refusals"));
+    smoke("node_refusals", 300, refusals::fuzz_one);
 }
 
 #[test]

@@ -23,7 +23,7 @@ mod permits;
 mod pool;
 mod promise;
 pub mod recent;
-mod refusals;
+pub mod refusals;
 mod requests;
 mod ring;
 mod slow;
