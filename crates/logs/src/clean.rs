@@ -207,6 +207,7 @@ impl Logs {
     /// The pool ends: a job that hasn't come to its image is given up, nothing of it is lost.
     pub(crate) fn begin_stop(&mut self, now: Time) {
         self.stopping = true;
+        self.retry_now(now);
         if self.clean.as_ref().is_some_and(|c| c.phase != Phase::Committing) {
             self.clean_failed(now);
         }

@@ -301,12 +301,19 @@ impl Logs {
         }
     }
 
-    /// A table's write failed: it is tried again.
+    /// A table's write failed: it is tried again. The end of a pool is waited for, so then it is tried each second.
     fn in_trouble(&mut self, now: Time, why: &'static str) {
-        let tries = self.trouble.map_or(0, |t| t.tries + 1).min(RETRY_MAX_DOUBLINGS);
+        let tries = if self.stopping { 0 } else { self.trouble.map_or(0, |t| t.tries + 1).min(RETRY_MAX_DOUBLINGS) };
         let after = Span::from_nanos(RETRY_AFTER.as_nanos() << tries);
         self.trouble = Some(Trouble { why, retry_at: now + after, tries });
         self.counters.table_errors += 1;
+    }
+
+    /// The pool ends: whatever failed is tried again at once.
+    pub(crate) fn retry_now(&mut self, now: Time) {
+        if let Some(t) = &mut self.trouble {
+            t.retry_at = t.retry_at.min(now);
+        }
     }
 
     /// Tries a note again whose time has come.

@@ -874,6 +874,37 @@ fn a_note_that_waits_when_the_device_fails_does_not_keep_the_pool_from_ending() 
     assert_eq!(bytes(&ask(&mut p, Op::Read, 4096, 1024, 0)), [9; 1024]);
 }
 
+/// The note of an image has found no space several times, so the next try is 16 s away. A pool that ends doesn't wait so long.
+#[test]
+fn a_note_that_waits_is_written_at_once_when_the_pool_ends() {
+    let quiet = CleanConfig { idle_after: None, ..config().clean };
+    let mut p = with_one_log(LogsConfig { clean: quiet, ..config() });
+    assert!(ask(&mut p, Op::Write, 4096, 1024, 9).outcome.is_done());
+    assert!(ask(&mut p, Op::Flush, 0, 0, 0).outcome.is_done());
+    // The notes of the start have ended.
+    let until = p.now() + Span::from_secs(1);
+    p.run_until(until);
+    let second = plimsoll_logs::layout::NOTES_AT[1];
+    let second = (second, second + 512);
+    p.with_layer(|g: &mut Gate, _| g.closed = vec![second]);
+    checkpoint(&mut p);
+    for _ in 0..5 {
+        p.with_layer(|g: &mut Gate, _| g.closed = vec![second]);
+        while p.stack().layer::<Gate>().expect("it is there").held.is_empty() {
+            p.step().expect("the note is written");
+        }
+        p.with_layer(|g: &mut Gate, out| g.open(second, false, out));
+    }
+    let now = p.now();
+    p.with_layer(|l: &mut Logs, out| Layer::stop(l, now, out));
+    p.with_layer(|l: &mut Logs, out| Layer::drain(l, now, out));
+    while !p.stack().is_idle() {
+        p.step().expect("the note is written");
+    }
+    assert!(p.now() < now + Span::from_secs(1), "it ended after {:?}", p.now().since(now));
+    assert_eq!((problem(&mut p), logs(&mut p).valid_bytes), (None, 0));
+}
+
 /// Logged data whose place can't be written stay logged, and everything else goes home.
 #[test]
 fn a_place_that_cannot_be_written_does_not_keep_other_logs_from_being_emptied() {
