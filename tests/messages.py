@@ -38,6 +38,7 @@ SOURCES = [
     "crates/node/src/node/changing.rs",
     "crates/node/src/node/ending.rs",
     "crates/node/src/node/error.rs",
+    "crates/node/src/node/late.rs",
     "crates/node/src/node/namesakes.rs",
     "crates/store/src/device.rs",
     "crates/store/src/lock.rs",

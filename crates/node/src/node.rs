@@ -9,6 +9,7 @@ mod effective;
 mod ending;
 mod error;
 mod fit;
+mod late;
 mod lifecycle;
 mod moving;
 mod namesakes;
@@ -49,6 +50,7 @@ use crate::predict::Particulars;
 use crate::reload::volume_section;
 use crate::replica::Replica;
 use crate::store::PoolStore;
+use changing::TURN_TIME;
 use error::{Result, blocking};
 use opening::{Opened, Opening};
 use plimsoll_base::{CacheMode, Class, TenantId};
@@ -132,8 +134,10 @@ pub struct Node {
     underway: Arc<Mutex<changing::Underway>>,
     /// Sections of the configuration that the start or the last reload couldn't carry out, and why: the next reload tries them again.
     unmade: Mutex<BTreeMap<String, String>>,
-    /// Pools whose devices hadn't answered when the start stopped waiting for them.
+    /// Pools whose devices hadn't answered when the start or a reload stopped waiting for them.
     late: Mutex<Vec<(PoolConfig, Opening)>>,
+    /// Tells of such pools.
+    late_came: tokio::sync::Notify,
     /// One configuration is applied at a time. Comes before pools' turns.
     reconfiguring: tokio::sync::Mutex<()>,
     /// Set once, when the node's end begins.
@@ -142,7 +146,7 @@ pub struct Node {
 
 impl Node {
     /// Opens the pools, brings back their volumes, and makes sure that the configured ones exist. Clients are not yet taken in. Once a pool is
-    /// served, pools whose devices don't answer are left to [`Node::serve_late_pools`].
+    /// served, pools whose devices don't answer are left to [`Node::serve_late_loop`].
     pub async fn start(config: &Config) -> Result<Node> {
         Node::start_within(config, opening::DEVICES_TIME).await
     }
@@ -171,6 +175,7 @@ impl Node {
             underway: Arc::default(),
             unmade: Mutex::default(),
             late: Mutex::default(),
+            late_came: tokio::sync::Notify::new(),
             reconfiguring: tokio::sync::Mutex::new(()),
             ending: OnceLock::new(),
         };
@@ -273,11 +278,13 @@ impl Node {
     /// Makes the volumes of a pool's store known. Returns those that can't be served, with the reasons.
     async fn bring_back(&self, pool: usize) -> Vec<(String, NodeError)> {
         let mut unserved = Vec::new();
+        // A thread that hangs is waited for once.
+        let mut patience = TURN_TIME;
         for record in self.records(pool) {
             let published = match self.must_be_meant(pool, &record.name) {
                 Ok(()) => {
                     self.settle_deadline(&record);
-                    self.publish_meant(pool, &record).await
+                    self.publish_within(pool, &record, &mut patience).await
                 }
                 Err(e) => Err(e),
             };
@@ -355,7 +362,16 @@ impl Node {
         self.publish_meant(pool, record).await
     }
 
-    /// The same of a volume that is the one to serve under its name.
+    /// The same of a volume that is the one to serve under its name, unless the pool's thread doesn't answer for `patience`. Then no time is
+    /// left for the pool's later volumes. The thread gets the message nevertheless, before those of later changes.
+    async fn publish_within(&self, pool: usize, record: &VolumeRecord, patience: &mut Duration) -> Result<()> {
+        let told = tokio::time::timeout(*patience, self.publish_meant(pool, record)).await;
+        told.unwrap_or_else(|_| {
+            *patience = Duration::ZERO;
+            Err(self.pools.get(pool).gone())
+        })
+    }
+
     async fn publish_meant(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
         let p = self.pools.get(pool);
         self.ensure_tenant(&record.tenant)?;
@@ -379,8 +395,14 @@ impl Node {
             rotational: p.rotational,
             replica: self.replica_of(pool, record),
         };
-        self.directory_mut(|d| d.volumes.insert(record.name.clone(), volume));
-        Ok(())
+        self.directory_mut(|d| {
+            // Another pool's may have come while the thread was asked.
+            if let Some(other) = d.volumes.get(&record.name).filter(|other| other.pool != pool) {
+                return Err(self.is_shadowed(pool, other));
+            }
+            d.volumes.insert(record.name.clone(), volume);
+            Ok(())
+        })
     }
 
     /// Returns a volume's replica state: its earlier one when the volume is published again.
@@ -499,7 +521,13 @@ impl Node {
 
     fn volume_named(&self, name: &str) -> Result<Volume> {
         self.directory_ref(|d| {
-            let missing = || NodeError::NotFound(there_is_no("volume", name, d.volumes.keys().map(String::as_str)));
+            let missing = || {
+                let missing = NodeError::NotFound(there_is_no("volume", name, d.volumes.keys().map(String::as_str)));
+                match self.late_in_words() {
+                    Some(late) => missing.with(&format!("{late}, and it may have one")),
+                    None => missing,
+                }
+            };
             d.volumes.get(name).cloned().ok_or_else(missing)
         })
     }

@@ -119,7 +119,7 @@ pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node,
     let deletions = node.clone();
     clients.spawn(async move { deletions.resume_deletions(interrupted).await });
     let late = node.clone();
-    clients.spawn(async move { late.serve_late_pools().await });
+    clients.spawn(async move { late.serve_late_loop().await });
     let homecomings = node.clone();
     clients.spawn(async move { homecomings.record_written_back_loop().await });
     clients.spawn(http::watch_problems(node.clone()));

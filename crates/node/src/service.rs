@@ -296,7 +296,17 @@ impl Service {
     /// The export that a client asks for, if it may use it, and if its tenant may have another connection where it opens it.
     fn look_up(&self, who: &Identity, name: &str, opens: bool) -> Result<Shown, Refusal> {
         let directory = self.directory.read().expect("no panic while held");
-        let found = directory.look_up(who, name)?;
+        let found = directory.look_up(who, name).map_err(|refusal| match refusal.reason {
+            // Whoever may use it is told, as its volume may come.
+            RefusalReason::Unknown if directory.is_granted(who, name) && !self.pools.late_names().is_empty() => {
+                let what = format!(
+                    "volume `{name}` isn't served here now: a pool that may have it is still being opened. Connect again later; the operator \
+                     sees the pool in `plimsoll status`"
+                );
+                Refusal::new(RefusalReason::Unavailable, what)
+            }
+            _ => refusal,
+        })?;
         let (tenant, id) = directory.tenant(who, name)?;
         if opens && self.seats.is_full(id) {
             let what = format!("tenant `{tenant}` has reached limits.connections_per_tenant");
@@ -512,8 +522,48 @@ pub async fn accept_failed(whose: &str, error: &io::Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Node;
     use plimsoll_nbd::wire::REQUEST_MAGIC;
+    use plimsoll_testkit::HeldOpen;
     use std::io::{Read, Write};
+
+    /// It may come, which only those hear whom a grant lets use it.
+    #[tokio::test]
+    async fn a_client_of_a_late_pools_volume_gets_another_error_than_for_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = |name: &str| {
+            format!("[[pool]]\nname = \"{name}\"\ndevice = {{ file = \"{name}.img\", size = \"64MiB\" }}\n")
+        };
+        let grant = "[[grant]]\npeer = \"local\"\nvolumes = [\"mine\"]\n";
+        let text = format!("[listen]\nunix = \"nbd.sock\"\n{}{}{grant}", pool("p"), pool("late"));
+        let config = crate::config::Config::parse(&text, &dir.path().join("node.toml")).unwrap();
+        Node::start(&config).await.unwrap().shut_down().unwrap();
+        let held = HeldOpen::of(&dir.path().join("late.img"));
+        let node = Arc::new(Node::start_within(&config, Duration::ZERO).await.unwrap());
+        let service = Service {
+            directory: node.directory.clone(),
+            pools: node.pools.clone(),
+            events: node.events.clone(),
+            tls: RwLock::default(),
+            tls_sessions: Default::default(),
+            nvme: Default::default(),
+            seats: Seats::new(config.limits.clone(), 100),
+            handshakes: (100, 100),
+        };
+        let who = Identity { local: true, ..Identity::default() };
+        let refused = |name| service.look_up(&who, name, true).err().expect("there is none");
+        let late = refused("mine");
+        assert!(
+            late.reason == RefusalReason::Unavailable && late.text.contains("is still being opened"),
+            "{}",
+            late.text
+        );
+        assert_eq!(refused("others").reason, RefusalReason::Unknown);
+        drop(held);
+        node.serve_late_pools().await;
+        assert_eq!(refused("mine").reason, RefusalReason::Unknown);
+        node.shut_down().unwrap();
+    }
 
     /// A client that takes nothing holds its session only for a while after its pool has ended.
     #[tokio::test]

@@ -174,8 +174,10 @@ impl Node {
     /// Notes the name of a volume that is to be made in a pool for a tenant, or the new name of one.
     ///
     /// # Errors
-    /// If there is such a volume, or it is just made, renamed or deleted.
+    /// If there is such a volume, or it is just made, renamed or deleted; or if a late pool may have one.
     pub(super) fn take_name(&self, name: &str, of_new: Option<(usize, &str)>) -> Result<Noted> {
+        // Before the pools are asked: one that isn't late any more is among them.
+        self.must_be_free_of_late_pools(name, of_new.map(|(pool, _)| pool))?;
         let of_new = of_new.map(|(pool, tenant)| (pool, tenant.to_string()));
         let noted = self.note_name(name, of_new).ok_or_else(|| is_underway(name))?;
         // In this order: the name is in one of the two as long as the other change goes on.

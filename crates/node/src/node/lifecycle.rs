@@ -3,13 +3,10 @@
 use super::changing::Turn;
 use super::closing::{close, discard};
 use super::moving::look_at_image;
-use super::opening::{
-    IMAGES_TIME, OpenedPool, Opening, OpeningTurn, is_late, is_late_elsewhere, open_on_thread, opened_until,
-};
+use super::opening::{IMAGES_TIME, OpenedPool, Opening, OpeningTurn, answered, open_on_thread, opened_until};
 use super::pool::RunningPool;
-use super::reconfigure::Applies;
 use super::volumes::connected;
-use super::{Configured, Node, NodeError, Result, interrupted_deletions};
+use super::{Node, NodeError, Result, interrupted_deletions};
 use crate::config::{Config, PoolConfig};
 use crate::directory::{NvmeName, Volume, check_export};
 use crate::engine::watchdog::Watchdog;
@@ -19,10 +16,12 @@ use crate::reload::pool_section;
 use plimsoll_stack::LayerState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::task::JoinSet;
 
 /// Time that a reload waits for the recovery of a pool that it added. Beyond it the pool's clients are refused until it has recovered.
 const RECOVERY_TIME: Duration = Duration::from_secs(5);
+
+/// New pools: those that were opened or have failed, and those that are late.
+pub(super) type OpenedNew = (Vec<(PoolConfig, Result<OpenedPool>)>, Vec<(PoolConfig, Opening)>);
 
 /// A pool that was removed: its data stay on its devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,9 +92,10 @@ impl Node {
         self.pools.named(name).is_some_and(|(_, p)| p.failed.is_none())
     }
 
-    /// Opens the pools of a configuration that aren't served, each on a thread of its own: a device may be slow, or hang.
-    pub(super) async fn open_new(&self, config: &Config) -> Vec<(PoolConfig, Result<OpenedPool>)> {
-        let mut opening = Vec::new();
+    /// Opens the pools of a configuration that aren't served, each on a thread of its own: a device may be slow, or hang. Returns those that
+    /// were opened or have failed, and those whose devices haven't answered after `at_most`, which are late from now on.
+    pub(super) async fn open_new(&self, config: &Config, at_most: Duration) -> OpenedNew {
+        let (begun, mut opening) = (Instant::now(), Vec::new());
         // One that only the earlier file had was served a moment ago, and was removed since.
         let is_wanted = |p: &&PoolConfig| !config.undeclared.contains(p.name.get_ref());
         // Another try at the device of one that is late would only hang, too.
@@ -104,16 +104,24 @@ impl Node {
         for p in config.pool.iter().filter(is_wanted).filter(is_free) {
             opening.push((p.clone(), self.open_aside(p.clone(), config)));
         }
-        let end = tokio::time::Instant::now() + IMAGES_TIME;
-        let mut all = Vec::new();
+        let (mut done, mut late) = (Vec::new(), Vec::new());
         for (p, opened) in opening {
             let opened = match opened {
-                Ok(opened) => opened_until(opened, p.device.rbd.is_some().then_some(end)).await,
+                // An image's lock isn't taken behind the operator's back: another gateway may be about to serve it.
+                Ok(opened) if p.device.rbd.is_some() => opened_until(opened, Some((begun + IMAGES_TIME).into())).await,
+                Ok(mut opened) => match tokio::time::timeout_at((begun + at_most).into(), &mut opened).await {
+                    Ok(opened) => answered(opened),
+                    Err(_) => {
+                        self.pools.is_late(&p, begun);
+                        late.push((p, opened));
+                        continue;
+                    }
+                },
                 Err(e) => Err(e),
             };
-            all.push((p, opened));
+            done.push((p, opened));
         }
-        all
+        (done, late)
     }
 
     fn open_aside(&self, p: PoolConfig, config: &Config) -> Result<Opening> {
@@ -123,44 +131,6 @@ impl Node {
             return Err(NodeError::Conflict(what.into()));
         }
         open_on_thread(p, config, self.pools.clone(), self.directory.clone(), None)
-    }
-
-    /// Serves the pools whose devices hadn't answered when the start stopped waiting for them, each as soon as it is open. Ends when none
-    /// is left.
-    pub async fn serve_late_pools(self: &Arc<Self>) {
-        let late = std::mem::take(&mut *self.late.lock().expect("no panic while held"));
-        let mut opening = JoinSet::new();
-        for (p, opened) in late {
-            let node = self.clone();
-            opening.spawn(async move { node.serve_late(p, opened_until(opened, None).await).await });
-        }
-        opening.join_all().await;
-    }
-
-    /// Serves a pool of the start as one that a reload adds, unless a reload has taken its section out or changed it.
-    async fn serve_late(self: &Arc<Self>, p: PoolConfig, opened: Result<OpenedPool>) {
-        let _one = self.reconfiguring.lock().await;
-        let (name, new) = (p.name.get_ref().clone(), Configured::clone(&self.configured()));
-        if !new.config.pool.contains(&p) || new.config.undeclared.contains(&name) {
-            let what = format!(
-                "{}: its device has answered. Its section isn't that of the start any more: reload the configuration if it is to be served",
-                pool_section(&name)
-            );
-            self.events.add(Kind::Node, Severity::Warning, None, what);
-            drop(opened);
-            self.pools.has_answered(&name);
-            if let Some(now) = new.config.pool.iter().find(|now| now.name == p.name) {
-                let why = NodeError::Conflict("its section was changed before its device answered".into());
-                self.put_failed(now, why); // it has a number all the same
-            }
-            return;
-        }
-        let unmade = self.apply(new, vec![(p, opened)], Applies::Late(&name)).await;
-        // Not before: until then no reload tries to open it.
-        self.pools.has_answered(&name);
-        for why in unmade {
-            self.events.add(Kind::Node, Severity::Warning, None, why);
-        }
     }
 
     /// Gives a pool that was opened its number, and returns the turn to change it: nobody else has it before its volumes are served. One that
@@ -183,25 +153,7 @@ impl Node {
         Err(self.put_failed(config, e))
     }
 
-    /// The error of a pool that a reload couldn't open, as its device hasn't answered since the start. `None` if it has.
-    pub(super) fn unopened(&self, p: &PoolConfig) -> Option<NodeError> {
-        let (section, _) = self.pools.late(p.name.get_ref())?;
-        let e = if section == *p { is_late() } else { is_late_elsewhere(&section) };
-        if self.pools.named(p.name.get_ref()).is_none() {
-            // An earlier reload has taken its section out.
-            return Some(self.put_failed(p, e));
-        }
-        Some(e)
-    }
-
-    /// Section with which a pool is still being opened since the start, the time, and whether it is served when that has ended.
-    pub fn late_pool(&self, name: &str) -> Option<(PoolConfig, Duration, bool)> {
-        let (section, since) = self.pools.late(name)?;
-        let is_wanted = self.configured().config.pool.contains(&section);
-        Some((section, since, is_wanted))
-    }
-
-    fn put_failed(&self, config: &PoolConfig, e: NodeError) -> NodeError {
+    pub(super) fn put_failed(&self, config: &PoolConfig, e: NodeError) -> NodeError {
         let e = e.about(&pool_section(config.name.get_ref()));
         let text = e.to_string();
         match RunningPool::failed(config, e) {
@@ -249,11 +201,15 @@ impl Node {
         }
     }
 
-    /// Waits until a pool that was added has recovered, or has had the time to.
-    pub(super) async fn added_recovered(&self, number: usize) {
-        let mut health = self.pools.get(number).handle.health.clone();
-        let ready = health.wait_for(|h| h.state != LayerState::Recovering);
-        let _ = tokio::time::timeout(RECOVERY_TIME, ready).await; // one that is still recovering says so in its state
+    /// Waits until pools that were added have recovered, or have had the time to, and tells of their volumes that an end left in doubt.
+    pub(super) async fn added_recovered(&self, added: &[usize]) {
+        let end = tokio::time::Instant::now() + RECOVERY_TIME;
+        for number in added {
+            let mut health = self.pools.get(*number).handle.health.clone();
+            let ready = health.wait_for(|h| h.state != LayerState::Recovering);
+            let _ = tokio::time::timeout_at(end, ready).await; // one that is still recovering says so in its state
+            self.note_unclean(Some(*number));
+        }
     }
 
     /// Removes a pool: withdraws its volumes, ends it in order and closes its devices. Its data stay there.

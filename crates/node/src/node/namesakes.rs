@@ -9,8 +9,10 @@
 //!    nobody knows what that pool has.
 //! 3. Of several that aren't declared none is served.
 
+use super::changing::TURN_TIME;
 use super::{Node, NodeError, Result, blocking};
 use crate::config::VolumeConfig;
+use crate::directory::Volume;
 
 /// The volumes of one name, as one of them is to be served.
 #[derive(Default)]
@@ -77,9 +79,7 @@ impl Node {
         let name_of = |pool: usize| self.pools.get(pool).name.clone();
         let ours = format!("volume `{name}` exists in pool `{}`", name_of(pool));
         Err(NodeError::Conflict(match why {
-            Unserved::Served(other) => {
-                format!("{ours} and in pool `{}`, which serves it: rename or delete one", name_of(other))
-            }
+            Unserved::Served(other) => return Err(self.is_served_by(other, name, pool)),
             Unserved::Declared(other) => {
                 format!("{ours} and in pool `{}`, where it is declared: rename or delete one", name_of(other))
             }
@@ -94,6 +94,20 @@ impl Node {
                 name_of(other)
             ),
         }))
+    }
+
+    /// The refusal of a pool's volume whose name has another pool's that is served.
+    pub(super) fn is_shadowed(&self, pool: usize, served: &Volume) -> NodeError {
+        self.is_served_by(served.pool, &served.name, pool)
+    }
+
+    fn is_served_by(&self, served: usize, name: &str, pool: usize) -> NodeError {
+        let name_of = |pool: usize| self.pools.get(pool).name.clone();
+        NodeError::Conflict(format!(
+            "volume `{name}` exists in pool `{}` and in pool `{}`, which serves it: rename or delete one",
+            name_of(pool),
+            name_of(served)
+        ))
     }
 
     /// Refuses a name for a new volume that the configuration gives to one of a pool that is away: that pool may have it, so no other is served
@@ -113,29 +127,38 @@ impl Node {
     }
 
     /// Takes the volume that is served under a declared one's name out of the way, if the pool in which it is declared has one and nobody
-    /// uses this one. True if that was so: then the declared one is to be published.
+    /// uses this one. True if that was so: then the declared one is to be published. A device that hangs keeps it waiting for some seconds at
+    /// most, and what has begun then is done.
     ///
     /// # Errors
-    /// If clients use it, or its pool doesn't answer: then it is served as before.
+    /// If clients use it, or one of the pools hangs: then it is served as before.
     pub(super) async fn give_way(&self, declared: &VolumeConfig) -> Result<bool> {
         let (name, section_pool) = (declared.name.get_ref(), declared.pool.get_ref());
         let Declared::Open(pool) = self.declared_in(declared) else { return Ok(false) };
         let record = self.pools.get(pool).store.as_ref().and_then(|s| s.view().volume(name).cloned());
         let Some(record) = record else { return Ok(false) };
-        let is_in_the_way = || self.directory_ref(|d| d.volumes.get(name).is_some_and(|v| v.pool != pool));
-        if !is_in_the_way() {
-            return Ok(false);
+        let in_the_way = self.directory_ref(|d| d.volumes.get(name).map(|v| v.pool).filter(|other| *other != pool));
+        let Some(other) = in_the_way else { return Ok(false) };
+        // Not again the time that an earlier volume has waited. Nor is anything withdrawn for one that can't be published.
+        if let Some(e) = [pool, other].into_iter().find_map(|number| self.hangs(&self.pools.get(number).name)) {
+            return Err(e);
         }
-        let (_turn, volume) = self.volume_turn(name).await?;
+        let ((turn, noted), volume) = self.volume_turn(name).await?;
         if volume.pool == pool {
             return Ok(false);
         }
         let todo = format!("and reload again: pool `{section_pool}` has the one that is declared");
         self.withdraw_unused(&volume, &todo).await?;
-        let replica = volume.replica.clone();
-        if let Err(error) = blocking(move || replica.close()).await {
-            tracing::warn!(volume = name, %error, "could not record that nobody uses the volume any more");
-        }
+        drop(noted); // the name is the declared one's
+        // Its pool's device may hang, which is nothing to the declared one. Until it answers nobody has the turn to publish this one again.
+        let (replica, owned) = (volume.replica.clone(), name.clone());
+        let closing = tokio::spawn(async move {
+            let _turn = turn;
+            if let Err(error) = blocking(move || replica.close()).await {
+                tracing::warn!(volume = owned, %error, "could not record that nobody uses the volume any more");
+            }
+        });
+        let _ = tokio::time::timeout(TURN_TIME, closing).await; // it goes on by itself
         self.forget_promise(name);
         self.settle_deadline(&record);
         Ok(true)
@@ -380,5 +403,34 @@ mod tests {
         }
         s.reload(&both).await;
         s.expect(Some("q"), Some("and in pool `q`"));
+    }
+
+    /// The device of the pool whose volume gives way hangs.
+    #[tokio::test]
+    async fn the_declared_one_is_served_though_the_other_ones_device_hangs() {
+        let mut s = Scene::new().await;
+        s.start(TEXT).await;
+        let (p, replica) = (s.node().pools.get(0), s.node().volume_named("v").unwrap().replica);
+        tokio::task::spawn_blocking(move || replica.open()).await.unwrap().unwrap();
+        let store = p.store.clone().unwrap();
+        drop(p);
+        let (holds, held) = tokio::sync::oneshot::channel();
+        let (let_go, hangs) = std::sync::mpsc::channel::<()>();
+        let device = std::thread::spawn(move || {
+            let _change = store.change();
+            holds.send(()).unwrap();
+            let _ = hangs.recv();
+        });
+        held.await.unwrap();
+        let both = format!("{TEXT}{Q}{}", declares("q"));
+        s.reload(&both).await;
+        s.expect(Some("q"), Some("an earlier change of pool `p` hasn't ended"));
+        let_go.send(()).unwrap();
+        device.join().unwrap();
+        drop(s.node().turn_of(0).await.unwrap());
+        s.reload(&both).await;
+        s.expect(Some("q"), Some("and in pool `q`"));
+        let is_open = s.node().pools.get(0).store.as_ref().unwrap().view().volume("v").unwrap().replica;
+        assert!(!is_open.open, "its end was recorded");
     }
 }

@@ -37,6 +37,11 @@ impl OpenedPool {
         self.pool.as_ref()?.store.clone()
     }
 
+    #[cfg(test)]
+    pub(super) fn pool_mut(&mut self) -> &mut RunningPool {
+        self.pool.as_mut().expect("nobody has taken it")
+    }
+
     /// The pool, unless its thread has ended, with the turn, which is to be kept until the pool is in a list.
     pub(super) fn take(mut self) -> Result<(RunningPool, Option<OpeningTurn>)> {
         let pool = self.pool.take().ok_or_else(|| NodeError::Failed("it is gone".into()))?;
@@ -241,6 +246,11 @@ pub(super) async fn opened_until(opened: Opening, end: Option<Instant>) -> Resul
         Some(end) => tokio::time::timeout_at(end, opened).await.map_err(|_| hasnt_answered())?,
         None => opened.await,
     };
+    answered(answer)
+}
+
+/// The answer of the thread that opens a pool.
+pub(super) fn answered<T>(answer: std::result::Result<Result<T>, oneshot::error::RecvError>) -> Result<T> {
     answer.unwrap_or_else(|_| Err(NodeError::Failed("its opening broke off".into())))
 }
 
@@ -268,7 +278,7 @@ async fn opened_in_time<T>(
             false => Some(next.await),
         };
         let Some((at, opened)) = next else { break };
-        let opened = opened.unwrap_or_else(|_| Err(NodeError::Failed("its opening broke off".into())));
+        let opened = answered(opened);
         is_served |= opened.is_ok();
         done.push((waiting.remove(at).0, opened));
     }
@@ -472,11 +482,11 @@ mod tests {
         let (answers, answer) = oneshot::channel();
         let section = node.late.lock().unwrap().pop().unwrap().0;
         node.late.lock().unwrap().push((section, answer));
-        let opened = node.open_new(&config).await;
+        let (opened, _) = node.open_new(&config, DEVICES_TIME).await;
         let _ = answers.send(Err(NodeError::Failed("it is broken".into())));
         node.serve_late_pools().await;
         let new = crate::node::Configured::of(&config).unwrap();
-        let why = node.apply(new, opened, crate::node::reconfigure::Applies::Reloaded).await;
+        let why = node.apply(new, opened, crate::node::reconfigure::Applies::Reloaded).await.why;
         assert!(why.len() == 1 && why[0].contains("it is broken"), "{why:?}");
         let failed = node.pools.named("late").unwrap().1.failed.clone().unwrap();
         assert!(failed.contains("it is broken"), "{failed}");
@@ -560,7 +570,8 @@ mod tests {
         };
         let node = Node::start(&parse(&section("p"))).await.unwrap();
         let both = parse(&(section("p") + &section("q")));
-        let opened = node.open_new(&both).await.pop().unwrap().1.unwrap();
+        let new = async || node.open_new(&both, DEVICES_TIME).await.0.pop().unwrap().1;
+        let opened = new().await.unwrap();
         let (let_go, held) = std::sync::mpsc::channel::<()>();
         let look: Look = Box::new(move |_, _| _ = held.recv());
         opened.pool.as_ref().unwrap().handle.send(Command::Look(look)).unwrap();
@@ -570,12 +581,12 @@ mod tests {
             flock(&file, FlockOperation::NonBlockingLockShared).is_err()
         };
         assert!(is_locked());
-        let why = node.open_new(&both).await.pop().unwrap().1.err().unwrap().to_string();
+        let why = new().await.err().unwrap().to_string();
         assert!(why.contains("is still being removed"), "{why}");
         let_go.send(()).unwrap();
         node.pools.wait_for_leaving();
         assert!(!is_locked());
-        drop(node.open_new(&both).await.pop().unwrap().1.unwrap());
+        drop(new().await.unwrap());
         node.shut_down().unwrap();
         assert!(!is_locked());
     }

@@ -24,7 +24,7 @@ pub struct Pools {
     left: Condvar,
     /// Names of pools that are being opened on a thread of their own.
     opening: Mutex<BTreeSet<String>>,
-    /// Pools whose devices hadn't answered when the start stopped waiting for them, with the moment of its beginning.
+    /// Pools whose devices hadn't answered when the start or the reload stopped waiting for them, with the moment of its beginning.
     late: Mutex<BTreeMap<String, (PoolConfig, Instant)>>,
 }
 
@@ -131,7 +131,7 @@ impl Pools {
         self.opening.lock().expect("no panic while held")
     }
 
-    /// Notes a pool whose device hadn't answered when the start, which began then, stopped waiting for it.
+    /// Notes a pool whose device hadn't answered when the start or the reload, which began then, stopped waiting for it.
     pub(super) fn is_late(&self, section: &PoolConfig, since: Instant) {
         let name = section.name.get_ref().clone();
         self.late.lock().expect("no panic while held").insert(name, (section.clone(), since));
@@ -142,7 +142,12 @@ impl Pools {
         self.late.lock().expect("no panic while held").remove(name);
     }
 
-    /// Section with which a pool of the start is still being opened, and the time for which its device hasn't answered.
+    /// Names of the pools whose devices haven't answered yet.
+    pub fn late_names(&self) -> Vec<String> {
+        self.late.lock().expect("no panic while held").keys().cloned().collect()
+    }
+
+    /// Section with which a pool is still being opened, and the time for which its device hasn't answered.
     pub fn late(&self, name: &str) -> Option<(PoolConfig, Duration)> {
         let late = self.late.lock().expect("no panic while held");
         late.get(name).map(|(section, since)| (section.clone(), since.elapsed()))

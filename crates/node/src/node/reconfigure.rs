@@ -3,7 +3,7 @@
 use super::changing::TURN_TIME;
 use super::error::failed;
 use super::fit::{Promised, Unfit};
-use super::opening::OpenedPool;
+use super::opening::{DEVICES_TIME, OpenedPool};
 use super::settings::volume_promise;
 use super::tenants::tenant_promise;
 use super::{Configured, Node, NodeError, Result, newest_tenants, permits_of, permits_of_record};
@@ -40,8 +40,16 @@ impl Prepared {
 pub(super) enum Applies<'a> {
     /// A reload, which tries everything again.
     Reloaded,
-    /// The device of that pool of the start has answered. Others' sections that couldn't be carried out stay as they are.
+    /// The device of that late pool has answered. Others' sections that couldn't be carried out stay as they are.
     Late(&'a str),
+}
+
+/// A configuration that was applied.
+pub(super) struct Applied {
+    /// Changes that could not be carried out.
+    pub(super) why: Vec<String>,
+    /// Numbers of the pools that were added.
+    pub(super) added: Vec<usize>,
 }
 
 /// Time for a part of a configuration: [`TURN_TIME`] for its turn, and the same for the device.
@@ -51,24 +59,41 @@ impl Node {
     /// Applies what a changed configuration says of grants, pools, tenants and volumes; [`crate::reload`] says which of their keys. Grants
     /// and secrets come first: nothing may delay what was taken away. Returns the changes that could not be carried out: the others were.
     /// The next reload tries those again, whether or not the file is another one.
-    pub async fn reconfigure(self: &Arc<Self>, Prepared { secrets, new }: Prepared) -> Vec<String> {
+    pub async fn reconfigure(self: &Arc<Self>, prepared: Prepared) -> Vec<String> {
+        self.reconfigure_within(prepared, DEVICES_TIME).await
+    }
+
+    /// The same, with the time for which it waits for the devices of new pools.
+    pub(super) async fn reconfigure_within(
+        self: &Arc<Self>,
+        Prepared { secrets, new }: Prepared,
+        at_most: Duration,
+    ) -> Vec<String> {
         self.directory_mut(|d| {
             d.grants = new.config.grant.clone();
             d.secrets = secrets;
         });
         // Before others' changes have to wait: a device may be slow, or hang.
-        let opened = self.open_new(&new.config).await;
-        let _one = self.reconfiguring.lock().await;
-        self.apply(new, opened, Applies::Reloaded).await
+        let (opened, late) = self.open_new(&new.config, at_most).await;
+        let applied = {
+            let _one = self.reconfiguring.lock().await;
+            let applied = self.apply(new, opened, Applies::Reloaded).await;
+            // Not before: whoever serves one looks for its section.
+            self.wait_for_late(late);
+            applied
+        };
+        self.added_recovered(&applied.added).await;
+        applied.why
     }
 
-    /// Applies a configuration with the pools that were opened for it. The caller has the turn to apply one.
+    /// Applies a configuration with the pools that were opened for it. The caller has the turn to apply one, and waits for the recovery of
+    /// added pools when it has given the turn back.
     pub(super) async fn apply(
         self: &Arc<Self>,
         new: Configured,
         opened: Vec<(PoolConfig, Result<OpenedPool>)>,
         occasion: Applies<'_>,
-    ) -> Vec<String> {
+    ) -> Applied {
         let deciding = self.deciding.lock().await;
         // Pools may have been removed meanwhile.
         let was = self.configured();
@@ -136,12 +161,17 @@ impl Node {
         // From here on each pool is changed in its own turn.
         drop(deciding);
         let added: BTreeMap<String, usize> = {
-            let mut numbers = BTreeMap::new();
+            // Side by side: the thread of one may hang.
+            let (mut numbers, mut serving) = (BTreeMap::new(), Vec::new());
             for (name, (number, turn)) in added {
-                for (volume, e) in self.serve_added(number, turn).await {
+                let node = self.clone();
+                serving.push(tokio::spawn(async move { node.serve_added(number, turn).await }));
+                numbers.insert(name, number);
+            }
+            for served in serving {
+                for (volume, e) in served.await.expect("it doesn't panic") {
                     unmade.note(volume_section(&volume), Err(e));
                 }
-                numbers.insert(name, number);
             }
             numbers
         };
@@ -158,8 +188,7 @@ impl Node {
         let mut gave_way = BTreeSet::new();
         for v in &config.volume {
             let section = volume_section(v.name.get_ref());
-            let (node, owned) = (self.clone(), v.clone());
-            let done = soon(async move { node.give_way(&owned).await }).await;
+            let done = self.give_way(v).await;
             if let Ok(true) = done {
                 unmade.forget(&section);
                 gave_way.insert(v.name.get_ref().as_str());
@@ -194,12 +223,8 @@ impl Node {
                 unmade.note(section, if is_there { ensured.await } else { soon(ensured).await });
             }
         }
-        for number in added.values() {
-            self.added_recovered(*number).await;
-            self.note_unclean(Some(*number));
-        }
         *self.unmade.lock().expect("no panic while held") = unmade.sections;
-        unmade.why
+        Applied { why: unmade.why, added: added.into_values().collect() }
     }
 
     /// Sections that couldn't be carried out, but for those that are tried again when `pool` comes: its own, and those of volumes.
@@ -291,11 +316,18 @@ impl Node {
         if changed().is_empty() {
             return;
         }
-        let turn = self.turn_of(pool).await;
+        let turn = match self.hangs(&self.pools.get(pool).name) {
+            Some(e) => Err(e),
+            None => self.turn_of(pool).await,
+        };
+        let mut patience = TURN_TIME;
         // Again: what was changed before this turn has another record.
         for record in changed() {
             let done = match &turn {
-                Ok(_) => self.publish(pool, &record).await,
+                Ok(_) => match self.must_be_meant(pool, &record.name) {
+                    Ok(()) => self.publish_within(pool, &record, &mut patience).await,
+                    Err(e) => Err(e),
+                },
                 Err(e) => Err(NodeError::Conflict(e.to_string())),
             };
             let section = match has_changed(&record.name) {

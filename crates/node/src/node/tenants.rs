@@ -63,6 +63,8 @@ impl Node {
 
     /// Takes a tenant away that owns no volume.
     pub async fn remove_tenant(&self, name: &str) -> Result<()> {
+        // Before the pools' turns: one that isn't late any more is among them.
+        self.must_own_nothing_late(name)?;
         // None of the pools makes a volume for the tenant meanwhile.
         let turns = self.turns_of_all().await?;
         if let Some(v) = self.directory_ref(|d| d.volumes.values().find(|v| v.tenant == name).map(|v| v.name.clone())) {
