@@ -28,7 +28,7 @@ demo-databases: build-deps test-deps
 	cargo build --release -p plimsoll
 	bench/databases.py target/release/plimsoll --rounds 3 --json target/databases.json
 
-# docs/demo.svg, which isn't kept, and its table, by rounds of the demonstration against nbdkit: ten minutes on a quiet machine.
+# docs/demo.svg, the picture of README.md, and its table, by rounds of the demonstration against nbdkit: ten minutes on a quiet machine.
 figure: build-deps test-deps
 	cargo build --release -p plimsoll -p plimsoll-lab
 	for seed in 1 2 3 4 5; do for without in nbdkit nbdkit-limit; do \
