@@ -127,10 +127,11 @@ fn plyvel_is_refused_unmodified_and_its_compactions_are_not() {
         });
         // Opening a database and compactions have no deadline, however short it is.
         let (done, compacted) = python("compact", "1");
-        let (_, refused) = python("1000", "4000");
+        // A program may have read all before its files leave memory the next time.
+        let is_refused = (0..100).any(|_| python("1000", "4000").1.contains("plimsoll: busy: wait about"));
         over.store(true, Relaxed);
         assert!(done && !compacted.contains("busy"), "{compacted}");
-        assert!(refused.contains("plimsoll: busy: wait about"), "{refused}");
+        assert!(is_refused, "no read is refused");
     });
     // Without noise, within a long deadline, it ends in order.
     drop(noise);
