@@ -344,8 +344,7 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
             }
             _ => return,
         }
-        if stream.write_all(&out).is_err() {
-            return;
-        }
+        // A client that has gone may have said farewell before.
+        let _ = stream.write_all(&out);
     }
 }
