@@ -551,7 +551,7 @@ mod tests {
             handshakes: (100, 100),
         };
         let who = Identity { local: true, ..Identity::default() };
-        let refused = |name| service.look_up(&who, name, true).err().expect("there is none");
+        let refused = |name| service.look_up(&who, name, true).expect_err("there is none");
         let late = refused("mine");
         assert!(
             late.reason == RefusalReason::Unavailable && late.text.contains("is still being opened"),
