@@ -74,9 +74,11 @@ pub(crate) fn break_lock(pool: &str, d: &DeviceConfig, owner: &str) -> Result<Br
     let before = image.block(owner);
     // At once: OSDs drop the watch of a client that is blocked, and a lock without a watch is anybody's.
     let broken = image.break_lock(owner);
-    let after = broken.is_ok().then(|| image.block(owner));
-    let is_blocked = before.is_ok() || matches!(after, Some(Ok(()))) || matches!(broken, Ok(true));
+    let (is_broken, was_owned) = (broken.is_ok(), matches!(broken, Ok(true)));
+    // Before the monitors are asked again, which takes a second or more: the lock is nobody's until then.
     let taken = broken.and_then(|was_owner| image.lock().map(|()| was_owner));
+    let after = is_broken.then(|| image.block(owner));
+    let is_blocked = before.is_ok() || matches!(after, Some(Ok(()))) || was_owned;
     if is_blocked {
         tracing::warn!(
             pool,
