@@ -257,7 +257,9 @@ impl Osds {
     fn choose(&self, at: Time, head: &IoHead) -> (usize, Port, bool) {
         let primary = self.primary(at, head);
         let standing = &self.standings[primary];
-        let late = standing.is_avoided(at, self.limit()) || !self.is_in_time(at, head, primary);
+        // One that has a good replica would never be asked again after it was late.
+        let may_be_in_time = self.is_in_time(at, head, primary) || standing.is_forgotten(at);
+        let late = standing.is_avoided(at, self.limit()) || !may_be_in_time;
         match late.then(|| self.replica(at, head, primary)).flatten() {
             Some(Ok((osd, port))) => (osd, port, false),
             Some(Err(())) => (primary, 0, true),

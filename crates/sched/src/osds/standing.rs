@@ -127,7 +127,8 @@ impl Standing {
 
     /// Returns whether it is to be avoided at `now`.
     pub fn is_avoided(&self, now: Time, limit: Span) -> bool {
-        now < self.avoided_until || self.waited(now) >= limit
+        // A read that was lost, and that no later one overtakes as none is sent, is no reason for ever.
+        now < self.avoided_until || (self.waited(now) >= limit && !self.is_forgotten(now))
     }
 
     /// Forecast of a read. An OSD that stalls is expected to go on for as long as it has.

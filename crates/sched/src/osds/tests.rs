@@ -592,3 +592,45 @@ fn a_replica_that_was_late_is_asked_again() {
     }
     assert!(b.view(now, 0).steered - steered > 300, "{} reads were steered", b.view(now, 0).steered - steered);
 }
+
+impl Bench {
+    /// Reads of an OSD each second, with a deadline or without, each done after 200 us; how many of the last ten were sent to it as the primary.
+    fn sent_to_primary(&mut self, mut at: Time, osd: u16, seconds: u64, deadline: Option<Span>) -> usize {
+        let (offset, mut sent) = (self.of(osd), Vec::new());
+        for _ in 0..seconds {
+            at += Span::from_secs(1);
+            self.offer(at, Op::Read, offset, deadline).expect("a replica is in time");
+            let nth = self.at.len() - 1;
+            sent.push(self.at[nth].0 == 0);
+            self.end(at + Span::from_micros(200), nth, Outcome::Done);
+        }
+        sent.iter().rev().take(10).filter(|is_primary| **is_primary).count()
+    }
+}
+
+/// It was slow, and its replica serves its reads in time. All reads have deadlines: none but one that is sent to see shows that it is well again.
+#[test]
+fn a_primary_with_a_good_replica_is_asked_again() {
+    let mut b = Bench::new();
+    b.without_handles();
+    let now = b.learn_slow(us(0), 0);
+    b.tell(now, map(3));
+    assert!(b.sent_to_primary(now, 0, 600, Some(Span::from_millis(10))) >= 9);
+}
+
+/// A read of the primary is lost, and its replica serves all later ones: none overtakes it.
+#[test]
+fn a_lost_read_does_not_keep_a_primary_with_a_replica_from_being_asked_again() {
+    for deadline in [None, Some(Span::from_millis(10))] {
+        let mut b = Bench::new();
+        b.tell(us(0), map(2));
+        let now = b.learn(us(0), 0, 100);
+        let offset = b.of(0);
+        b.offer(now, Op::Read, offset, None).expect("no deadline");
+        let stalled = now + Span::from_millis(10);
+        b.stack.wake(stalled);
+        b.collect();
+        b.end(stalled, 1, Outcome::Done);
+        assert!(b.sent_to_primary(stalled, 0, 120, deadline) >= 9, "{deadline:?}");
+    }
+}
