@@ -95,6 +95,7 @@ pub(crate) fn break_lock(pool: &str, d: &DeviceConfig, owner: &str) -> Result<Br
         }
     }
     if is_blocked || taken.is_ok() {
+        // Nothing tells that the owner has stopped to answer from its caches: only time does.
         std::thread::sleep(lease());
     }
     Ok(Break { is_blocked, taken })

@@ -327,12 +327,9 @@ fn a_read_with_a_deadline_is_refused_with_its_wait() {
     let mut web = Client::connect(&server.socket(), "vol?deadline=10ms&busy=error").unwrap();
     let refused = || server.control("GET", "/v1/pools/p/osds").expect(200)["osds"][0]["refused"].as_u64();
     // Until each OSD has answered enough reads for a forecast, reads are accepted, and end late.
-    let mut wait_us = None;
-    until("it is refused", || {
-        wait_us = busy_wait_us(&web.read(0, 4096).unwrap());
-        refused() >= Some(1)
-    });
-    assert!(wait_us > Some(10_000), "{wait_us:?}");
+    // By the forecast of an OSD: the room for those that are too likely late adds no more than is left.
+    until("it is refused with its wait", || busy_wait_us(&web.read(0, 4096).unwrap()) > Some(10_000));
+    assert!(refused() >= Some(1));
 }
 
 /// A node on an image whose cluster's maps are there, once it steers reads.
@@ -393,6 +390,8 @@ fn an_acting_set_may_change_under_reads() {
         write("osd_stat.json", &format!(r#"{{"epoch":{epoch}}}"#));
     };
     give(5, &[0, 1, 2]);
+    // Requests take some time, so that clients wait and don't keep processors busy.
+    fake.control("slow 0 2000\nslow 1 2000\nslow 2 2000\n");
     let server = Server::start(fake.dir.path(), &fake.text("").replace("sched = \"noop\"\n", ""));
     let shown = || server.cli(&["pool", "show", "p"]);
     until("reads are steered", || shown().contains("3 OSDs (map 5)") && !shown().contains("not steered"));
